@@ -1,0 +1,47 @@
+"""The exceptions Headgate raises, one tree.
+
+::
+
+    HeadgateError
+    ├── OptionError          an option or argument is unknown, of the wrong type or out of range
+    ├── LedgerError          the ledger cannot be opened, read or written
+    │   └── SchemaError      the ledger's schema is not one this version can use
+    ├── SourceError          a source cannot be read
+    │   ├── BrokerError      a broker cannot be reached, or refuses
+    │   └── DataLossError    offsets that were to be read are gone
+    └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
+
+Each message is one sentence that names the thing, its value, what is allowed and what to do.
+"""
+
+
+class HeadgateError(Exception):
+    """The root of every error that is a user's to solve; its text needs no stack trace."""
+
+
+class OptionError(HeadgateError, ValueError):
+    """An option or argument is unknown, of the wrong type, out of range or contradictory."""
+
+
+class LedgerError(HeadgateError):
+    """The ledger cannot be opened, read or written."""
+
+
+class SchemaError(LedgerError):
+    """The ledger's schema is newer than this version of Headgate, or not a ledger's."""
+
+
+class SourceError(HeadgateError):
+    """A source cannot be read."""
+
+
+class BrokerError(SourceError):
+    """A Kafka broker cannot be reached, or refuses what was asked."""
+
+
+class DataLossError(SourceError):
+    """Offsets that were to be read are gone from Kafka before they were processed."""
+
+
+class SetupError(HeadgateError):
+    """This machine lacks something that a command needs."""
