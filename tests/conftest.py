@@ -1,0 +1,66 @@
+"""The services that tests share: one Java, one broker and one Spark session for the whole run."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+from tests.services.kafka import TopicFactory, Topics
+
+from headgate.local import Java, KafkaBroker, ensure_java, kafka_server_jars
+
+
+@pytest.fixture(scope="session")
+def java() -> Java:
+    """The Java that everything here runs on."""
+    return ensure_java()
+
+
+@pytest.fixture(scope="session")
+def broker(java: Java) -> Iterator[KafkaBroker]:
+    """The Kafka broker that all tests share: leave it running, use topics of your own."""
+    with KafkaBroker(java, kafka_server_jars(java)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def topics(broker: KafkaBroker) -> Topics:
+    return Topics(broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="session")
+def admin(topics: Topics) -> AdminClient:
+    """An administrator's client of the shared broker."""
+    return topics.admin
+
+
+@pytest.fixture(scope="session")
+def topic(topics: Topics) -> TopicFactory:
+    """``topic(partitions, config)`` makes a fresh topic on the shared broker."""
+    return topics.create
+
+
+@pytest.fixture(scope="session")
+def spark(
+    java: Java, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """The Spark session that all tests share: stop the queries you start, and nothing else."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("headgate tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        # So that a task can import a function or class that a test module defines.
+        .config("spark.executorEnv.PYTHONPATH", str(pytestconfig.rootpath))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
