@@ -1,0 +1,116 @@
+"""Kafka messages to Arrow columns: the native connector's columns, name for name and type for type."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import Message
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.field("element", _HEADER))),
+    ]
+)
+"""Every column the source can give, in the native connector's order; ``headers`` only on request."""
+
+# librdkafka numbers timestamp types 0 (none), 1 (create time), 2 (log append time); Java's client,
+# whose numbers are the column's meaning, -1, 0 and 1.
+_JAVA_TIMESTAMP_TYPE: Final = -1
+
+Headers = list[tuple[str, bytes | None]] | None
+
+
+class Chunk:
+    """Consecutive messages as they came from one ``consume`` call, and what is known of them.
+
+    ``offsets`` and ``partitions`` were needed to cut the range; passing them on spares reading
+    them out of the messages again. ``topic`` is None where the messages are of several topics.
+    """
+
+    __slots__ = ("_timestamps", "messages", "offsets", "partitions", "topic")
+
+    def __init__(
+        self, messages: Sequence[Message], offsets: Int64s, partitions: Int32s, topic: str | None
+    ) -> None:
+        self.messages = messages
+        self.offsets = offsets
+        self.partitions = partitions
+        self.topic = topic
+        self._timestamps: Int64s | None = None
+
+    def timestamps(self) -> Int64s:
+        """Shape ``(messages, 2)``: librdkafka's timestamp type, and milliseconds since the epoch."""
+        if self._timestamps is None:
+            flat = chain.from_iterable(map(Message.timestamp, self.messages))
+            count = 2 * len(self.messages)
+            self._timestamps = np.fromiter(flat, np.int64, count).reshape(-1, 2)
+        return self._timestamps
+
+
+def _topics(chunk: Chunk) -> pa.Array:
+    if chunk.topic is not None:
+        return pa.repeat(pa.scalar(chunk.topic, pa.string()), len(chunk.messages))
+    return pa.array(list(map(Message.topic, chunk.messages)), pa.string())
+
+
+def _timestamps(chunk: Chunk) -> pa.Array:
+    # The native connector gives -1 ms, one millisecond before the epoch, where a message has none.
+    return pa.array(chunk.timestamps()[:, 1] * 1000, pa.timestamp("us", tz="UTC"))
+
+
+def _timestamp_types(chunk: Chunk) -> pa.Array:
+    kinds = chunk.timestamps()[:, 0] + _JAVA_TIMESTAMP_TYPE
+    return pa.array(kinds.astype(np.int32), pa.int32())
+
+
+def _headers(chunk: Chunk) -> pa.Array:
+    rows: list[Headers] = list(map(Message.headers, chunk.messages))
+    # A message without headers has null, not an empty array, as with the native connector.
+    return pa.array(
+        [[{"key": k, "value": v} for k, v in row] if row else None for row in rows],
+        ARROW_SCHEMA.field("headers").type,
+    )
+
+
+_BUILDERS: Final[dict[str, Callable[[Chunk], pa.Array]]] = {
+    "key": lambda chunk: pa.array(list(map(Message.key, chunk.messages)), pa.binary()),
+    "value": lambda chunk: pa.array(list(map(Message.value, chunk.messages)), pa.binary()),
+    "topic": _topics,
+    "partition": lambda chunk: pa.array(chunk.partitions, pa.int32()),
+    "offset": lambda chunk: pa.array(chunk.offsets, pa.int64()),
+    "timestamp": _timestamps,
+    "timestampType": _timestamp_types,
+    "headers": _headers,
+}
+
+
+class RecordBatchBuilder:
+    """Builds record batches with just the columns asked for, in the order asked for.
+
+    Raises:
+        KeyError: a column is none of ``ARROW_SCHEMA``'s.
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
+        self._builders = [_BUILDERS[name] for name in columns]
+
+    def build(self, chunk: Chunk) -> pa.RecordBatch:
+        """One row a message, in the messages' order."""
+        arrays = [build(chunk) for build in self._builders]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

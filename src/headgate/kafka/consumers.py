@@ -1,0 +1,91 @@
+"""Consumers kept warm: a worker process opens one for each configuration and uses it again.
+
+Opening a consumer costs a connection, a metadata request and several round trips (some 20 ms on one
+machine, far more with TLS); assigning a warm one to other offsets costs one fetch.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError
+
+_LOG: Final = logging.getLogger("headgate.kafka")
+
+ClientConfig = Mapping[str, str | int | float | bool]
+
+# A worker serves one task at a time, so this many different configurations (sources, fetch sizes).
+_KEEP_AT_MOST: Final = 8
+
+# What the reader relies on, whatever the user sets.
+_ALWAYS: Final[ClientConfig] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # An offset that is gone is an error for the reader to see, never a silent jump.
+    "auto.offset.reset": "error",
+    # Tells where a log ends: a range that ends on a control record yields no message for its end.
+    "enable.partition.eof": True,
+}
+_DEFAULTS: Final[ClientConfig] = {
+    # librdkafka's 1000 ms stalls an assigned partition for a whole second once its queue was full.
+    "fetch.queue.backoff.ms": 2,
+    "log.connection.close": False,
+}
+
+
+class WarmConsumer:
+    """A consumer, and the last error that its connection reported."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.last_error: KafkaError | None = None
+        self.kafka = Consumer(
+            {**_DEFAULTS, **config, **_ALWAYS, "error_cb": self._on_error}, logger=_LOG
+        )
+
+    def _on_error(self, error: KafkaError) -> None:
+        self.last_error = error
+
+
+_idle: OrderedDict[frozenset[tuple[str, str | int | float | bool]], WarmConsumer] = OrderedDict()
+
+
+@contextmanager
+def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
+    """Lend a consumer of this configuration: an idle one, or a new one.
+
+    It comes with whatever was assigned before; the borrower assigns. After an exception it is closed,
+    for its state is unknown then; otherwise it is kept for the next borrower in this process.
+    """
+    key = frozenset(config.items())
+    consumer = _idle.pop(key, None) or WarmConsumer(config)
+    consumer.last_error = None
+    try:
+        yield consumer
+    except GeneratorExit:  # a reader that was not read to its end, by a limit for instance
+        _keep(key, consumer)
+        raise
+    except BaseException:
+        consumer.kafka.close()
+        raise
+    _keep(key, consumer)
+
+
+def _keep(
+    key: frozenset[tuple[str, str | int | float | bool]], consumer: WarmConsumer
+) -> None:
+    taken = _idle.pop(key, None)
+    if taken is not None:
+        taken.kafka.close()
+    _idle[key] = consumer
+    while len(_idle) > _KEEP_AT_MOST:
+        _, oldest = _idle.popitem(last=False)
+        oldest.kafka.close()
+
+
+def close_idle_consumers() -> None:
+    """Close what is kept in this process; tests call it between brokers."""
+    while _idle:
+        _, consumer = _idle.popitem()
+        consumer.kafka.close()
