@@ -1,0 +1,98 @@
+"""From where a stream stands and what the cluster holds to where the next batch begins; pure.
+
+The batch's end is the control law's business (``headgate.control.plan``). This is about the rest: a
+partition that is new, one that is gone, a log that no longer holds our position, a topic that was
+deleted and created again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.kafka.lookup import Topic
+from headgate.kafka.positions import Positions, StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Offsets that will never be read, and why.
+
+    The range is empty where nobody can say how many there were: the rest of a deleted topic.
+    """
+
+    missing: OffsetRange
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """Where the next batch begins.
+
+    Attributes:
+        current: the next offset to read, for every partition that exists.
+        begins: the part of ``current`` that is not where the last batch ended.
+        topic_ids: the topics' ids now.
+        losses: what cannot be read any more.
+    """
+
+    current: dict[TopicPartition, int]
+    begins: dict[TopicPartition, int]
+    topic_ids: dict[str, str]
+    losses: list[Loss]
+
+
+def find_footing(
+    start: StreamOffset, topics: Mapping[str, Topic], earliest: Positions, latest: Positions
+) -> Footing:
+    """Match the last batch's end with the cluster.
+
+    A new partition begins at its earliest offset. A position that the log no longer holds is moved to
+    where reading can go on, and what lies between is a loss; the caller decides what a loss means.
+    """
+    footing = Footing(current={}, begins={}, topic_ids=_ids(topics), losses=[])
+    for tp, begin in earliest.items():
+        position = start.positions.get(tp)
+        moved_to, loss = _place(tp, position, begin, latest[tp], _recreated(tp, start, topics))
+        footing.current[tp] = moved_to
+        if moved_to != position or start.first:
+            footing.begins[tp] = moved_to
+        if loss is not None:
+            footing.losses.append(loss)
+    for tp, position in start.positions.items():
+        if tp not in earliest:
+            missing = OffsetRange(tp.topic, tp.partition, position, position)
+            footing.losses.append(Loss(missing, f"{tp} does not exist any more"))
+    return footing
+
+
+def _place(
+    tp: TopicPartition, position: int | None, begin: int, end: int, recreated: bool
+) -> tuple[int, Loss | None]:
+    """Where to read on, and what was lost."""
+
+    def lost(start: int, until: int, why: str) -> Loss:
+        return Loss(OffsetRange(tp.topic, tp.partition, start, until), why)
+
+    if position is None:
+        if begin == 0:
+            return 0, None
+        return begin, lost(0, begin, f"{tp} is new to this query and begins at {begin}")
+    if recreated:
+        return begin, lost(
+            position, position, f"{tp.topic} was deleted and created again; it begins at {begin}"
+        )
+    if position < begin:
+        return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
+    if position > end:
+        why = f"the log of {tp} ends at {end}, before {position}: it was cut, or created again"
+        return begin, lost(end, position, why)
+    return position, None
+
+
+def _recreated(tp: TopicPartition, start: StreamOffset, topics: Mapping[str, Topic]) -> bool:
+    known, now = start.topic_ids.get(tp.topic), topics[tp.topic].topic_id
+    return known is not None and now is not None and known != now
+
+
+def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
+    return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}

@@ -1,0 +1,121 @@
+"""The offset that Spark writes into the query's checkpoint: the native connector's JSON, and a little more.
+
+``{"orders": {"0": 12, "1": 7}}`` is all the native connector writes, so a query may change from it to
+Headgate on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add what a batch
+must still know when Spark runs it again after a crash:
+
+``@gate``   the gate that limits this source; how the listener knows whose batch a progress event is.
+``@run``    made when a fresh checkpoint starts; with the ranges it identifies a batch.
+``@ids``    the topics' ids, which tell a topic from a later one of the same name.
+``@from``   where the batch really began, for partitions that did not begin where the batch before
+            ended: at the very start, on a new partition, after a loss.
+``@first``  set on the initial offset only, before any batch is planned.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import SourceError
+
+Positions = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One end of a batch, in every partition of the source.
+
+    Attributes:
+        positions: the next offset to read, by partition.
+        gate: the gate's name, or None without one.
+        run: identifies the checkpoint's life.
+        topic_ids: by topic, where the broker gives ids.
+        begins: where the batch that ends here began, where that is not where the one before ended.
+        first: whether no batch was planned yet.
+    """
+
+    positions: Positions
+    gate: str | None = None
+    run: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    begins: Positions = field(default_factory=dict)
+    first: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dict of topics; the same offset always gives the same text."""
+        extra: dict[str, Any] = {
+            "@gate": self.gate,
+            "@run": self.run,
+            "@ids": dict(sorted(self.topic_ids.items())),
+            "@from": nested(self.begins),
+            "@first": self.first,
+        }
+        return {**nested(self.positions), **{key: value for key, value in extra.items() if value}}
+
+    @classmethod
+    def from_json(cls, offset: Mapping[str, Any]) -> "StreamOffset":
+        """Read what ``to_json`` or the native connector wrote.
+
+        Raises:
+            SourceError: it is neither; the checkpoint is another source's.
+        """
+        try:
+            return cls(
+                positions=flat({k: v for k, v in offset.items() if not k.startswith("@")}),
+                gate=offset.get("@gate"),
+                run=offset.get("@run", ""),
+                topic_ids=offset.get("@ids", {}),
+                begins=flat(offset.get("@from", {})),
+                first=bool(offset.get("@first", False)),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SourceError(
+                f"The checkpoint's offset {offset!r} is not one of a Kafka source; start the query"
+                " with the checkpoint it was started with, or with a new one."
+            ) from error
+
+    def ranges_from(self, start: "StreamOffset") -> list[OffsetRange]:
+        """What the batch that ends here reads, empty ranges left out, by topic and partition."""
+        ranges = []
+        for tp, until in sorted(self.positions.items()):
+            begin = self.begins.get(tp, start.positions.get(tp, until))
+            if begin < until:
+                ranges.append(OffsetRange(tp.topic, tp.partition, begin, until))
+        return ranges
+
+    def moved(self, positions: Positions, begins: Positions, ids: Mapping[str, str]) -> "StreamOffset":
+        """The end of the next batch."""
+        return replace(self, positions=positions, begins=begins, topic_ids=ids, first=False)
+
+
+def nested(positions: Positions) -> dict[str, dict[str, int]]:
+    """``{topic: {partition: offset}}``, sorted, partitions as text: the shape of Kafka's JSON."""
+    topics: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(positions.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return topics
+
+
+def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """The opposite of ``nested``.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is not of that shape.
+    """
+    return {
+        TopicPartition(topic, int(partition)): _whole(offset)
+        for topic, partitions in topics.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def _whole(offset: object) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"{offset!r} is not an offset")
+    return offset
+
+
+def partitions_of(topics: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
+    """Every partition of the topics."""
+    return [TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers]
