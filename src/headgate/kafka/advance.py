@@ -52,7 +52,7 @@ def find_footing(
     footing = Footing(current={}, begins={}, topic_ids=_ids(topics), losses=[])
     for tp, begin in earliest.items():
         position = start.positions.get(tp)
-        moved_to, loss = _place(tp, position, begin, latest[tp], _recreated(tp, start, topics))
+        moved_to, loss = _place(tp, position, begin, latest[tp], _same_topic(tp, start, topics))
         footing.current[tp] = moved_to
         if moved_to != position or start.first:
             footing.begins[tp] = moved_to
@@ -66,7 +66,7 @@ def find_footing(
 
 
 def _place(
-    tp: TopicPartition, position: int | None, begin: int, end: int, recreated: bool
+    tp: TopicPartition, position: int | None, begin: int, end: int, same_topic: bool | None
 ) -> tuple[int, Loss | None]:
     """Where to read on, and what was lost."""
 
@@ -77,21 +77,26 @@ def _place(
         if begin == 0:
             return 0, None
         return begin, lost(0, begin, f"{tp} is new to this query and begins at {begin}")
-    if recreated:
+    if same_topic is False:
         return begin, lost(
             position, position, f"{tp.topic} was deleted and created again; it begins at {begin}"
         )
     if position < begin:
         return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
     if position > end:
-        why = f"the log of {tp} ends at {end}, before {position}: it was cut, or created again"
-        return begin, lost(end, position, why)
+        # The same topic was cut by an unclean election: what is left was read. Where brokers give no
+        # ids a topic created again is the likelier story, and nothing of it was read.
+        why = f"the log of {tp} ends at {end} now, before {position}"
+        return end if same_topic else begin, lost(end, position, why)
     return position, None
 
 
-def _recreated(tp: TopicPartition, start: StreamOffset, topics: Mapping[str, Topic]) -> bool:
+def _same_topic(
+    tp: TopicPartition, start: StreamOffset, topics: Mapping[str, Topic]
+) -> bool | None:
+    """Whether the topic is the one read so far; None where its ids are not known."""
     known, now = start.topic_ids.get(tp.topic), topics[tp.topic].topic_id
-    return known is not None and now is not None and known != now
+    return None if known is None or now is None else known == now
 
 
 def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
