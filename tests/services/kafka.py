@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.services.waiting import wait_until
 
 Headers = Sequence[tuple[str, bytes | None]]

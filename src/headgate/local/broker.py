@@ -77,10 +77,11 @@ class KafkaBroker:
     stopped, killed and started again, with its data and its address kept. Its methods are for one
     thread at a time.
 
-    Example:
-        >>> java = ensure_java()  # doctest: +SKIP
-        >>> with KafkaBroker(java, kafka_server_jars(java)) as broker:  # doctest: +SKIP
-        ...     Producer({"bootstrap.servers": broker.bootstrap_servers})
+    ::
+
+        java = ensure_java()
+        with KafkaBroker(java, kafka_server_jars(java)) as broker:
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class KafkaBroker:
             "advertised.listeners": f"PLAINTEXT://{HOST}:{broker_port}",
             **(settings or {}),
         }
-        self._folder: Path | None = None
+        self.folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -130,18 +131,18 @@ class KafkaBroker:
         """
         if self._process:
             return
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="headgate-kafka-"))
+        if self.folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="headgate-kafka-"))
             atexit.register(self.close)
-            self._format(self._folder)
-        self._process = self._launch(self._folder)
+            self._format(self.folder)
+        self._process = self._launch(self.folder)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise SetupError(
                     f"The Kafka broker at {self.bootstrap_servers} did not start; "
-                    f"its last words:\n{_last_words(self._folder / 'server.log')}"
+                    f"its last words:\n{_last_words(self.folder / 'server.log')}"
                 )
             time.sleep(POLL_S)
 
@@ -172,9 +173,9 @@ class KafkaBroker:
     def close(self) -> None:
         """Stop the broker and delete its data."""
         self.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder)
-            self._folder = None
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+            self.folder = None
             atexit.unregister(self.close)
 
     def __enter__(self) -> Self:

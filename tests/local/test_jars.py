@@ -1,0 +1,83 @@
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import SetupError
+from headgate.local import Java, connector_jars, kafka_server_jars
+from headgate.local.__main__ import main
+from headgate.local.jars import SPARK_CONNECTOR
+
+SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="folder"/>
+  <resolvers>
+    <filesystem name="folder">
+      <artifact pattern="{repository}/[organisation]/[module]-[revision].[ext]"/>
+    </filesystem>
+  </resolvers>
+</ivysettings>
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is the only place where Ivy looks; the cache is empty too."""
+    folder = tmp_path / "repository"
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(SETTINGS.format(repository=folder))
+    monkeypatch.setenv("HEADGATE_IVY_SETTINGS", str(settings))
+    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.fixture
+def publish(repository: Path) -> Callable[[], None]:
+    """``publish()`` puts the connector's jars there."""
+
+    def put() -> None:
+        for artifact in SPARK_CONNECTOR:
+            jar = repository / artifact.organisation / f"{artifact.name}-{artifact.revision}.jar"
+            jar.parent.mkdir(parents=True, exist_ok=True)
+            jar.write_text(str(artifact))
+
+    return put
+
+
+def test_jars_that_cannot_be_fetched_are_an_error_with_ivys_last_words(
+    java: Java, repository: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SetupError, match="HEADGATE_IVY_SETTINGS") as raised:
+        kafka_server_jars(java)
+    assert "org.apache.kafka#kafka_2.13;4.1.0: not found" in str(raised.value)
+    left = {path.name for path in (tmp_path / "cache" / "jars").iterdir()}
+    assert left == {"lock"}
+
+
+def test_a_failed_fetch_is_tried_again(java: Java, publish: Callable[[], None]) -> None:
+    with pytest.raises(SetupError):
+        connector_jars(java)
+    publish()
+    assert len(connector_jars(java)) == len(SPARK_CONNECTOR)
+
+
+def test_the_connectors_jars_are_fetched_once_whoever_asks(
+    java: Java, publish: Callable[[], None]
+) -> None:
+    publish()
+    said: list[str] = []
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda _: connector_jars(java, said.append), range(3)))
+    assert said == [f"Fetching the jars of {SPARK_CONNECTOR[0]} through Ivy"]
+    assert answers[0] == answers[1] == answers[2]
+    assert {jar.read_text() for jar in answers[0]} == {str(each) for each in SPARK_CONNECTOR}
+
+
+def test_fetching_ahead_ends_with_one_message_and_status_1_when_it_cannot(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main() == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("Fetching the jars of org.apache.kafka:kafka_2.13")
+    assert err.startswith("Ivy could not fetch the jars; ")
