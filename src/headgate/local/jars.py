@@ -16,6 +16,7 @@ from pathlib import Path
 from headgate.errors import SetupError
 from headgate.local.cache import cache_folder, exclusive
 from headgate.local.java import Java
+from headgate.local.trust import trust_options
 
 Progress = Callable[[str], None]
 """Called with one line at the start of each thing that takes long."""
@@ -112,7 +113,8 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
     (work / "ivy.xml").write_text(module)
     settings = os.environ.get("HEADGATE_IVY_SETTINGS")
     command = [
-        *(str(java.executable), *NETWORK_TIMEOUTS, "-jar", str(_ivy_jar())),
+        *(str(java.executable), *NETWORK_TIMEOUTS, *trust_options(java, work)),
+        *("-jar", str(_ivy_jar())),
         *(("-settings", settings) if settings else ()),
         *("-cache", f"{work}/cache", "-ivy", f"{work}/ivy.xml", "-types", "jar", "bundle"),
         *("-retrieve", f"{work}/jars/[artifact]-[revision](-[classifier]).[ext]"),
