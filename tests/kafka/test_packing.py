@@ -1,0 +1,84 @@
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control import OffsetRange
+from headgate.kafka.packing import RECORDS_WORTH_A_TASK, pack
+
+counts = st.lists(st.integers(0, 200_000), max_size=40)
+
+
+def ranges_of(sizes: Sequence[int]) -> list[OffsetRange]:
+    return [OffsetRange("t", number, 7, 7 + size) for number, size in enumerate(sizes)]
+
+
+def offsets(ranges: Sequence[OffsetRange]) -> dict[int, int]:
+    """How many offsets of each partition; the parts of one must lie end to end."""
+    found: dict[int, int] = {}
+    for r in sorted(ranges):
+        assert r.start == 7 + found.get(r.partition, 0)
+        found[r.partition] = found.get(r.partition, 0) + r.count
+    return found
+
+
+@given(
+    counts,
+    st.integers(1, 16),
+    st.none() | st.integers(1, 60),
+    st.none() | st.integers(1_000, 90_000),
+)
+def test_every_offset_is_in_exactly_one_task(
+    sizes: list[int], parallelism: int, least: int | None, most: int | None
+) -> None:
+    tasks = pack(
+        ranges_of(sizes), parallelism, min_partitions=least, max_records_per_partition=most
+    )
+    expected = {number: size for number, size in enumerate(sizes) if size}
+    assert offsets([r for task in tasks for r in task]) == expected
+    assert all(task for task in tasks)
+
+
+@given(counts, st.integers(1, 16))
+def test_small_ranges_share_tasks_and_no_more_than_the_cluster_runs_at_once(
+    sizes: list[int], parallelism: int
+) -> None:
+    tasks = pack(ranges_of(sizes), parallelism)
+    held = [size for size in sizes if size]
+    if sum(held) <= parallelism * RECORDS_WORTH_A_TASK:
+        assert len(tasks) == min(len(held), parallelism)
+    else:
+        assert len(tasks) >= min(len(held), parallelism)
+
+
+@given(counts, st.integers(1, 16))
+def test_no_task_has_twice_the_load_that_a_fair_share_and_the_largest_range_make(
+    sizes: list[int], parallelism: int
+) -> None:
+    tasks = pack(ranges_of(sizes), parallelism)
+    loads = [sum(r.count for r in task) for task in tasks]
+    if loads:
+        assert max(loads) <= sum(sizes) / len(tasks) + max(sizes)
+        assert loads == sorted(loads, reverse=True)
+
+
+@given(counts, st.integers(1, 60))
+def test_min_partitions_makes_at_least_that_many_tasks(sizes: list[int], least: int) -> None:
+    tasks = pack(ranges_of(sizes), 2, min_partitions=least)
+    assert len(tasks) >= min(least, sum(sizes))
+    assert all(len(task) == 1 for task in tasks)
+
+
+@given(counts, st.integers(1_000, 90_000))
+def test_max_records_per_partition_bounds_each_task(sizes: list[int], most: int) -> None:
+    tasks = pack(ranges_of(sizes), 2, max_records_per_partition=most)
+    assert all(r.count <= most for task in tasks for r in task)
+
+
+def test_one_large_partition_is_split_evenly() -> None:
+    tasks = pack([OffsetRange("t", 0, 0, 100), OffsetRange("t", 1, 0, 3)], 2, min_partitions=5)
+    assert sorted(r.count for (r,) in tasks) == [3, 25, 25, 25, 25]
+
+
+def test_nothing_to_read_is_no_task() -> None:
+    assert pack([OffsetRange("t", 0, 5, 5)], 2, min_partitions=4) == []
