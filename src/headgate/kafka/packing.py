@@ -1,10 +1,11 @@
 """From a batch's offset ranges to its tasks; pure.
 
-A task costs a fixed time (some 20 ms in Spark with a warm Python worker), so small ranges share one;
-a large range may be split, where the user asks for more tasks than there are partitions.
+A task costs a fixed time (some 20 ms in Spark with a warm Python worker), so small ranges share
+one; a large range may be split, where the user asks for more tasks than there are partitions.
 """
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -58,9 +59,8 @@ def _share_out(pieces: Sequence[OffsetRange], tasks: int) -> list[tuple[OffsetRa
         load, task = heapq.heappop(loads)
         shares[task].append(piece)
         heapq.heappush(loads, (load + piece.count, task))
-    return [
-        tuple(sorted(shares[task])) for _, task in sorted((-load, task) for load, task in loads)
-    ]
+    heaviest_first = sorted(loads, key=lambda load: (-load[0], load[1]))
+    return [tuple(sorted(shares[task])) for _, task in heaviest_first]
 
 
 def _chunks(r: OffsetRange, most: int) -> list[OffsetRange]:
@@ -88,5 +88,5 @@ def _parts(r: OffsetRange, count: int) -> list[OffsetRange]:
     bounds = [r.start + r.count * i // count for i in range(count + 1)]
     return [
         OffsetRange(r.topic, r.partition, start, until)
-        for start, until in zip(bounds, bounds[1:], strict=False)
+        for start, until in itertools.pairwise(bounds)
     ]
