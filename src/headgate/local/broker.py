@@ -63,7 +63,7 @@ LAUNCH = """\
 folder=$1; shift
 exec 3<&0
 ( trap '' INT HUP
-  read -r stopped || { kill -9 $$; [ -z "$folder" ] || { sleep 1; rm -rf -- "$folder"; }; }
+  read -r stopped || { kill -9 $$; sleep 1; rm -rf -- "$folder"; }
 ) <&3 >/dev/null 2>&1 &
 exec "$@" </dev/null 3<&-
 """

