@@ -1,1 +1,39 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
+
+from headgate.control.estimator import (
+    PIDRateEstimator,
+    PIDTerms,
+    RateEstimator,
+    create_estimator,
+)
+from headgate.control.limits import Limits, PartitionLimit
+from headgate.control.plan import ASSUMED_RECORD_BYTES, Plan, hold, plan, should_wait
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.control.rate_law import max_messages_per_partition
+from headgate.control.reason import Reason
+from headgate.control.simulate import SimulatedBatch, batches_to_settle, simulate
+from headgate.control.timing import BatchProgress, BatchStats, batch_stats
+
+__all__ = [
+    "ASSUMED_RECORD_BYTES",
+    "BatchProgress",
+    "BatchStats",
+    "Limits",
+    "OffsetRange",
+    "PIDRateEstimator",
+    "PIDTerms",
+    "PartitionLimit",
+    "Plan",
+    "RateEstimator",
+    "Reason",
+    "SimulatedBatch",
+    "TopicPartition",
+    "batch_stats",
+    "batches_to_settle",
+    "create_estimator",
+    "hold",
+    "max_messages_per_partition",
+    "plan",
+    "should_wait",
+    "simulate",
+]

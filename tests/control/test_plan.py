@@ -1,0 +1,420 @@
+"""The planner: how far a batch reads, for which reason, and what holds for every plan."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate.control import (
+    ASSUMED_RECORD_BYTES,
+    Limits,
+    PartitionLimit,
+    Plan,
+    Reason,
+    TopicPartition,
+    hold,
+    plan,
+    should_wait,
+)
+
+OFF = Limits(1.0, initial_rate=None)
+
+
+def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:
+    return {TopicPartition("orders", number): offset for number, offset in enumerate(offsets)}
+
+
+def plan_lags(
+    lags: Sequence[int],
+    limits: Limits,
+    rate: float | None = None,
+    record_bytes: float | dict[str, float] | None = None,
+) -> Plan:
+    """The plan for partitions that start at 0, so that ends are counts."""
+    return plan(orders([0] * len(lags)), orders(lags), rate, limits, record_bytes)
+
+
+def counts(planned: Plan) -> list[int]:
+    return list(planned.until.values())
+
+
+# What limits a batch
+
+
+def test_without_limits_a_batch_takes_everything() -> None:
+    planned = plan(orders([5, 7]), orders([15, 7]), None, OFF)
+    assert planned.until == orders([15, 7])
+    assert (planned.records, planned.lag, planned.left_over) == (10, 10, 0)
+    assert planned.reason is Reason.EVERYTHING
+    assert list(planned.reasons.values()) == [Reason.EVERYTHING, Reason.NOTHING_NEW]
+    assert planned.rate_per_s is None
+    assert planned.unread == {}
+
+
+def test_an_estimated_rate_limits_a_batch() -> None:
+    planned = plan(orders([10, 10]), orders([1010, 3010]), 400.7, Limits(1.0, initial_rate=50))
+    assert planned.until == orders([110, 310])
+    assert (planned.records, planned.lag, planned.left_over) == (400, 4000, 3600)
+    assert planned.rate_per_s == 400.0
+    assert planned.reason is Reason.RATE
+    assert planned.unread == {Reason.RATE: 3600}
+
+
+def test_the_initial_rate_limits_the_very_first_batch() -> None:
+    planned = plan_lags([10**9], Limits(1.0, initial_rate=50))
+    assert counts(planned) == [50]
+    assert planned.rate_per_s == 50.0
+    assert planned.reason is Reason.INITIAL_RATE
+
+
+def test_the_cap_of_a_partition_limits_it() -> None:
+    caps = PartitionLimit(0, {TopicPartition("orders", 0): 10})
+    planned = plan_lags(
+        [1000, 1000], Limits(1.0, initial_rate=1, max_rate_per_partition=caps), rate=100
+    )
+    assert counts(planned) == [10, 50]
+    assert list(planned.reasons.values()) == [Reason.PARTITION_CAP, Reason.RATE]
+    assert planned.reason is Reason.PARTITION_CAP
+
+
+def test_a_floor_above_the_share_is_the_reason() -> None:
+    limits = Limits(1.0, initial_rate=1, min_per_partition=PartitionLimit(30))
+    planned = plan_lags([100, 100], limits, rate=10)
+    assert counts(planned) == [30, 30]
+    assert planned.reason is Reason.PARTITION_FLOOR
+
+
+def test_a_partition_with_less_than_its_floor_gives_all_it_has() -> None:
+    limits = Limits(1.0, initial_rate=1, min_per_partition=PartitionLimit(30))
+    planned = plan_lags([20, 0, 1000], limits, rate=10)
+    assert counts(planned) == [20, 0, 30]
+    assert list(planned.reasons.values()) == [
+        Reason.EVERYTHING,
+        Reason.NOTHING_NEW,
+        Reason.PARTITION_FLOOR,
+    ]
+
+
+def test_max_offsets_per_trigger_applies_to_what_the_rate_has_left() -> None:
+    limits = Limits(1.0, initial_rate=1, max_records=40)
+    planned = plan_lags([1000, 3000], limits, rate=400)
+    assert counts(planned) == [10, 30]
+    assert planned.reason is Reason.MAX_RECORDS
+    assert planned.rate_per_s == 400.0
+
+
+def test_a_cap_that_does_not_bite_is_not_the_reason() -> None:
+    limits = Limits(1.0, initial_rate=1, max_records=10_000, max_bytes=10**9)
+    planned = plan_lags([1000, 3000], limits, rate=400, record_bytes=100)
+    assert counts(planned) == [100, 300]
+    assert planned.reason is Reason.RATE
+
+
+def test_a_cap_in_bytes_limits_a_batch() -> None:
+    planned = plan_lags([100, 300], Limits(1.0, None, max_bytes=4000), record_bytes=100)
+    assert counts(planned) == [10, 30]
+    assert planned.reason is Reason.MAX_BYTES
+
+
+def test_a_cap_in_bytes_counts_each_topics_records_by_their_own_size() -> None:
+    small, large = TopicPartition("small", 0), TopicPartition("large", 0)
+    planned = plan(
+        {small: 0, large: 0},
+        {small: 1000, large: 1000},
+        None,
+        Limits(1.0, None, max_bytes=11_000),
+        {"small": 10, "large": 100},
+    )
+    assert planned.until == {small: 100, large: 100}
+
+
+@pytest.mark.parametrize("record_bytes", [None, {}, {"payments": 10.0}])
+def test_a_cap_in_bytes_holds_before_any_record_was_measured(
+    record_bytes: dict[str, float] | None,
+) -> None:
+    limits = Limits(1.0, None, max_bytes=5 * ASSUMED_RECORD_BYTES)
+    assert counts(plan_lags([10**9], limits, record_bytes=record_bytes)) == [5]
+
+
+def test_records_larger_than_the_cap_in_bytes_pass_one_by_one() -> None:
+    planned = plan_lags([100], Limits(1.0, None, max_bytes=1000), record_bytes=50_000)
+    assert counts(planned) == [1]
+    assert planned.reason is Reason.MAX_BYTES
+
+
+def test_a_cap_in_bytes_that_takes_from_max_offsets_is_the_reason() -> None:
+    limits = Limits(1.0, None, max_records=100, max_bytes=1000)
+    assert plan_lags([500], limits, record_bytes=20).reason is Reason.MAX_BYTES
+    assert plan_lags([500], limits, record_bytes=10).reason is Reason.MAX_RECORDS
+
+
+def test_the_reason_of_a_batch_is_the_one_that_leaves_the_most_unread() -> None:
+    caps = PartitionLimit(0, {TopicPartition("orders", 0): 10})
+    limits = Limits(1.0, initial_rate=1, max_rate_per_partition=caps)
+    planned = plan_lags([1000, 10_000], limits, rate=1100)
+    assert planned.unread == {Reason.PARTITION_CAP: 990, Reason.RATE: 9000}
+    assert planned.reason is Reason.RATE
+
+
+def test_of_equal_reasons_the_one_listed_first_is_given_in_any_order_of_partitions() -> None:
+    limits = Limits(
+        1.0,
+        initial_rate=1,
+        max_rate_per_partition=PartitionLimit(0, {TopicPartition("orders", 0): 50}),
+    )
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    for order in ([first, second], [second, first]):
+        planned = plan(dict.fromkeys(order, 0), {first: 150, second: 300}, 300, limits)
+        assert planned.unread == {Reason.PARTITION_CAP: 100, Reason.RATE: 100}
+        assert planned.reason is Reason.RATE
+
+
+def test_an_empty_batch_says_that_nothing_is_new() -> None:
+    planned = plan(orders([5]), orders([5]), 100, Limits(1.0, initial_rate=1))
+    assert planned.until == orders([5])
+    assert planned.reason is Reason.NOTHING_NEW
+    assert planned.rate_per_s == 100.0
+
+
+def test_no_partitions_make_an_empty_plan() -> None:
+    planned = plan({}, {}, 100, Limits(1.0, initial_rate=1, max_records=5, max_bytes=5))
+    assert planned.until == {}
+    assert planned.reason is Reason.NOTHING_NEW
+
+
+def test_a_partition_made_anew_does_not_move_back() -> None:
+    planned = plan(orders([500, 0]), orders([3, 10]), None, OFF)
+    assert planned.until == orders([500, 10])
+    assert planned.lag == 10
+
+
+def test_a_partition_without_a_position_is_a_callers_mistake() -> None:
+    with pytest.raises(KeyError):
+        plan(orders([0]), orders([5, 5]), None, OFF)
+
+
+def test_reasons_read_as_words_in_which_a_spark_user_finds_the_option() -> None:
+    assert [str(reason) for reason in Reason] == [
+        "rate",
+        "initial rate",
+        "maxRatePerPartition",
+        "minRatePerPartition",
+        "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "waiting for minOffsetsPerTrigger",
+        "everything available",
+        "nothing new",
+    ]
+
+
+# minOffsetsPerTrigger
+
+
+def test_a_batch_waits_while_there_is_too_little_and_the_delay_has_not_passed() -> None:
+    assert should_wait(available=99, min_records=100, waited_ms=899, max_delay_ms=900)
+
+
+def test_a_batch_does_not_wait_when_there_is_enough() -> None:
+    assert not should_wait(available=100, min_records=100, waited_ms=0, max_delay_ms=900)
+
+
+def test_a_batch_does_not_wait_when_the_delay_has_passed() -> None:
+    assert not should_wait(available=0, min_records=100, waited_ms=900, max_delay_ms=900)
+
+
+def test_a_batch_that_waits_moves_nobody_and_says_why() -> None:
+    held = hold(orders([5, 7, 9]), orders([10, 7, 2]))
+    assert held.until == orders([5, 7, 9])
+    assert (held.records, held.lag, held.left_over) == (0, 5, 5)
+    assert held.reason is Reason.WAITING
+    assert list(held.reasons.values()) == [
+        Reason.WAITING,
+        Reason.NOTHING_NEW,
+        Reason.NOTHING_NEW,
+    ]
+
+
+# maxOffsetsPerTrigger as in the native source
+
+
+def natively(lags: Sequence[int], limit: int) -> list[int]:
+    """The native source's rule, written down from its documentation and source."""
+    total = float(sum(lags))
+    if total < 1:
+        return [0] * len(lags)
+    granted = []
+    for lag in lags:
+        share = float(limit) * (float(lag) / total)
+        whole = math.ceil(share) if share < 1 else math.floor(share)
+        granted.append(min(lag, whole))
+    return granted
+
+
+def test_sparks_own_case_of_max_offsets_per_trigger_comes_out_the_same() -> None:
+    limits = Limits(1.0, None, max_records=10)
+    assert counts(plan_lags([101, 11, 1], limits)) == [8, 1, 1]
+    assert counts(plan_lags([93, 10, 0], limits)) == [9, 1, 0]
+
+
+many_lags = st.lists(
+    st.one_of(st.integers(0, 5), st.integers(0, 10_000), st.integers(0, 2**62)), max_size=40
+)
+
+
+@given(many_lags, st.one_of(st.integers(1, 100), st.integers(1, 2**62)))
+def test_without_a_rate_max_offsets_per_trigger_is_exactly_the_native_sources(
+    lags: list[int], limit: int
+) -> None:
+    assert counts(plan_lags(lags, Limits(1.0, None, max_records=limit))) == natively(lags, limit)
+
+
+@given(many_lags)
+def test_a_limit_of_just_what_is_there_is_exactly_the_native_sources(lags: list[int]) -> None:
+    limit = sum(lags)
+    assume(limit > 0)
+    assert counts(plan_lags(lags, Limits(1.0, None, max_records=limit))) == natively(lags, limit)
+
+
+# What holds for every plan
+
+
+@st.composite
+def limits_of(draw: st.DrawFn) -> Limits:
+    seconds = draw(st.sampled_from([0.1, 0.5, 1.0, 60.0]))
+    floor = draw(st.integers(1, 50))
+    caps = st.one_of(st.just(0.0), st.floats(floor / seconds * 1.01, 1e6))
+    overrides = st.dictionaries(
+        st.builds(TopicPartition, st.just("orders"), st.integers(0, 9)), caps
+    )
+    optional = st.one_of(st.none(), st.integers(50, 10**7))
+    return Limits(
+        seconds,
+        draw(st.one_of(st.none(), st.floats(0.1, 1e6))),
+        PartitionLimit(draw(caps), draw(overrides)),
+        PartitionLimit(floor),
+        draw(optional),
+        draw(optional),
+    )
+
+
+positions = st.lists(
+    st.tuples(st.integers(0, 10**9), st.one_of(st.integers(-50, 50), st.integers(0, 10**9))),
+    max_size=12,
+)
+rates = st.one_of(st.none(), st.floats(-1, 1e7))
+sizes = st.one_of(st.none(), st.floats(0, 1e6), st.just({"orders": 100.0}))
+
+
+@given(positions, rates, limits_of(), sizes)
+def test_a_plan_adds_up_and_stays_within_what_there_is(
+    positions: list[tuple[int, int]],
+    rate: float | None,
+    limits: Limits,
+    record_bytes: float | dict[str, float] | None,
+) -> None:
+    current = orders([start for start, _ in positions])
+    latest = orders([start + ahead for start, ahead in positions])
+    planned = plan(current, latest, rate, limits, record_bytes)
+
+    assert planned.until.keys() == planned.reasons.keys() == latest.keys()
+    for partition, until in planned.until.items():
+        assert current[partition] <= until <= max(current[partition], latest[partition])
+        lag = latest[partition] - current[partition]
+        reason = planned.reasons[partition]
+        assert (reason is Reason.NOTHING_NEW) == (lag <= 0)
+        assert (reason is Reason.EVERYTHING) == (lag > 0 and until == latest[partition])
+    assert planned.records == sum(planned.until[p] - current[p] for p in latest)
+    assert planned.lag == sum(max(latest[p] - current[p], 0) for p in latest)
+    assert planned.left_over == sum(planned.unread.values())
+    assert planned.left_over == 0 or planned.unread[planned.reason] == max(planned.unread.values())
+
+
+@given(positions, rates, limits_of(), sizes)
+def test_every_plan_makes_progress_with_every_partition_that_has_something(
+    positions: list[tuple[int, int]],
+    rate: float | None,
+    limits: Limits,
+    record_bytes: float | dict[str, float] | None,
+) -> None:
+    current = orders([start for start, _ in positions])
+    latest = orders([start + ahead for start, ahead in positions])
+    planned = plan(current, latest, rate, limits, record_bytes)
+    assert all(planned.until[p] > current[p] for p in latest if latest[p] > current[p])
+
+
+lags_of = st.lists(st.one_of(st.integers(0, 100), st.integers(0, 10**9)), min_size=1, max_size=20)
+
+
+@given(lags_of, st.floats(0.1, 1e6), st.integers(1, 1000))
+def test_no_partition_gets_less_than_its_floor_unless_it_has_less(
+    lags: list[int], rate: float, floor: int
+) -> None:
+    limits = Limits(1.0, initial_rate=1, min_per_partition=PartitionLimit(floor))
+    planned = plan_lags(lags, limits, rate=rate)
+    assert all(count >= min(lag, floor) for count, lag in zip(counts(planned), lags, strict=True))
+
+
+@given(lags_of, rates, st.integers(1, 10**6))
+def test_max_offsets_is_exceeded_by_at_most_one_record_for_each_share_below_one(
+    lags: list[int], rate: float | None, max_records: int
+) -> None:
+    by_rate = counts(plan_lags(lags, Limits(1.0, initial_rate=1000), rate))
+    planned = plan_lags(lags, Limits(1.0, initial_rate=1000, max_records=max_records), rate)
+    total = sum(by_rate)
+    below_one = sum(0 < Fraction(max_records * count, total) < 1 for count in by_rate if count)
+    assert planned.records <= max_records + below_one
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10**6)), min_size=1, max_size=20),
+    st.fixed_dictionaries({topic: st.integers(1, 10**6) for topic in "abc"}),
+    st.integers(1, 10**10),
+)
+def test_max_bytes_is_exceeded_by_at_most_one_record_for_each_share_below_one(
+    partitions: list[tuple[str, int]], record_bytes: dict[str, int], max_bytes: int
+) -> None:
+    latest = {TopicPartition(topic, n): lag for n, (topic, lag) in enumerate(partitions)}
+    planned = plan(
+        dict.fromkeys(latest, 0), latest, None, Limits(1.0, None, max_bytes=max_bytes), record_bytes
+    )
+    size = sum(count * record_bytes[p.topic] for p, count in planned.until.items())
+    total = sum(lag * record_bytes[p.topic] for p, lag in latest.items())
+    excess = sum(
+        record_bytes[p.topic]
+        for p, lag in latest.items()
+        if lag and Fraction(max_bytes * lag, total) < 1
+    )
+    assert size <= max_bytes + excess
+
+
+@given(
+    lags_of,
+    st.data(),
+    st.integers(1, 10**9),
+    st.floats(1, 1e6),
+    st.one_of(st.none(), st.integers(1, 10**6)),
+)
+def test_a_partition_that_falls_further_behind_gets_no_less(
+    lags: list[int], data: st.DataObject, further: int, rate: float, max_records: int | None
+) -> None:
+    limits = Limits(1.0, initial_rate=1, max_records=max_records)
+    which = data.draw(st.integers(0, len(lags) - 1))
+    behind = [lag + further if number == which else lag for number, lag in enumerate(lags)]
+    before = counts(plan_lags(lags, limits, rate=rate))
+    after = counts(plan_lags(behind, limits, rate=rate))
+    assert after[which] >= before[which]
+    if max_records is None:
+        assert all(a <= b for n, (a, b) in enumerate(zip(after, before, strict=True)) if n != which)
+
+
+@given(positions, rates, limits_of())
+def test_a_plan_does_not_depend_on_the_order_of_partitions(
+    positions: list[tuple[int, int]], rate: float | None, limits: Limits
+) -> None:
+    current = orders([start for start, _ in positions])
+    latest = orders([start + ahead for start, ahead in positions])
+    backwards = dict(reversed(latest.items()))
+    assert plan(current, latest, rate, limits) == plan(current, backwards, rate, limits)

@@ -1,0 +1,103 @@
+"""Timing: from the progress of two batches to what the estimator is told."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate.control import BatchProgress, BatchStats, PIDRateEstimator, batch_stats
+
+
+def batch(start_ms: int, duration_ms: int, records: int = 100, left_over: int = 0) -> BatchProgress:
+    return BatchProgress(start_ms, duration_ms, records, left_over)
+
+
+def delay_ms(previous: BatchProgress | None, present: BatchProgress, interval_ms: int) -> int:
+    return batch_stats(previous, present, interval_ms).scheduling_delay_ms
+
+
+def test_a_batch_ended_when_it_began_plus_its_duration() -> None:
+    stats = batch_stats(None, batch(5000, 700, records=42), 1000)
+    assert stats == BatchStats(
+        time_ms=5700, num_elements=42, processing_delay_ms=700, scheduling_delay_ms=0
+    )
+
+
+def test_the_stats_are_the_estimators_arguments_in_their_order() -> None:
+    estimator = PIDRateEstimator(1000)
+    assert estimator.compute(*batch_stats(None, batch(0, 1000, 500), 1000)) is None
+    assert estimator.compute(*batch_stats(batch(0, 1000), batch(1000, 1000, 700), 1000)) == 700.0
+
+
+def test_the_first_batch_of_a_run_is_never_late() -> None:
+    assert delay_ms(None, batch(123_456, 9000), 1000) == 0
+
+
+def test_a_batch_that_begins_one_interval_after_the_one_before_is_in_time() -> None:
+    assert delay_ms(batch(0, 800, left_over=50), batch(1000, 800), 1000) == 0
+
+
+def test_a_batch_is_late_by_what_the_one_before_overran_if_that_left_data_unread() -> None:
+    assert delay_ms(batch(0, 3550, left_over=50), batch(3560, 800), 1000) == 2560
+
+
+def test_a_batch_that_finds_nothing_waiting_is_not_late_however_long_it_came_after() -> None:
+    assert delay_ms(batch(0, 800), batch(7000, 800), 1000) == 0
+
+
+def test_a_batch_that_begins_at_once_after_an_overrun_is_late_since_data_came_meanwhile() -> None:
+    assert delay_ms(batch(0, 3550), batch(3560, 800), 1000) == 2560
+
+
+def test_a_batch_that_begins_well_after_an_overrun_had_no_data_to_begin_with() -> None:
+    assert delay_ms(batch(0, 3550), batch(4000, 800), 1000) == 0
+
+
+def test_a_batch_that_took_just_its_interval_has_not_overrun() -> None:
+    assert delay_ms(batch(0, 1000), batch(1050, 800), 1000) == 0
+
+
+@pytest.mark.parametrize(("gap_ms", "expected_ms"), [(0, 500), (100, 600), (101, 0)])
+def test_at_once_means_within_a_tenth_of_the_interval(gap_ms: int, expected_ms: int) -> None:
+    assert delay_ms(batch(0, 1500), batch(1500 + gap_ms, 800), 1000) == expected_ms
+
+
+def test_after_an_overrun_the_next_batch_may_begin_early_and_is_then_not_late() -> None:
+    overrun, early = batch(2900, 1050, left_over=50), batch(3700, 100, left_over=50)
+    assert delay_ms(overrun, early, 1000) == 0
+    assert delay_ms(early, batch(4000, 100), 1000) == 0
+
+
+def test_a_batch_without_records_teaches_nothing() -> None:
+    estimator = PIDRateEstimator(1000)
+    estimator.compute(*batch_stats(None, batch(0, 1000, records=500), 1000))
+    failed = batch(1000, 30, records=0)
+    assert estimator.compute(*batch_stats(batch(0, 1000), failed, 1000)) is None
+    after = batch_stats(failed, batch(2000, 1000, records=700), 1000)
+    assert estimator.compute(*after) == 700.0
+
+
+batches = st.builds(
+    BatchProgress,
+    start_ms=st.integers(0, 10**9),
+    duration_ms=st.integers(0, 10**8),
+    records=st.integers(0, 10),
+    left_over=st.integers(0, 10),
+)
+intervals = st.integers(1, 10**7)
+
+
+@given(batches, batches, intervals)
+def test_a_delay_is_never_negative_nor_longer_than_the_time_past_the_interval(
+    previous: BatchProgress, present: BatchProgress, interval_ms: int
+) -> None:
+    past_ms = present.start_ms - previous.start_ms - interval_ms
+    assert 0 <= delay_ms(previous, present, interval_ms) <= max(0, past_ms)
+
+
+@given(batches, batches, intervals)
+def test_after_a_batch_that_left_data_every_millisecond_past_the_interval_counts(
+    previous: BatchProgress, present: BatchProgress, interval_ms: int
+) -> None:
+    assume(previous.left_over > 0)
+    past_ms = present.start_ms - previous.start_ms - interval_ms
+    assert delay_ms(previous, present, interval_ms) == max(0, past_ms)
