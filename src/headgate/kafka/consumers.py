@@ -72,9 +72,7 @@ def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
     _keep(key, consumer)
 
 
-def _keep(
-    key: frozenset[tuple[str, str | int | float | bool]], consumer: WarmConsumer
-) -> None:
+def _keep(key: frozenset[tuple[str, str | int | float | bool]], consumer: WarmConsumer) -> None:
     taken = _idle.pop(key, None)
     if taken is not None:
         taken.kafka.close()

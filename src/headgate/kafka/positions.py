@@ -84,7 +84,9 @@ class StreamOffset:
                 ranges.append(OffsetRange(tp.topic, tp.partition, begin, until))
         return ranges
 
-    def moved(self, positions: Positions, begins: Positions, ids: Mapping[str, str]) -> "StreamOffset":
+    def moved(
+        self, positions: Positions, begins: Positions, ids: Mapping[str, str]
+    ) -> "StreamOffset":
         """The end of the next batch."""
         return replace(self, positions=positions, begins=begins, topic_ids=ids, first=False)
 
@@ -118,4 +120,6 @@ def _whole(offset: object) -> int:
 
 def partitions_of(topics: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
     """Every partition of the topics."""
-    return [TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers]
+    return [
+        TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers
+    ]

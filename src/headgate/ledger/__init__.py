@@ -1,0 +1,40 @@
+"""The ledger: gates, rates, batches with their ranges, and losses, in SQLite or PostgreSQL.
+
+What a batch is about to read stands in it before it is processed, its outcome after. It is also
+where the processes of a query meet, for they share no memory.
+"""
+
+from headgate.ledger.identity import schedule_id
+from headgate.ledger.records import (
+    BatchRecord,
+    ErrorReport,
+    GateRecord,
+    Loss,
+    PlannedBatch,
+    PlannedRange,
+    Pruned,
+    RateSample,
+)
+from headgate.ledger.status import ARROWS, Arrow, Kind, Status
+from headgate.ledger.store import Clock, Ledger
+from headgate.ledger.urls import normalize_url, redact_url
+
+__all__ = [
+    "ARROWS",
+    "Arrow",
+    "BatchRecord",
+    "Clock",
+    "ErrorReport",
+    "GateRecord",
+    "Kind",
+    "Ledger",
+    "Loss",
+    "PlannedBatch",
+    "PlannedRange",
+    "Pruned",
+    "RateSample",
+    "Status",
+    "normalize_url",
+    "redact_url",
+    "schedule_id",
+]

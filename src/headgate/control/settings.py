@@ -1,0 +1,50 @@
+"""The settings of a rate estimator, as they travel from a source's options to where it runs."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from headgate.control.estimator import RateEstimator, create_estimator
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorSettings:
+    """Which estimator, and its gains; `create_estimator` documents and checks each.
+
+    The source's process knows the options, the driver's listener runs the estimator, and the ledger is
+    where the two meet: so settings can be written as text.
+    """
+
+    name: str = "pid"
+    proportional: float = 1.0
+    integral: float = 0.2
+    derivative: float = 0.0
+    min_rate: float = 100.0
+
+    def create(self, batch_interval_ms: int) -> RateEstimator:
+        """A new estimator.
+
+        Raises:
+            OptionError: a setting is out of its range.
+        """
+        return create_estimator(
+            self.name,
+            batch_interval_ms,
+            proportional=self.proportional,
+            integral=self.integral,
+            derivative=self.derivative,
+            min_rate=self.min_rate,
+        )
+
+    def to_text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The opposite of ``to_text``.
+
+        Raises:
+            ValueError, TypeError: it was not written by ``to_text``.
+        """
+        return cls(**json.loads(text))

@@ -1,0 +1,1 @@
+"""A query's gate: its reader, its handler, and the listener that feeds its estimator."""

@@ -1,0 +1,170 @@
+"""A gate: what stands before one source of one query and decides how much it is given."""
+
+import re
+from datetime import timedelta
+from typing import Any, Final, Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.types import StructType
+
+from headgate.errors import OptionError
+from headgate.gate.handler import GatedHandler, Handler
+from headgate.gate.ledgers import keep_books
+from headgate.gate.registration import register
+from headgate.kafka.check import check_stream
+from headgate.kafka.options import parse_duration_ms
+from headgate.kafka.source import FORMAT
+
+_SOURCES: Final = {"kafka": FORMAT}
+_FAILURE_POLICIES: Final = ("stop",)
+_NAME: Final = re.compile(r"[\w.\-]{1,200}")
+
+
+class Gate:
+    """The gate of one source in one query.
+
+    It admits per batch what the job can process in one ``interval``, learnt from the batches before,
+    and writes down every batch's offsets before the batch runs. A query that reads two sources has
+    two gates.
+
+    >>> gate = Gate("orders", interval="1 second", ledger="sqlite:///headgate.db")
+    >>> gate
+    Gate('orders', interval='1 second')
+
+    Args:
+        name: letters, digits, ``_``, ``.`` and ``-``; names the gate in the ledger. Its rate belongs
+            to the name: a job that is started again under it goes on with the rate it had.
+        interval: how often a batch starts and so how long it should take, as Spark writes it
+            (``"1 second"``, ``"500 ms"``), or a `timedelta`. Too short, and the fixed cost of a batch
+            eats it; too long, and records wait.
+        ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``.
+
+    Raises:
+        OptionError: the name or the interval is not of that form.
+    """
+
+    def __init__(self, name: str, *, interval: str | timedelta, ledger: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise OptionError(
+                f"The gate's name is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-'."
+            )
+        self.name = name
+        self.interval_ms = (
+            round(interval.total_seconds() * 1000)
+            if isinstance(interval, timedelta)
+            else parse_duration_ms("interval", interval)
+        )
+        if self.interval_ms <= 0:
+            raise OptionError(f"The gate's interval is {interval}; it must be above 0.")
+        self._interval = interval
+        self._ledger_url = ledger
+
+    def __repr__(self) -> str:
+        return f"Gate({self.name!r}, interval={self._interval!r})"
+
+    def read(self, spark: SparkSession, source: str) -> DataStreamReader:
+        """A reader on the source behind this gate: an ordinary builder.
+
+        Its ``load()`` checks all that can be checked before a query starts.
+
+        Args:
+            spark: the session.
+            source: ``"kafka"``.
+
+        Raises:
+            OptionError: there is no such source; from ``load()``: an option is wrong.
+            LedgerError: from ``load()``: the ledger cannot be opened or written.
+            BrokerError: from ``load()``: the brokers cannot be reached.
+        """
+        if source not in _SOURCES:
+            raise OptionError(
+                f"The source is {source!r}; a gate reads from {', '.join(sorted(_SOURCES))}."
+            )
+        register(spark)
+        reader = GatedStreamReader(spark, self.name, self._ledger_url)
+        return reader.format(_SOURCES[source]).options(
+            **{
+                "headgate.gate": self.name,
+                "headgate.ledger": self._ledger_url,
+                "headgate.interval": f"{self.interval_ms} ms",
+            }
+        )
+
+    def write(
+        self, df: DataFrame, handler: Handler, *, on_failure: str = "stop"
+    ) -> DataStreamWriter:
+        """A writer that gives each batch to the handler and its outcome to the ledger.
+
+        The trigger is the gate's interval, and the query is named after the gate; both can be set
+        anew on the builder.
+
+        Args:
+            df: what to write; derived from `read`.
+            handler: called as ``handler(df, batch)`` on the driver, once for each batch and again for
+                a batch that a crash interrupted; ``batch.key`` is the same then.
+            on_failure: what an exception in the handler does. ``"stop"``: the batch is recorded as
+                failed, and the query stops; it runs first when the query is started again.
+
+        Raises:
+            OptionError: there is no such policy.
+            LedgerError: the ledger cannot be opened.
+        """
+        if on_failure not in _FAILURE_POLICIES:
+            raise OptionError(
+                f"on_failure is {on_failure!r}; it must be one of {', '.join(_FAILURE_POLICIES)}."
+            )
+        keep_books(self.name, self._ledger_url)
+        return (
+            df.writeStream.foreachBatch(GatedHandler(self.name, self._ledger_url, handler))
+            .trigger(processingTime=f"{self.interval_ms} milliseconds")
+            .queryName(self.name)
+        )
+
+
+class GatedStreamReader(DataStreamReader):
+    """Spark's reader, which checks the options on the driver when it loads.
+
+    Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
+    """
+
+    def __init__(self, spark: SparkSession, gate: str, ledger_url: str) -> None:
+        super().__init__(spark)
+        self._gate = gate
+        self._ledger_url = ledger_url
+        self._options: dict[str, str] = {}
+
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option of the source."""
+        self._options[key] = _as_spark_writes(value)
+        super().option(key, value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Set options of the source."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002  (Spark's own name)
+        schema: StructType | str | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Check the options, reach the brokers and the ledger; then what Spark does.
+
+        Raises:
+            OptionError: an option is wrong.
+            BrokerError: the brokers cannot be reached.
+            LedgerError: the ledger cannot be opened or written.
+        """
+        self.options(**options)
+        check_stream(self._options)
+        keep_books(self._gate, self._ledger_url)
+        return super().load(path, format, schema)
+
+
+def _as_spark_writes(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,169 @@
+"""What goes into the ledger and comes out of it, as values. Times are ms since the epoch."""
+
+from dataclasses import dataclass
+from traceback import TracebackException
+from typing import Final, Self
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger.identity import schedule_id
+from headgate.ledger.status import Kind, Status
+
+MAX_MESSAGE_LENGTH: Final = 4_000
+"""Characters of an exception's message that are kept, from its beginning."""
+
+MAX_TRACE_LENGTH: Final = 16_000
+"""Characters of an exception's trace that are kept, up to its end, where the cause stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """A range of a batch, and what the plan knew of its partition."""
+
+    offsets: OffsetRange
+    latest: int | None = None
+    """The partition's latest offset when the batch was planned."""
+    reason: str | None = None
+    """What limited the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A batch as planned, before any of its data is read."""
+
+    gate: str
+    run_id: str
+    """The identity that a fresh checkpoint gets: see :func:`headgate.ledger.schedule_id`."""
+    ranges: tuple[PlannedRange, ...]
+    reason: str
+    """What limited the batch as a whole."""
+    bootstrap_servers: str
+    """Where the ranges can be read again."""
+    lag: int | None = None
+    """Offsets not yet read, over all partitions, before this batch."""
+    rate_per_s: float | None = None
+    """The rate that was in force."""
+    kind: Kind = Kind.LIVE
+
+    @property
+    def schedule_id(self) -> str:
+        """The key of the batch's row."""
+        return schedule_id(self.gate, self.run_id, (planned.offsets for planned in self.ranges))
+
+    @property
+    def records(self) -> int:
+        """Offsets in all ranges: an upper bound of the records, for compaction leaves gaps."""
+        return sum(planned.offsets.count for planned in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """Why a batch failed, as text of bounded length that every database can store."""
+
+    error_class: str
+    message: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Describe an exception, with those that caused it."""
+        described = TracebackException.from_exception(error)
+        kind = type(error)
+        prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        return cls(prefix + kind.__qualname__, str(described), "".join(described.format()))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error_class", _storable(self.error_class))
+        object.__setattr__(self, "message", _storable(self.message)[:MAX_MESSAGE_LENGTH])
+        object.__setattr__(self, "trace", _storable(self.trace)[-MAX_TRACE_LENGTH:])
+
+
+def _storable(text: str) -> str:
+    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
+
+    >>> print(_storable("a\x00b\ud800"))
+    a\x00b\ud800
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A row of ``control``: one batch, what was planned and what became of it."""
+
+    schedule_id: str
+    gate: str
+    run_id: str
+    kind: Kind
+    status: Status
+    attempts: int
+    """How often it was begun."""
+    query_batch_id: int | None
+    """The engine's own number for it, once the engine has run it."""
+    created_time_ms: int
+    start_time_ms: int | None
+    """When its latest attempt began to be processed."""
+    end_time_ms: int | None
+    """When its latest attempt succeeded or failed."""
+    reason: str
+    planned_records: int
+    lag: int | None
+    rate_per_s: float | None
+    records: int | None
+    """Records processed, once they have been counted."""
+    error: ErrorReport | None
+    """Why its latest attempt failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateRecord:
+    """A row of ``gate``: one gate, as declared, and its current rate."""
+
+    name: str
+    interval_ms: int
+    source: str
+    """The kind of source it admits from, such as ``kafka``."""
+    estimator: str
+    created_ms: int
+    rate_per_s: float | None
+    """The rate learnt last; None while there is none."""
+    rate_time_ms: int | None
+    """When that rate was learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateSample:
+    """A row of ``rate``: what the estimator was told of one batch, and what it made of it."""
+
+    gate: str
+    time_ms: int
+    rate_per_s: float | None
+    """The new rate; None where the law gave none, and the current rate stays in force."""
+    records: int
+    processing_delay_ms: int
+    scheduling_delay_ms: int
+    processing_rate_per_s: float | None = None
+    proportional: float | None = None
+    """The law's terms as they were subtracted from the rate before, in records per second."""
+    integral: float | None = None
+    derivative: float | None = None
+    query_batch_id: int | None = None
+    schedule_id: str | None = None
+    """The batch it was measured on, which is told its number of records with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A row of ``lost``: offsets that were gone from the source before they were read."""
+
+    gate: str
+    time_ms: int
+    offsets: OffsetRange
+    """From the position that was lost to the first offset there was to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many rows of history a call of ``prune`` deleted."""
+
+    batches: int
+    rates: int

@@ -1,0 +1,100 @@
+"""Between the ledger's values and the rows of its tables."""
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Row
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger.records import (
+    BatchRecord,
+    ErrorReport,
+    Loss,
+    PlannedBatch,
+    PlannedRange,
+    RateSample,
+)
+from headgate.ledger.status import PLANNED, Kind, Status
+
+Values = dict[str, Any]
+
+
+def control_row(batch: PlannedBatch, schedule_id: str, now_ms: int) -> Values:
+    """The row of a batch that begins for the first time."""
+    return {
+        "schedule_id": schedule_id,
+        "gate": batch.gate,
+        "run_id": batch.run_id,
+        "kind": batch.kind,
+        "status": PLANNED.after,
+        "attempts": PLANNED.attempts,
+        "created_time_ms": now_ms,
+        "reason": batch.reason,
+        "planned_records": batch.records,
+        "lag": batch.lag,
+        "rate_per_s": batch.rate_per_s,
+    }
+
+
+def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
+    """One row for each range of a batch."""
+    return [
+        {
+            "schedule_id": schedule_id,
+            "topic": planned.offsets.topic,
+            "partition": planned.offsets.partition,
+            "start_offset": planned.offsets.start,
+            "until_offset": planned.offsets.until,
+            "bootstrap_servers": batch.bootstrap_servers,
+            "latest_offset": planned.latest,
+            "reason": planned.reason,
+        }
+        for planned in batch.ranges
+    ]
+
+
+def error_values(error: ErrorReport | None) -> Values:
+    """The columns of ``control`` that describe why a batch failed; None clears them."""
+    return {
+        "error_class": error and error.error_class,
+        "error_message": error and error.message,
+        "error_trace": error and error.trace,
+    }
+
+
+def rate_row(sample: RateSample) -> Values:
+    """The row of a rate sample."""
+    return asdict(sample)
+
+
+def loss_row(gate: str, offsets: OffsetRange, now_ms: int) -> Values:
+    """The row of a loss."""
+    return {
+        "gate": gate,
+        "topic": offsets.topic,
+        "partition": offsets.partition,
+        "from_offset": offsets.start,
+        "until_offset": offsets.until,
+        "time_ms": now_ms,
+    }
+
+
+def batch_from(row: Row[Any]) -> BatchRecord:
+    """The batch that a row of ``control`` describes."""
+    values = row._asdict()
+    error = [values.pop(name) for name in error_values(None)]
+    values["kind"] = Kind(values["kind"])
+    values["status"] = Status(values["status"])
+    return BatchRecord(**values, error=None if error[0] is None else ErrorReport(*error))
+
+
+def range_from(row: Row[Any]) -> PlannedRange:
+    """The range that a row of ``failure`` describes."""
+    offsets = OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
+    return PlannedRange(offsets, row.latest_offset, row.reason)
+
+
+def loss_from(row: Row[Any]) -> Loss:
+    """The loss that a row of ``lost`` describes."""
+    offsets = OffsetRange(row.topic, row.partition, row.from_offset, row.until_offset)
+    return Loss(row.gate, row.time_ms, offsets)

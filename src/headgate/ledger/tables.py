@@ -1,0 +1,124 @@
+"""The ledger's tables, the same on SQLite and PostgreSQL. Times are ms since the epoch.
+
+The migrations make them; a test holds both against each other. Whatever a query looks for is found
+through an index, so that no query takes longer because there is more history.
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+VERSION_TABLE: Final = "headgate_version"
+"""Where the schema's version stands; not Alembic's default, so that a database can be shared."""
+
+SCHEMA_VERSION: Final = "0001"
+"""The newest migration; versions are ordered as text."""
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the type is exactly INTEGER.
+_RowNumber = BigInteger().with_variant(Integer, "sqlite")
+
+gate: Final = Table(
+    "gate",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("interval_ms", BigInteger, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("estimator", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("rate_per_s", Double),
+    Column("rate_time_ms", BigInteger),
+)
+
+rate: Final = Table(
+    "rate",
+    metadata,
+    Column("rate_id", _RowNumber, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("rate_per_s", Double),
+    Column("records", BigInteger, nullable=False),
+    Column("processing_delay_ms", BigInteger, nullable=False),
+    Column("scheduling_delay_ms", BigInteger, nullable=False),
+    Column("processing_rate_per_s", Double),
+    Column("proportional", Double),
+    Column("integral", Double),
+    Column("derivative", Double),
+    Column("query_batch_id", BigInteger),
+    # No foreign key: a sample outlives its batch or goes before it when history is pruned.
+    Column("schedule_id", Text),
+    Index(None, "gate", "time_ms"),
+)
+
+control: Final = Table(
+    "control",
+    metadata,
+    Column("schedule_id", Text, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("query_batch_id", BigInteger),
+    Column("created_time_ms", BigInteger, nullable=False),
+    Column("start_time_ms", BigInteger),
+    Column("end_time_ms", BigInteger),
+    Column("reason", Text, nullable=False),
+    Column("planned_records", BigInteger, nullable=False),
+    Column("lag", BigInteger),
+    Column("rate_per_s", Double),
+    Column("records", BigInteger),
+    Column("error_class", Text),
+    Column("error_message", Text),
+    Column("error_trace", Text),
+    Index(None, "gate", "created_time_ms"),
+    Index(None, "gate", "status", "created_time_ms"),
+)
+
+failure: Final = Table(
+    "failure",
+    metadata,
+    Column("failure_id", _RowNumber, primary_key=True),
+    Column(
+        "schedule_id", Text, ForeignKey("control.schedule_id", ondelete="CASCADE"), nullable=False
+    ),
+    Column("topic", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("start_offset", BigInteger, nullable=False),
+    Column("until_offset", BigInteger, nullable=False),
+    Column("bootstrap_servers", Text, nullable=False),
+    Column("latest_offset", BigInteger),
+    Column("reason", Text),
+    UniqueConstraint("schedule_id", "topic", "partition", "start_offset"),
+)
+"""Named for what needs it: it is written before anything has failed."""
+
+lost: Final = Table(
+    "lost",
+    metadata,
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("from_offset", BigInteger, primary_key=True),
+    Column("until_offset", BigInteger, nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+)

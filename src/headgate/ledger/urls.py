@@ -1,0 +1,93 @@
+"""Ledger URLs: which ones there are, and how they are shown without their secrets."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from headgate.errors import LedgerError
+
+FORMS: Final = "sqlite:///headgate.db or postgresql://user:password@host/database"
+
+_SECRET_OPTION: Final = re.compile("pass|secret|token|key", re.IGNORECASE)
+
+
+def parse_url(url: str) -> URL:
+    """Read a ledger URL; a SQLite file becomes absolute, PostgreSQL gets psycopg as its driver.
+
+    Raises:
+        LedgerError: It is not the URL of a ledger. The message shows nothing of a password, even
+            where the URL is so wrong that one cannot tell which part of it is the password.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        # Their text may quote any part of the URL.
+        raise LedgerError(f"The ledger URL cannot be understood; write {FORMS}.") from None
+    match parsed.drivername:
+        case "sqlite" | "sqlite+pysqlite":
+            return _sqlite(parsed)
+        case "postgresql" | "postgresql+psycopg":
+            return _postgresql(parsed)
+        case other:
+            raise LedgerError(f"A ledger cannot be kept in {other!r}; write {FORMS}.")
+
+
+def normalize_url(url: str) -> str:
+    """Write a ledger URL in full, so that it means the same to a process in another folder.
+
+    The answer holds the password: for a log or an error, use :func:`redact_url`.
+
+    Raises:
+        LedgerError: It is not the URL of a ledger.
+    """
+    return parse_url(url).render_as_string(hide_password=False)
+
+
+def redact_url(url: str | URL) -> str:
+    """Write a ledger URL with ``***`` in place of its password and of secrets among its options.
+
+    Raises:
+        LedgerError: It is not the URL of a ledger.
+
+    >>> redact_url("postgresql://app:hunter2@db/orders?sslpassword=hunter3")
+    'postgresql+psycopg://app:***@db/orders?sslpassword=***'
+    """
+    parsed = parse_url(url) if isinstance(url, str) else url
+    hidden = {name: "***" if _SECRET_OPTION.search(name) else v for name, v in parsed.query.items()}
+    text = parsed.set(query=hidden).render_as_string(hide_password=True)
+    return text.replace("%2A%2A%2A", "***")
+
+
+def secrets_of(url: URL) -> tuple[str, ...]:
+    """What must not be seen in a message: the password, and the values of secret options."""
+    found = [url.password] if url.password else []
+    for name, value in url.query.items():
+        if _SECRET_OPTION.search(name):
+            found += [value] if isinstance(value, str) else value
+    return tuple(secret for secret in found if secret)
+
+
+def _sqlite(url: URL) -> URL:
+    if url.host or url.username or url.query:
+        raise LedgerError(
+            "The URL of a SQLite ledger is three slashes and a path, without options: write "
+            "sqlite:///headgate.db, or sqlite:////var/lib/headgate.db for an absolute path."
+        )
+    path = url.database or ":memory:"
+    if path == ":memory:" or path.startswith("file:"):
+        raise LedgerError(
+            f"A ledger cannot be kept in {path!r}, for it is shared between processes; "
+            "write the path of a file: sqlite:///headgate.db."
+        )
+    return url.set(drivername="sqlite", database=str(Path(path).absolute()))
+
+
+def _postgresql(url: URL) -> URL:
+    if "@" in (url.host or "") or "@" in (url.database or ""):
+        raise LedgerError(
+            "The ledger URL has more than one '@'; write one in its user or password as %40."
+        )
+    return url.set(drivername="postgresql+psycopg")

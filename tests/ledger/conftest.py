@@ -1,0 +1,73 @@
+"""Ledgers to test with: on SQLite, and on a PostgreSQL server that runs for the whole session."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.ledger.samples import ManualClock
+
+from headgate.ledger import Ledger
+
+NewUrl = Callable[[], str]
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a PostgreSQL database."""
+    folder = tmp_path_factory.mktemp("postgresql")
+    with pytest.MonkeyPatch.context() as patch:
+        # The server's lock file goes there; without it, its package warns when it is imported.
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        import pgserver
+
+    server = pgserver.get_server(folder / "data")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def new_postgresql_url(postgresql: str) -> NewUrl:
+    """Makes the URL of an empty schema in the shared database."""
+    numbers = itertools.count()
+
+    def new_url() -> str:
+        schema = f"ledger_{next(numbers)}"
+        with psycopg.connect(postgresql, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
+        return f"{postgresql}&options=-csearch_path%3D{schema}"
+
+    return new_url
+
+
+@pytest.fixture
+def new_sqlite_url(tmp_path: Path) -> NewUrl:
+    """Makes the URL of a SQLite file that does not exist yet."""
+    numbers = itertools.count()
+    return lambda: f"sqlite:///{tmp_path}/ledger_{next(numbers)}.db"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_url(request: pytest.FixtureRequest) -> NewUrl:
+    """Makes the URL of a ledger that does not exist yet, on each kind of database in turn."""
+    made: NewUrl = request.getfixturevalue(f"new_{request.param}_url")
+    return made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def url(new_url: NewUrl) -> str:
+    return new_url()
+
+
+@pytest.fixture
+def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
+    """An empty ledger with the gate ``orders``."""
+    with Ledger.open(url, clock=clock) as opened:
+        opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        yield opened

@@ -1,0 +1,62 @@
+"""Batches, rate samples and a clock for the ledger's tests."""
+
+from dataclasses import dataclass
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import PlannedBatch, PlannedRange, RateSample
+
+
+@dataclass
+class ManualClock:
+    """A clock that a test moves."""
+
+    now_ms: int = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def a_batch(
+    *ranges: OffsetRange, gate: str = "orders", run_id: str = "run", reason: str = "rate"
+) -> PlannedBatch:
+    """A planned batch of these ranges, or of offsets 10 to 20 of one partition."""
+    offsets = ranges or (OffsetRange("orders", 0, 10, 20),)
+    return PlannedBatch(
+        gate=gate,
+        run_id=run_id,
+        ranges=tuple(PlannedRange(each, latest=each.until + 5, reason="share") for each in offsets),
+        reason=reason,
+        bootstrap_servers="localhost:9092",
+        lag=100,
+        rate_per_s=50.5,
+    )
+
+
+def batch_number(number: int, gate: str = "orders") -> PlannedBatch:
+    """One of a sequence of batches that follow each other."""
+    return a_batch(OffsetRange("orders", 0, number * 10, number * 10 + 10), gate=gate)
+
+
+def a_sample(
+    time_ms: int,
+    rate_per_s: float | None = 100.0,
+    *,
+    gate: str = "orders",
+    records: int = 80,
+    schedule_id: str | None = None,
+) -> RateSample:
+    """What an estimator made of a batch."""
+    return RateSample(
+        gate=gate,
+        time_ms=time_ms,
+        rate_per_s=rate_per_s,
+        records=records,
+        processing_delay_ms=800,
+        scheduling_delay_ms=20,
+        processing_rate_per_s=100.0,
+        proportional=12.5,
+        integral=0.25,
+        derivative=0.0,
+        query_batch_id=7,
+        schedule_id=schedule_id,
+    )

@@ -1,0 +1,52 @@
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import schedule_id
+
+offset_ranges = st.builds(
+    lambda topic, partition, start, count: OffsetRange(topic, partition, start, start + count),
+    st.text(max_size=5),
+    st.integers(0, 3),
+    st.integers(0, 2**62),
+    st.integers(0, 3),
+)
+
+
+@given(st.lists(offset_ranges, unique=True), st.randoms(use_true_random=False))
+def test_the_order_of_the_ranges_makes_no_difference(
+    ranges: list[OffsetRange], random: object
+) -> None:
+    shuffled = list(ranges)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert schedule_id("g", "r", shuffled) == schedule_id("g", "r", ranges)
+
+
+@given(st.sets(offset_ranges), st.sets(offset_ranges))
+def test_two_batches_have_one_id_only_if_they_read_the_same_offsets(
+    some: set[OffsetRange], others: set[OffsetRange]
+) -> None:
+    same_offsets = {r for r in some if r.count} == {r for r in others if r.count}
+    assert (schedule_id("g", "r", some) == schedule_id("g", "r", others)) == same_offsets
+
+
+@given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
+def test_gates_and_runs_are_told_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
+    ranges = [OffsetRange("t", 0, 0, 1)]
+    assert (schedule_id(*one, ranges) == schedule_id(*other, ranges)) == (one == other)
+
+
+def test_the_id_is_the_same_in_every_process_and_version() -> None:
+    known = "5b0a"
+    assert schedule_id("orders", "run", [OffsetRange("orders", 0, 10, 20)]) == known
+    code = (
+        "from headgate.ledger import schedule_id; from headgate.control.ranges import OffsetRange;"
+        "print(schedule_id('orders', 'run', [OffsetRange('orders', 0, 10, 20)]))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == known
