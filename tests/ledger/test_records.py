@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import a_batch
@@ -29,12 +28,9 @@ def test_a_builtin_exception_is_named_as_a_user_writes_it() -> None:
 
 
 def test_the_trace_shows_the_cause() -> None:
-    with pytest.raises(ValueError, match="later") as caught:
-        try:
-            raise KeyError("sooner")
-        except KeyError as error:
-            raise ValueError("later") from error
-    assert "KeyError: 'sooner'" in ErrorReport.of(caught.value).trace
+    error = raised(ValueError("later"))
+    error.__cause__ = raised(KeyError("sooner"))
+    assert "KeyError: 'sooner'" in ErrorReport.of(error).trace
 
 
 def test_a_long_message_keeps_its_beginning_and_a_long_trace_its_end() -> None:
