@@ -46,8 +46,8 @@ def find_footing(
 ) -> Footing:
     """Match the last batch's end with the cluster.
 
-    A new partition begins at its earliest offset. A position that the log no longer holds is moved to
-    where reading can go on, and what lies between is a loss; the caller decides what a loss means.
+    A new partition begins at its earliest offset. A position that the log no longer holds is moved
+    to where reading can go on, and what lies between is a loss; the caller decides what that means.
     """
     footing = Footing(current={}, begins={}, topic_ids=_ids(topics), losses=[])
     for tp, begin in earliest.items():
@@ -84,8 +84,8 @@ def _place(
     if position < begin:
         return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
     if position > end:
-        # The same topic was cut by an unclean election: what is left was read. Where brokers give no
-        # ids a topic created again is the likelier story, and nothing of it was read.
+        # The same topic was cut by an unclean election: what is left was read. Where brokers give
+        # no ids a topic created again is the likelier story, and nothing of it was read.
         why = f"the log of {tp} ends at {end} now, before {position}"
         return end if same_topic else begin, lost(end, position, why)
     return position, None

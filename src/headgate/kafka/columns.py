@@ -1,4 +1,4 @@
-"""Kafka messages to Arrow columns: the native connector's columns, name for name and type for type."""
+"""Kafka messages to Arrow columns: those of the native connector, names and types the same."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -26,7 +26,7 @@ ARROW_SCHEMA: Final = pa.schema(
         ("headers", pa.list_(pa.field("element", _HEADER))),
     ]
 )
-"""Every column the source can give, in the native connector's order; ``headers`` only on request."""
+"""Every column there is, in the native connector's order; ``headers`` only on request."""
 
 # librdkafka numbers timestamp types 0 (none), 1 (create time), 2 (log append time); Java's client,
 # whose numbers are the column's meaning, -1, 0 and 1.
@@ -54,7 +54,7 @@ class Chunk:
         self._timestamps: Int64s | None = None
 
     def timestamps(self) -> Int64s:
-        """Shape ``(messages, 2)``: librdkafka's timestamp type, and milliseconds since the epoch."""
+        """Shape ``(messages, 2)``: librdkafka's timestamp type, milliseconds since the epoch."""
         if self._timestamps is None:
             flat = chain.from_iterable(map(Message.timestamp, self.messages))
             count = 2 * len(self.messages)
@@ -79,7 +79,7 @@ def _timestamp_types(chunk: Chunk) -> pa.Array:
 
 
 def _headers(chunk: Chunk) -> pa.Array:
-    rows: list[Headers] = list(map(Message.headers, chunk.messages))
+    rows: list[Headers] = [message.headers() for message in chunk.messages]
     # A message without headers has null, not an empty array, as with the native connector.
     return pa.array(
         [[{"key": k, "value": v} for k, v in row] if row else None for row in rows],

@@ -55,8 +55,8 @@ _idle: OrderedDict[frozenset[tuple[str, str | int | float | bool]], WarmConsumer
 def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
     """Lend a consumer of this configuration: an idle one, or a new one.
 
-    It comes with whatever was assigned before; the borrower assigns. After an exception it is closed,
-    for its state is unknown then; otherwise it is kept for the next borrower in this process.
+    It comes with whatever was assigned before; the borrower assigns. After an exception it is
+    closed, for its state is unknown then; otherwise it is kept for this process's next borrower.
     """
     key = frozenset(config.items())
     consumer = _idle.pop(key, None) or WarmConsumer(config)

@@ -91,7 +91,7 @@ class Lookup:
         """The topics whose whole name matches, internal ones (``__consumer_offsets``) included."""
 
         def names(timeout: float) -> list[str]:
-            return [name for name in self._admin.list_topics(timeout=timeout).topics]
+            return list(self._admin.list_topics(timeout=timeout).topics)
 
         return self.topics(name for name in self._ask(names) if pattern.fullmatch(name))
 

@@ -1,10 +1,10 @@
-"""The offset that Spark writes into the query's checkpoint: the native connector's JSON, and a little more.
+"""The offset that Spark writes into a checkpoint: the native connector's JSON, and a little more.
 
-``{"orders": {"0": 12, "1": 7}}`` is all the native connector writes, so a query may change from it to
-Headgate on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add what a batch
-must still know when Spark runs it again after a crash:
+``{"orders": {"0": 12, "1": 7}}`` is all the native connector writes, so a query may change from it
+to Headgate on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add what a
+batch must still know when Spark runs it again after a crash:
 
-``@gate``   the gate that limits this source; how the listener knows whose batch a progress event is.
+``@gate``   the gate that limits this source: whose batch a progress event is.
 ``@run``    made when a fresh checkpoint starts; with the ranges it identifies a batch.
 ``@ids``    the topics' ids, which tell a topic from a later one of the same name.
 ``@from``   where the batch really began, for partitions that did not begin where the batch before

@@ -22,12 +22,12 @@ _LOG: Final = logging.getLogger("headgate.kafka")
 
 # consume() waits its whole timeout for the n-th message, so the timeout is short ...
 _POLL_S: Final = 0.01
-# ... and n is bounded by what a record batch may hold; the first call does not know the records' size.
+# ... and n is bounded by what a batch may hold; the first call does not know the records' size.
 _MOST_MESSAGES: Final = 10_000
 _FIRST_MESSAGES: Final = 64
 _GROWTH: Final = 16
 
-# Up to this many records librdkafka is kept from fetching far past the range's end (see _fetch_size).
+# Up to this many records librdkafka is kept from fetching far past the range (see _fetch_size).
 _SMALL_READ: Final = 50_000
 
 _GONE: Final = frozenset(
@@ -55,7 +55,7 @@ class ReaderConfig:
     Attributes:
         client: librdkafka's consumer settings.
         columns: the columns to build, in order; any of ``columns.ARROW_SCHEMA``.
-        fail_on_data_loss: whether offsets that are gone stop the read, or are logged and passed over.
+        fail_on_data_loss: whether offsets that are gone stop the read; else they are passed over.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
         batch_bytes: about how large a record batch may become (bytes).
     """
@@ -144,7 +144,7 @@ class _RangeRead:
         self._consumer.kafka.assign([self._position(slot) for slot in sorted(slots)])
 
     def _without_events(self, messages: list[Message]) -> list[Message]:
-        """The messages proper; ends of partitions and errors, which come among them, are handled."""
+        """Messages proper; ends of partitions and errors, which come among them, handled."""
         if not any(map(Message.error, messages)):
             return messages
         for message in messages:
@@ -180,8 +180,8 @@ class _RangeRead:
         done = set(slots)
         if done:
             self._open -= done
-            # Ends the fetching ahead and drops what was fetched past the end. Not pause(): a partition
-            # resumed later is fetched again only when the broker's thread next wakes, up to 1 s on.
+            # Ends the fetching ahead and drops what was fetched past the end. Not pause(): one that
+            # is resumed is fetched again only when the broker's thread next wakes, up to 1 s later.
             self._consumer.kafka.incremental_unassign([self._position(slot) for slot in done])
 
     def _on_event(self, message: Message, error: KafkaError) -> None:
@@ -234,10 +234,11 @@ class _RangeRead:
                 self._lost(slot, r.until, f"the log of this partition ends at {self._ends[slot]}")
         if self._open:
             waiting = ", ".join(str(self._remaining(slot)) for slot in sorted(self._open))
-            reason = self._consumer.last_error
+            error = self._consumer.last_error
+            reason = error.str() if error else "it reported no error"
             raise BrokerError(
                 f"Kafka gave nothing of {waiting} for {self._config.timeout_ms} ms"
-                f" (kafkaConsumer.pollTimeoutMs): {reason.str() if reason else 'no error reported'}."
+                f" (kafkaConsumer.pollTimeoutMs): {reason}."
             )
 
     def _remaining_count(self) -> int:
