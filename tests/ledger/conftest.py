@@ -6,11 +6,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy import Executable
 from tests.ledger.samples import ManualClock
 
-from headgate.ledger import Ledger
+from headgate.ledger import Ledger, normalize_url
 
 NewUrl = Callable[[], str]
+Execute = Callable[[Executable], None]
 
 
 @pytest.fixture(scope="session")
@@ -71,3 +74,16 @@ def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
     with Ledger.open(url, clock=clock) as opened:
         opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         yield opened
+
+
+@pytest.fixture
+def execute(url: str) -> Execute:
+    """Changes the database behind the ledger's back."""
+
+    def execute(statement: Executable) -> None:
+        engine = sqlalchemy.create_engine(normalize_url(url))
+        with engine.begin() as connection:
+            connection.execute(statement)
+        engine.dispose()
+
+    return execute

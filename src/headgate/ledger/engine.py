@@ -20,7 +20,7 @@ from headgate.ledger.urls import parse_url, redact_url, secrets_of
 LOCK_TIMEOUT_S: Final = 10
 """How long SQLite waits for another process's transaction; one takes milliseconds."""
 
-CONNECT_TIMEOUT_S: Final = 10
+CONNECT_TIMEOUT_S: Final = 5
 """How long PostgreSQL may take to answer, where the URL sets no ``connect_timeout``."""
 
 _RETRY_S: Final = 0.01

@@ -100,6 +100,7 @@ class BatchRecord:
     query_batch_id: int | None
     """The engine's own number for it, once the engine has run it."""
     created_time_ms: int
+    """When it was planned; above the created time of the gate's batch before it."""
     start_time_ms: int | None
     """When its latest attempt began to be processed."""
     end_time_ms: int | None

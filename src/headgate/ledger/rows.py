@@ -19,7 +19,7 @@ from headgate.ledger.status import PLANNED, Kind, Status
 Values = dict[str, Any]
 
 
-def control_row(batch: PlannedBatch, schedule_id: str, now_ms: int) -> Values:
+def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int) -> Values:
     """The row of a batch that begins for the first time."""
     return {
         "schedule_id": schedule_id,
@@ -28,7 +28,7 @@ def control_row(batch: PlannedBatch, schedule_id: str, now_ms: int) -> Values:
         "kind": batch.kind,
         "status": PLANNED.after,
         "attempts": PLANNED.attempts,
-        "created_time_ms": now_ms,
+        "created_time_ms": created_ms,
         "reason": batch.reason,
         "planned_records": batch.records,
         "lag": batch.lag,
@@ -37,7 +37,7 @@ def control_row(batch: PlannedBatch, schedule_id: str, now_ms: int) -> Values:
 
 
 def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
-    """One row for each range of a batch."""
+    """One row for each range of a batch that has offsets."""
     return [
         {
             "schedule_id": schedule_id,
@@ -50,6 +50,7 @@ def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
             "reason": planned.reason,
         }
         for planned in batch.ranges
+        if planned.offsets.count
     ]
 
 

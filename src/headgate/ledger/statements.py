@@ -2,12 +2,10 @@
 
 from typing import Any, Final
 
-from sqlalchemy import Update, bindparam, delete, select, update
+from sqlalchemy import Update, bindparam, delete, func, select, update
 
 from headgate.ledger.status import Arrow, Kind, Status
 from headgate.ledger.tables import control, failure, gate, lost, rate
-
-GATE_NAME: Final = select(gate.c.name).where(gate.c.name == bindparam("gate"))
 
 GATES: Final = select(gate).order_by(gate.c.name)
 
@@ -39,6 +37,10 @@ LAST_BATCHES: Final = (
     .where(control.c.gate == bindparam("gate"))
     .order_by(control.c.created_time_ms.desc())
     .limit(bindparam("limit"))
+)
+
+NEWEST_CREATED_MS: Final = select(func.max(control.c.created_time_ms)).where(
+    control.c.gate == bindparam("gate")
 )
 
 OPEN_BATCH: Final = (

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Connection, Executable, insert
+from sqlalchemy.exc import IntegrityError
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError
@@ -153,8 +154,7 @@ class Ledger:
                 "positive number of records per second, or None."
             )
         with self._database.writing() as connection:
-            self._require_gate(connection, sample.gate)
-            connection.execute(insert(rate), rate_row(sample))
+            self._insert_under(sample.gate, connection, insert(rate), rate_row(sample))
             if new is not None:
                 in_force = {"gate": sample.gate, "new_rate": new, "new_time_ms": sample.time_ms}
                 connection.execute(statements.SET_RATE, in_force)
@@ -174,10 +174,11 @@ class Ledger:
         """Write down what a batch is about to read, before any of it is read.
 
         A batch that is not in the ledger yet becomes ``in_progress`` (arrow A), its row and those
-        of its ranges together. One that is there is being run again, by an engine that repeats its
-        last planned batch after a crash: ``in_progress`` or ``failed`` is taken up with one attempt
-        more (B, C), and what the plan said the first time is kept. Any other status stays: the
-        batch was finished before the crash (``success``), or is a backfill's.
+        of its ranges together; its created time is above that of the gate's batches before it,
+        though the clock be set back. One that is there is being run again, by an engine that
+        repeats its last planned batch after a crash: ``in_progress`` or ``failed`` is taken up with
+        one attempt more (B, C), and what the plan said the first time is kept. Any other status
+        stays: the batch was finished before the crash (``success``), or is a backfill's.
 
         Returns:
             The batch's row as it is now. Only if it is ``in_progress`` is the caller to run it.
@@ -189,11 +190,11 @@ class Ledger:
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
         schedule_id = batch.schedule_id
-        row = control_row(batch, schedule_id, self._clock())
         statement = self._database.insert(control).on_conflict_do_nothing()
         with self._database.writing() as connection:
-            self._require_gate(connection, batch.gate)
-            if _changes_a_row(connection, statement, row):
+            newest_ms = connection.scalar(statements.NEWEST_CREATED_MS, {"gate": batch.gate})
+            row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1))
+            if self._insert_under(batch.gate, connection, statement, row):
                 insert_rows(connection, failure, failure_rows(batch, schedule_id))
             else:
                 self._begin_again(connection, batch, schedule_id)
@@ -202,7 +203,7 @@ class Ledger:
 
     def _begin_again(self, connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
         rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
-        stored = {planned.offsets for planned in map(range_from, rows) if planned.offsets.count}
+        stored = {planned.offsets for planned in map(range_from, rows)}
         if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
             raise LedgerError(
                 f"The ledger {self._database.name} has other ranges for batch {schedule_id} of "
@@ -307,10 +308,9 @@ class Ledger:
             set_={"until_offset": longer},
             where=lost.c.until_offset < longer,
         )
-        with self._database.writing() as connection:
-            self._require_gate(connection, gate_name)
-            if rows:
-                connection.execute(statement, rows)
+        if rows:
+            with self._database.writing() as connection:
+                self._insert_under(gate_name, connection, statement, rows)
 
     def losses(self, gate_name: str) -> tuple[Loss, ...]:
         """Everything a gate has lost, oldest first."""
@@ -326,16 +326,28 @@ class Ledger:
         """
         return history.prune(self._database, before_ms)
 
-    def _require_gate(self, connection: Connection, name: str) -> None:
-        if connection.scalar(statements.GATE_NAME, {"gate": name}) is None:
+    def _insert_under(
+        self,
+        gate_name: str,
+        connection: Connection,
+        statement: Executable,
+        values: dict[str, Any] | list[dict[str, Any]],
+    ) -> bool:
+        """Insert rows that belong to a gate, and say whether the one row was new."""
+        try:
+            return _changes_a_row(connection, statement, values)
+        except IntegrityError as error:
+            # The gate is all that these tables refer to.
             raise LedgerError(
-                f"Gate {name!r} is not declared in the ledger {self._database.name}; "
+                f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
                 "declare it first."
-            )
+            ) from error
 
 
 def _changes_a_row(
-    connection: Connection, statement: Executable, values: dict[str, Any] | None = None
+    connection: Connection,
+    statement: Executable,
+    values: dict[str, Any] | list[dict[str, Any]] | None = None,
 ) -> bool:
     result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
     return result.rowcount == 1
