@@ -1,0 +1,167 @@
+"""SASL: Java's login configuration, in librdkafka's options."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from headgate.errors import OptionError
+from headgate.kafka.client_values import Value, whole
+from headgate.kafka.jaas import EXAMPLE, parse_jaas
+from headgate.kafka.redaction import shown
+
+_JAAS: Final = "sasl.jaas.config"
+
+
+def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
+    """Write librdkafka's ``sasl.*`` options for Java's; none while the protocol is without SASL.
+
+    Raises:
+        OptionError: Something is missing, malformed, or cannot be translated.
+    """
+    login = parse_jaas(options[_JAAS]) if _JAAS in options else None
+    if not options.get("security.protocol", "").lower().startswith("sasl"):
+        return {}
+    mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
+    if mechanism not in _MECHANISMS:
+        raise OptionError(
+            f"{shown('sasl.mechanism', options['sasl.mechanism'])} is not supported; it must be"
+            f" {', '.join(_MECHANISMS)}."
+        )
+    modules, translate = _MECHANISMS[mechanism]
+    if login is not None and login.module not in modules:
+        raise OptionError(
+            f"kafka.{_JAAS} (its value is not shown) names a login module that does not fit"
+            f" kafka.sasl.mechanism={mechanism}; it must be {' or '.join(modules)}."
+        )
+    return {"sasl.mechanism": mechanism, **translate(options, login.options if login else {})}
+
+
+def _password(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
+    if login.get("tokenauth", "").lower() == "true":
+        raise OptionError(
+            f"kafka.{_JAAS} has tokenauth=true, and librdkafka has no delegation tokens; give the"
+            " user's own name and password."
+        )
+    if "sasl.username" in options and "sasl.password" in options and not login:
+        return {}  # librdkafka's own names, passed on as they are
+    if not login.get("username") or not login.get("password"):
+        raise OptionError(
+            f"kafka.{_JAAS} gives no username and password, which"
+            f" kafka.sasl.mechanism={options.get('sasl.mechanism')} needs; write {EXAMPLE}"
+        )
+    return {"sasl.username": login["username"], "sasl.password": login["password"]}
+
+
+_LOGIN_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_GRANTS: Final = {
+    "DefaultJwtRetriever": "",
+    "ClientCredentialsJwtRetriever": "client_credentials",
+    "JwtBearerJwtRetriever": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+}
+_OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt")
+
+
+def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
+    if any(name in options for name in _OWN_OAUTH) and not login:
+        return {}  # librdkafka's own names, passed on as they are
+    _check_oauth(options, login)
+    url = options["sasl.oauthbearer.token.endpoint.url"]
+    config: dict[str, Value] = {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": url,
+    }
+    for target, name, jaas_name in (
+        ("client.id", "client.credentials.client.id", "clientId"),
+        ("client.secret", "client.credentials.client.secret", "clientSecret"),
+        ("scope", "scope", "scope"),
+    ):
+        value = options.get(f"sasl.oauthbearer.{name}", login.get(jaas_name))
+        if value:
+            config[f"sasl.oauthbearer.{target}"] = value
+    extensions = [
+        f"{name.removeprefix('extension_')}={value}"
+        for name, value in login.items()
+        if name.startswith("extension_")
+    ]
+    if extensions:
+        config["sasl.oauthbearer.extensions"] = ",".join(extensions)
+    if grant := _grant(options):
+        config["sasl.oauthbearer.grant.type"] = grant
+    return config
+
+
+def _check_oauth(options: Mapping[str, str], login: Mapping[str, str]) -> None:
+    if "sasl.oauthbearer.token.endpoint.url" not in options:
+        raise OptionError(
+            "kafka.sasl.oauthbearer.token.endpoint.url is missing, which"
+            " kafka.sasl.mechanism=OAUTHBEARER needs; give the address that issues tokens."
+        )
+    if options.get("sasl.oauthbearer.header.urlencode", "false").lower() != "false":
+        raise OptionError(
+            f"{shown('sasl.oauthbearer.header.urlencode', 'true')} is not supported; it must be"
+            " false, with a client id and secret that need no encoding."
+        )
+    handler = options.get("sasl.login.callback.handler.class")
+    if handler is not None and handler not in _LOGIN_HANDLERS:
+        raise OptionError(
+            f"{shown('sasl.login.callback.handler.class', handler)} cannot run here, for there is"
+            f" no Java; leave it out or give {_LOGIN_HANDLERS[0]}, whose work is built in."
+        )
+    if any(name.startswith(("ssl.", "unsecured", "sub")) for name in login):
+        raise OptionError(
+            f"kafka.{_JAAS} (its value is not shown) may have clientId, clientSecret, scope and"
+            " extension_NAME for OAUTHBEARER; give other certificates of the token's issuer with"
+            " kafka.https.ca.location."
+        )
+
+
+def _grant(options: Mapping[str, str]) -> str:
+    name = options.get("sasl.oauthbearer.jwt.retriever.class", "DefaultJwtRetriever")
+    simple = name.rpartition(".")[2]
+    if simple not in _GRANTS:
+        raise OptionError(
+            f"{shown('sasl.oauthbearer.jwt.retriever.class', name)} cannot run here, for there is"
+            f" no Java; it must be {' or '.join(_GRANTS)}."
+        )
+    return _GRANTS[simple]
+
+
+def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
+    config: dict[str, Value] = {}
+    if "ticketCache" in login:
+        raise OptionError(
+            f"kafka.{_JAAS} has a ticketCache, which is the same for a whole process here; leave"
+            " it out and set the variable KRB5CCNAME of the driver and the executors."
+        )
+    if service := options.get("sasl.kerberos.service.name", login.get("serviceName")):
+        config["sasl.kerberos.service.name"] = service
+    if keytab := login.get("keyTab"):
+        config["sasl.kerberos.keytab"] = keytab
+    if principal := login.get("principal"):
+        config["sasl.kerberos.principal"] = principal
+    relogin = "sasl.kerberos.min.time.before.relogin"
+    if "keyTab" not in login and login:
+        config[relogin] = 0  # the ticket comes from the cache: kinit is never run
+    elif relogin in options:
+        config[relogin] = whole(0, 86_400_000).read(relogin, options[relogin])
+    if kinit := options.get("sasl.kerberos.kinit.cmd"):
+        command, of = (
+            shlex.quote(kinit),
+            '-t "%{sasl.kerberos.keytab}" -k %{sasl.kerberos.principal}',
+        )
+        config["sasl.kerberos.kinit.cmd"] = f"{command} -R {of} || {command} {of}"
+    return config
+
+
+_Translate = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, Value]]
+_PASSWORD_MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
+_MECHANISMS: Final[dict[str, tuple[tuple[str, ...], _Translate]]] = {
+    "PLAIN": (_PASSWORD_MODULES, _password),
+    "SCRAM-SHA-256": (_PASSWORD_MODULES, _password),
+    "SCRAM-SHA-512": (_PASSWORD_MODULES, _password),
+    "OAUTHBEARER": (("OAuthBearerLoginModule",), _oauth),
+    "GSSAPI": (("Krb5LoginModule",), _kerberos),
+}
