@@ -44,4 +44,4 @@ class DataLossError(SourceError):
 
 
 class SetupError(HeadgateError):
-    """This machine lacks something that a command needs."""
+    """The machine lacks something that a command needs."""

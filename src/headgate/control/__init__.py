@@ -11,6 +11,7 @@ from headgate.control.plan import ASSUMED_RECORD_BYTES, Plan, hold, plan, should
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.control.rate_law import max_messages_per_partition
 from headgate.control.reason import Reason
+from headgate.control.settings import EstimatorSettings
 from headgate.control.simulate import SimulatedBatch, batches_to_settle, simulate
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 
@@ -18,6 +19,7 @@ __all__ = [
     "ASSUMED_RECORD_BYTES",
     "BatchProgress",
     "BatchStats",
+    "EstimatorSettings",
     "Limits",
     "OffsetRange",
     "PIDRateEstimator",

@@ -11,8 +11,8 @@ from headgate.control.estimator import RateEstimator, create_estimator
 class EstimatorSettings:
     """Which estimator, and its gains; `create_estimator` documents and checks each.
 
-    The source's process knows the options, the driver's listener runs the estimator, and the ledger is
-    where the two meet: so settings can be written as text.
+    The source's process knows the options, the driver's listener runs the estimator, and the ledger
+    is where the two meet: so settings can be written as text.
     """
 
     name: str = "pid"

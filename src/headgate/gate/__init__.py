@@ -1,1 +1,7 @@
 """A query's gate: its reader, its handler, and the listener that feeds its estimator."""
+
+from headgate.gate.gate import Gate
+from headgate.gate.handler import Batch, Handler
+from headgate.gate.registration import RECOMMENDED_CONF, configure, register
+
+__all__ = ["RECOMMENDED_CONF", "Batch", "Gate", "Handler", "configure", "register"]

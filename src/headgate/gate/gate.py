@@ -13,8 +13,8 @@ from headgate.gate.handler import GatedHandler, Handler
 from headgate.gate.ledgers import keep_books
 from headgate.gate.registration import register
 from headgate.kafka.check import check_stream
-from headgate.kafka.options import parse_duration_ms
 from headgate.kafka.source import FORMAT
+from headgate.kafka.values import duration_ms
 
 _SOURCES: Final = {"kafka": FORMAT}
 _FAILURE_POLICIES: Final = ("stop",)
@@ -24,20 +24,20 @@ _NAME: Final = re.compile(r"[\w.\-]{1,200}")
 class Gate:
     """The gate of one source in one query.
 
-    It admits per batch what the job can process in one ``interval``, learnt from the batches before,
-    and writes down every batch's offsets before the batch runs. A query that reads two sources has
-    two gates.
+    It admits per batch what the job can process in one ``interval``, learnt from the batches
+    before, and writes down every batch's offsets before the batch runs. A query that reads two
+    sources has two gates.
 
     >>> gate = Gate("orders", interval="1 second", ledger="sqlite:///headgate.db")
     >>> gate
     Gate('orders', interval='1 second')
 
     Args:
-        name: letters, digits, ``_``, ``.`` and ``-``; names the gate in the ledger. Its rate belongs
-            to the name: a job that is started again under it goes on with the rate it had.
+        name: letters, digits, ``_``, ``.`` and ``-``; names the gate in the ledger. Its rate
+            belongs to the name: a job that is started again under it goes on with the rate it had.
         interval: how often a batch starts and so how long it should take, as Spark writes it
-            (``"1 second"``, ``"500 ms"``), or a `timedelta`. Too short, and the fixed cost of a batch
-            eats it; too long, and records wait.
+            (``"1 second"``, ``"500 ms"``), or a `timedelta`. Too short, and the fixed cost of a
+            batch eats it; too long, and records wait.
         ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``.
 
     Raises:
@@ -47,13 +47,14 @@ class Gate:
     def __init__(self, name: str, *, interval: str | timedelta, ledger: str) -> None:
         if not _NAME.fullmatch(name):
             raise OptionError(
-                f"The gate's name is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-'."
+                f"The gate's name is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and"
+                " '-'."
             )
         self.name = name
         self.interval_ms = (
             round(interval.total_seconds() * 1000)
             if isinstance(interval, timedelta)
-            else parse_duration_ms("interval", interval)
+            else duration_ms("interval", interval)
         )
         if self.interval_ms <= 0:
             raise OptionError(f"The gate's interval is {interval}; it must be above 0.")
@@ -101,8 +102,8 @@ class Gate:
 
         Args:
             df: what to write; derived from `read`.
-            handler: called as ``handler(df, batch)`` on the driver, once for each batch and again for
-                a batch that a crash interrupted; ``batch.key`` is the same then.
+            handler: called as ``handler(df, batch)`` on the driver, once for each batch and again
+                for a batch that a crash interrupted; ``batch.key`` is the same then.
             on_failure: what an exception in the handler does. ``"stop"``: the batch is recorded as
                 failed, and the query stops; it runs first when the query is started again.
 

@@ -38,8 +38,8 @@ class GatedHandler:
     """What ``foreachBatch`` calls: settles the batch's row in the ledger around the user's handler.
 
     The row is ``in_progress`` when the handler starts and ``success`` or ``failed`` when it ends. A
-    batch that Spark runs again although the ledger has it as ``success`` (the process died between the
-    two) is not handed out a second time.
+    batch that Spark runs again although the ledger has it as ``success`` (the process died between
+    the two) is not handed out a second time.
     """
 
     def __init__(self, gate: str, ledger_url: str, handler: Handler) -> None:
@@ -48,6 +48,12 @@ class GatedHandler:
         self._handler = handler
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Run one batch.
+
+        Raises:
+            LedgerError: its outcome cannot be written down.
+            Exception: whatever the handler raises.
+        """
         ledger = shared_ledger(self._ledger_url)
         record = ledger.last_batch(self._gate)
         if record is None or not _is_of(record, batch_id):
@@ -73,8 +79,8 @@ class GatedHandler:
 def _is_of(record: BatchRecord, batch_id: int) -> bool:
     """Whether the gate's newest row is of the batch that Spark runs now.
 
-    The planner writes the row just before, in the same trigger. If the newest row is an older batch's,
-    this gate's source has nothing in this batch.
+    The planner writes the row just before, in the same trigger. If the newest row is an older
+    batch's, this gate's source has nothing in this batch.
     """
     if record.status is Status.IN_PROGRESS:
         return True

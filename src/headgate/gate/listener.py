@@ -100,7 +100,7 @@ class GateListener(StreamingQueryListener):
             ledger.publish_rate(_sample(end.gate, batch, progress.batchId, stats, watched))
 
     def _watch(self, ledger: Ledger, run: UUID, gate: str) -> _Watched | None:
-        """The gate's estimator; made, from what the source declared, at its first report in a run."""
+        """The gate's estimator, made at its first report in a run from what the source declared."""
         if (run, gate) not in self._watched:
             declared = next((g for g in ledger.gates() if g.name == gate), None)
             if declared is None:
@@ -139,7 +139,7 @@ def _sample(
 
 
 def _offset(text: str | dict[str, Any] | None) -> StreamOffset | None:
-    """A source's offset in a progress event; None for another kind of source, or where it is null."""
+    """A source's offset in a progress event; None where it is null or another kind of source's."""
     try:
         offset = json.loads(text) if isinstance(text, str) else text
         return StreamOffset.from_json(offset) if isinstance(offset, dict) else None

@@ -39,7 +39,7 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
 
 
 RECOMMENDED_CONF: Final = {
-    # Between the JVM and its Python workers TCP waits on delayed acknowledgements, some 40 ms a task.
+    # Between the JVM and its Python workers TCP waits on delayed acknowledgements: 40 ms a task.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 """Settings that a session should be built with; `headgate doctor` checks them."""

@@ -1,13 +1,12 @@
 """``format("headgate-kafka")``: Spark's face of the source, streaming and bounded."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
-    CaseInsensitiveDict,
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
@@ -19,29 +18,41 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import OptionError
-from headgate.kafka.columns import ARROW_SCHEMA
+from headgate.kafka.lookup import Lookup
 from headgate.kafka.options import KafkaOptions, parse_options
 from headgate.kafka.packing import pack
 from headgate.kafka.planner import StreamPlanner
 from headgate.kafka.reader import ReaderConfig, read_ranges
-from headgate.kafka.subscription import Cluster
+from headgate.kafka.subscription import Cluster, bounded_ranges
 
 FORMAT: Final = "headgate-kafka"
 
-_SPARK_TYPES: Final = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "long",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-    "headers": "array<struct<key: string, value: binary>>",
-}
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
 
 # Any number will do: the plan has the real limit. It tells a trigger that has a limit from `once`,
 # which asks for all that is available.
@@ -71,10 +82,9 @@ class KafkaSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
-        headers = self.options.get("includeHeaders", "false").lower() == "true"
-        names = [name for name in _SPARK_TYPES if headers or name != "headers"]
-        return ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in names)
+    def schema(self) -> StructType:
+        headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
+        return _SCHEMA if headers else StructType(_SCHEMA.fields[:-1])
 
     def reader(self, schema: StructType) -> "KafkaBatchReader":
         options = parse_options(_plain(self.options), streaming=False)
@@ -109,9 +119,8 @@ class _TaskSide:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
-        assert isinstance(partition, KafkaTask)
         _settle_garbage_collector()
-        return read_ranges(self._config, partition.ranges)
+        return read_ranges(self._config, cast(KafkaTask, partition).ranges)
 
 
 class KafkaStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -147,7 +156,7 @@ class KafkaStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvaila
         return self._tasks(self._planner.begin(start, end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._planner.processed(end)
+        """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
 
     def stop(self) -> None:
         if self._planner_made is not None:
@@ -155,11 +164,19 @@ class KafkaStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 class KafkaBatchReader(_TaskSide, DataSourceReader):
-    """The bounded source: ``startingOffsets`` to ``endingOffsets``, both as they are when it plans."""
+    """The bounded source: from ``startingOffsets`` to ``endingOffsets``, found when it plans."""
 
     def partitions(self) -> Sequence[KafkaTask]:
-        # Spark makes one task of an empty list, and gives it nothing to read.
-        return self._tasks(Cluster(self._options).bounded_ranges()) or [KafkaTask(())]
+        options = self._options
+        lookup = Lookup(
+            options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
+        )
+        cluster = Cluster(options.subscription, lookup)
+        ranges = bounded_ranges(
+            cluster, options.starting, options.ending, options.timestamp_strategy
+        )
+        # Of an empty list Spark would make one task, and give it nothing to read.
+        return self._tasks(ranges) or [KafkaTask(())]
 
 
 def chosen_columns(schema: StructType) -> tuple[str, ...]:
@@ -168,22 +185,19 @@ def chosen_columns(schema: StructType) -> tuple[str, ...]:
     Raises:
         OptionError: a column is not one of the source's.
     """
-    for field in schema.fields:
-        expected = StructType.fromDDL(
-            ", ".join(f"{name} {kind}" for name, kind in _SPARK_TYPES.items())
-        )
-        known = {f.name: f.dataType for f in expected.fields}
-        if known.get(field.name) != field.dataType:
+    types = {field.name: field.dataType for field in _SCHEMA}
+    for field in schema:
+        if types.get(field.name) != field.dataType:
             raise OptionError(
                 f"The schema's column {field.name} {field.dataType.simpleString()} is not one that"
                 f" {FORMAT} has; it has "
-                + ", ".join(f"{name} {kind}" for name, kind in _SPARK_TYPES.items())
+                + ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
                 + "."
             )
     return tuple(schema.names)
 
 
-def _plain(options: CaseInsensitiveDict | dict[str, str]) -> dict[str, str]:
+def _plain(options: Mapping[str, str]) -> dict[str, str]:
     return dict(options)
 
 
@@ -193,14 +207,11 @@ _settled = False
 def _settle_garbage_collector() -> None:
     """Once a worker process: take what is imported out of the garbage collector's sight.
 
-    After every task Spark's worker collects all garbage, which with what pyspark, pyarrow and pandas
-    import takes longer than a small read.
+    After every task Spark's worker collects all garbage, which with all that pyspark, pyarrow and
+    pandas import takes longer than a small read.
     """
     global _settled  # noqa: PLW0603  (one for each process is the point)
     if not _settled:
         gc.collect()
         gc.freeze()
         _settled = True
-
-
-_ = ARROW_SCHEMA

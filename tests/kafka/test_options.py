@@ -1,0 +1,183 @@
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control import TopicPartition
+from headgate.errors import OptionError
+from headgate.kafka.options import OPTIONS, KafkaOptions, parse_options
+
+NEEDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
+GATE = {"headgate.gate": "orders", "headgate.ledger": "sqlite:///headgate.db"}
+
+
+def stream(**options: str) -> KafkaOptions:
+    return parse_options(NEEDED | options, streaming=True)
+
+
+def gated(**options: str) -> KafkaOptions:
+    return stream(**GATE, **options)
+
+
+def refusal(options: dict[str, str], *, streaming: bool = True) -> str:
+    with pytest.raises(OptionError) as refused:
+        parse_options(options, streaming=streaming)
+    return str(refused.value)
+
+
+def test_the_defaults_are_the_native_connector_s() -> None:
+    options = stream()
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert options.min_partitions is None
+    assert options.max_records_per_partition is None
+    assert options.poll_timeout_ms == 120_000
+    assert options.fetch_offset_retries == 3
+    assert options.fetch_offset_retry_interval_ms == 1_000
+    assert options.limits.max_records is None
+    assert options.min_offsets_per_trigger is None
+    assert options.max_trigger_delay_ms == 15 * 60_000
+    assert options.timestamp_strategy == "error"
+    assert options.client["isolation.level"] == "read_uncommitted"
+
+
+def test_names_are_read_in_any_case_as_spark_lowers_them() -> None:
+    lowered = {name.lower(): value for name, value in NEEDED.items()}
+    options = parse_options(lowered | {"maxoffsetspertrigger": "5"}, streaming=True)
+    assert options.limits.max_records == 5
+
+
+def test_without_a_gate_there_is_no_rate() -> None:
+    assert stream().limits.initial_rate is None
+    assert stream(maxRatePerPartition="10").limits.max_rate_per_partition.default == 10
+
+
+def test_behind_a_gate_the_first_batch_has_the_smallest_rate_that_can_be_learnt() -> None:
+    assert gated().limits.initial_rate == 100
+    assert gated(**{"backpressure.pid.minRate": "7"}).limits.initial_rate == 7
+    assert gated(**{"backpressure.initialRate": "500"}).limits.initial_rate == 500
+
+
+def test_backpressure_can_be_turned_off() -> None:
+    assert gated(**{"backpressure.enabled": "false"}).limits.initial_rate is None
+
+
+def test_the_estimator_has_the_gains_that_are_given() -> None:
+    options = gated(
+        **{
+            "backpressure.pid.proportional": "0.5",
+            "backpressure.pid.integral": "0.1",
+            "backpressure.pid.derived": "0.25",
+            "backpressure.pid.minRate": "10",
+        }
+    )
+    settings = options.estimator
+    assert (settings.proportional, settings.integral) == (0.5, 0.1)
+    assert (settings.derivative, settings.min_rate) == (0.25, 10)
+
+
+def test_limits_may_differ_by_partition() -> None:
+    limits = stream(maxRatePerPartition='{"default": 50, "orders": {"3": 200}}').limits
+    assert limits.max_rate_per_partition.of(TopicPartition("orders", 3)) == 200
+    assert limits.max_rate_per_partition.of(TopicPartition("orders", 0)) == 50
+
+
+def test_every_query_has_a_consumer_group_of_its_own_unless_told_otherwise() -> None:
+    first, second = stream().client["group.id"], stream().client["group.id"]
+    assert first != second
+    assert str(stream(groupIdPrefix="team").client["group.id"]).startswith("team-")
+    assert stream(**{"kafka.group.id": "mine"}).client["group.id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "subscribe and assign"),
+        ({}, "exactly one of subscribe, subscribePattern and assign"),
+        ({"subscribe": " , "}, "subscribe is ' , '"),
+        ({"subscribePattern": "("}, "subscribePattern is '('"),
+        ({"assign": "a"}, "assign is 'a'"),
+        ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+         "minOffsetsPerTrigger is 9, more than the 8 of maxOffsetsPerTrigger"),
+        ({"subscribe": "a", "minRatePerPartition": "50", "maxRatePerPartition": "5"},
+         "minRatePerPartition is 50"),
+        ({"subscribe": "a", "headgate.gate": "g"}, "without a headgate.ledger"),
+        ({"subscribe": "a", "headgate.gate": " ", "headgate.ledger": "sqlite:///x"},
+         "headgate.gate is empty"),
+        ({"subscribe": "a", "backpressure.initialRate": "5"}, "needs a gate"),
+        ({"subscribe": "a", "headgate.ledger": "sqlite:///x"}, "needs a gate"),
+        ({"subscribe": "a", "headgate.interval": "0"}, "headgate.interval is 0"),
+        ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "now"},
+         "startingOffsetsByTimestampStrategy is 'now'; it must be error or latest"),
+        ({"subscribe": "a", **GATE, "backpressure.rateEstimator": "gradient"},
+         "backpressure.rateEstimator is 'gradient'"),
+        ({"subscribe": "a", **GATE, "backpressure.pid.proportional": "-1"},
+         "backpressure.pid.proportional is '-1'"),
+        ({"subscribe": "a", "maxBytesPerTrigger": "10k"}, "maxBytesPerTrigger is '10k'"),
+        ({"subscribe": "a", "subscribes": "b"}, "did you mean subscribe?"),
+        ({"subscribe": "a", "colour": "red"}, "There is no option colour"),
+    ],
+)  # fmt: skip
+def test_a_contradiction_is_refused_with_what_is_allowed(
+    options: dict[str, str], said: str
+) -> None:
+    assert said in refusal({"kafka.bootstrap.servers": "127.0.0.1:9092", **options})
+
+
+def test_the_broker_s_address_is_needed() -> None:
+    assert "kafka.bootstrap.servers" in refusal({"subscribe": "orders"})
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    assert f"The option {name} is for a bounded read" in refusal(NEEDED | {name: "latest"})
+
+
+@pytest.mark.parametrize(
+    "name", ["headgate.gate", "backpressure.initialRate", "maxBytesPerTrigger"]
+)
+def test_a_bounded_read_has_no_gate(name: str) -> None:
+    assert f"The option {name} is for a stream" in refusal(NEEDED | {name: "1"}, streaming=False)
+
+
+def test_a_bounded_read_takes_the_native_connector_s_stream_options_without_effect() -> None:
+    options = parse_options(NEEDED | {"maxOffsetsPerTrigger": "5"}, streaming=False)
+    assert options.limits.max_records == 5
+
+
+FREE_TEXT = {
+    "subscribe",
+    "groupIdPrefix",
+    "headgate.gate",
+    "headgate.ledger",
+    "headgate.commit.group",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in FREE_TEXT])
+def test_every_option_that_has_a_form_refuses_another(name: str) -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9092", name: "(nonsense"}
+    if name not in {"subscribePattern", "assign"}:
+        given["subscribe"] = "orders"
+    if name.startswith("backpressure."):
+        given |= GATE
+    said = refusal(given, streaming=not name.startswith("ending"))
+    assert name in said
+    assert "(nonsense" in said
+
+
+# Of letters that stand together nowhere else.
+@given(st.text("QXZ#%&", min_size=6, max_size=20))
+def test_what_is_secret_is_never_shown(secret: str) -> None:
+    options = stream(
+        **{"kafka.sasl.mechanism": "PLAIN", "kafka.security.protocol": "SASL_PLAINTEXT"},
+        **{"kafka.sasl.username": "app", "kafka.sasl.password": secret},
+        **{"headgate.gate": "g", "headgate.ledger": f"postgresql://app:{secret}@db/x"},
+    )
+    assert secret not in repr(options)
+
+
+def test_options_travel_to_another_process() -> None:
+    options = gated(maxRatePerPartition='{"default": 50, "orders": {"3": 200}}')
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301  (our own bytes)
