@@ -66,11 +66,11 @@ def test_a_start_of_another_form_is_refused_by_name(given: dict[str, str]) -> No
 
 @pytest.mark.parametrize("text", ["latest", '{"orders": {"0": -1}}'])
 def test_a_bounded_read_does_not_begin_at_the_latest_offset(text: str) -> None:
-    with pytest.raises(OptionError, match="startingOffsets is .* leaves nothing to read"):
+    with pytest.raises(OptionError, match=r"startingOffsets is .* leaves nothing to read"):
         starting({"startingOffsets": text}, streaming=False)
 
 
 @pytest.mark.parametrize("text", ["earliest", '{"orders": {"0": -2}}'])
 def test_a_bounded_read_does_not_end_at_the_earliest_offset(text: str) -> None:
-    with pytest.raises(OptionError, match="endingOffsets is .* leaves nothing to read"):
+    with pytest.raises(OptionError, match=r"endingOffsets is .* leaves nothing to read"):
         ending_bound({"endingOffsets": text})

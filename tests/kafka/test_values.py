@@ -54,25 +54,25 @@ def test_a_boolean_is_read_in_any_case(text: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "yes", "1", "truth"])
 def test_what_is_no_boolean_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="failOnDataLoss is .*; it must be true or false"):
+    with pytest.raises(OptionError, match=r"failOnDataLoss is .*; it must be true or false"):
         values.boolean("failOnDataLoss", text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "many", "1e3"])
 def test_a_whole_number_below_the_smallest_or_of_another_type_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="minPartitions is .* whole number of 1 or more"):
+    with pytest.raises(OptionError, match=r"minPartitions is .* whole number of 1 or more"):
         values.whole_number("minPartitions", text, at_least=1)
 
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "ten"])
 def test_a_number_that_is_not_finite_or_below_zero_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="backpressure.initialRate is .*above 0"):
+    with pytest.raises(OptionError, match=r"backpressure.initialRate is .*above 0"):
         values.number("backpressure.initialRate", text, above_zero=True)
 
 
 def test_zero_is_allowed_where_it_has_a_meaning() -> None:
     assert values.number("maxRatePerPartition", "0", above_zero=False) == 0
-    with pytest.raises(OptionError, match="above 0"):
+    with pytest.raises(OptionError, match=r"above 0"):
         values.number("backpressure.initialRate", "0", above_zero=True)
 
 
@@ -93,7 +93,7 @@ def test_offsets_by_partition_are_read_as_kafkas_json(topics: dict[str, dict[str
      '{"a": {"0": true}}', '{"a": [0]}'],
 )  # fmt: skip
 def test_json_of_another_shape_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="startingOffsets is .* it must be JSON"):
+    with pytest.raises(OptionError, match=r"startingOffsets is .* it must be JSON"):
         values.offsets_by_partition("startingOffsets", text)
 
 
@@ -106,7 +106,7 @@ def test_partitions_are_read_by_topic() -> None:
     "text", ["{", "{}", '{"a": []}', '{"a": 0}', '{"a": ["0"]}', '{"a": [-1]}', '{"a": [true]}']
 )
 def test_partitions_of_another_shape_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="assign is .* it must be JSON with the partitions"):
+    with pytest.raises(OptionError, match=r"assign is .* it must be JSON with the partitions"):
         values.partitions_by_topic("assign", text)
 
 
@@ -136,11 +136,11 @@ def test_a_topic_may_be_called_default() -> None:
 
 @pytest.mark.parametrize("text", ['{"orders": 5}', '{"orders": {"x": 5}}', "{", '{"default": null'])
 def test_numbers_by_partition_of_another_shape_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="minRatePerPartition is .* a number, or JSON"):
+    with pytest.raises(OptionError, match=r"minRatePerPartition is .* a number, or JSON"):
         values.number_by_partition("minRatePerPartition", text, _whole, 1)
 
 
 @pytest.mark.parametrize("text", ['{"orders": {"0": 0}}', '{"default": "no"}'])
 def test_each_number_by_partition_is_checked(text: str) -> None:
-    with pytest.raises(OptionError, match="minRatePerPartition is .* of 1 or more"):
+    with pytest.raises(OptionError, match=r"minRatePerPartition is .* of 1 or more"):
         values.number_by_partition("minRatePerPartition", text, _whole, 1)
