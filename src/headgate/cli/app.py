@@ -1,0 +1,19 @@
+"""The commands by name."""
+
+import typer
+
+from headgate.cli.status import status
+
+app = typer.Typer(
+    name="headgate",
+    help="Backpressure and zero loss for PySpark Structured Streaming.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(status)
+
+
+@app.callback()
+def headgate() -> None:
+    """Backpressure and zero loss for PySpark Structured Streaming."""

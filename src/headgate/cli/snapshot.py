@@ -1,0 +1,280 @@
+"""What the ledger says of a gate at one moment, worked out for people and for ``--json``."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+from headgate.cli.flow import Flow, Trend, drain_trend, newest_run
+from headgate.ledger import (
+    BatchRecord,
+    GateRecord,
+    Kind,
+    Ledger,
+    Loss,
+    PlannedRange,
+    RateSample,
+    Status,
+)
+
+HISTORY: Final = 60
+"""Batches that are looked back on."""
+
+SILENCE: Final = 3
+"""Intervals after which a gate without a new batch is no longer between two of them."""
+
+SHORTEST_SILENCE_MS: Final = 10_000
+OVERDUE: Final = 10
+"""Intervals after which a running batch is more than slow."""
+
+SHORTEST_OVERDUE_MS: Final = 60_000
+
+
+class State(StrEnum):
+    """How a gate fares, in the words of ``--json``."""
+
+    NEW = "new"
+    """It has had no batch yet."""
+    KEEPING_UP = "keeping up"
+    """The last batch admitted all that was waiting."""
+    DRAINING = "draining"
+    """Records wait, and fewer each time."""
+    HOLDING = "holding"
+    """Records wait, about as many each time, or it is too early to say."""
+    FALLING_BEHIND = "falling behind"
+    """Records wait, and more each time."""
+    IDLE = "idle"
+    """No batch for a while, and nothing was waiting: no data, or no query."""
+    STALLED = "stalled"
+    """No batch for a while, although records were waiting: the query has stopped."""
+    OVERDUE = "overdue"
+    """A batch has been running for many intervals: it hangs, or its process has died."""
+    FAILED = "failed"
+    """The last batch failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateHistory:
+    """The ledger's records of one gate's live stream; batches and samples are newest first."""
+
+    gate: GateRecord
+    batches: tuple[BatchRecord, ...] = ()
+    samples: tuple[RateSample, ...] = ()
+    ranges: tuple[PlannedRange, ...] = ()
+    """Of the newest batch."""
+    losses: tuple[Loss, ...] = ()
+
+    @classmethod
+    def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
+        """Read what a snapshot needs.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        batches = tuple(b for b in ledger.batches(gate.name, HISTORY) if b.kind is Kind.LIVE)
+        return cls(
+            gate=gate,
+            batches=batches,
+            samples=ledger.rates(gate.name, HISTORY),
+            ranges=ledger.ranges(batches[0].schedule_id) if batches else (),
+            losses=ledger.losses(gate.name),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSnapshot:
+    """One batch.
+
+    Attributes:
+        id: Spark's number of it; None before it has run.
+        status: The ledger's word for where it stands.
+        records: Its records, or the offsets in it while they have not been counted.
+        duration_ms: How long it took (planning and commit included, once Spark has reported it), or
+            how long it has been running.
+        planned_ms: When it was planned (ms since the epoch).
+    """
+
+    id: int | None
+    status: str
+    records: int
+    duration_ms: int
+    planned_ms: int
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in (Status.IN_PROGRESS, Status.BACKFILLING)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """A partition of the last batch: its lag when that was planned, and what was admitted of it.
+
+    ``lag`` and ``reason`` are None for a batch that was planned before a restart.
+    """
+
+    topic: str
+    partition: int
+    lag: int | None
+    admitted: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateSnapshot:
+    """A gate at one moment. This is the shape of ``headgate status --json``, one object per gate.
+
+    Times are milliseconds since the epoch, rates are records per second. None (``null``) is what is
+    not known, or not known yet.
+
+    Attributes:
+        gate: Its name.
+        source: The kind of source, such as ``kafka``.
+        time_ms: When the snapshot was taken.
+        interval_ms: The time that a batch should take.
+        state: How it fares: a value of `State`.
+        reason: What limited the last batch.
+        rate_per_s: The rate in force.
+        processing_rate_per_s: How fast the last reported batch was processed.
+        proportional, integral, derivative: What the estimator's terms added to the last rate.
+        lag: Records that waited when the last batch was planned.
+        left_over: What that batch left of them.
+        lag_change_per_s, lag_trend: Where the lag goes: ``falling``, ``steady`` or ``rising``.
+        arrival_rate_per_s: Records that come to the source.
+        throughput_per_s: Records that are admitted.
+        drain_s: Seconds until nothing is left over at this pace; 0 when nothing is, None if never.
+        drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
+        batches: The last batches, newest first.
+        partitions: Those that the last batch reads.
+        failed, dead, in_progress: How many of ``batches`` stand so.
+        error: Why the newest failed one of ``batches`` failed.
+        lost_records: Offsets that were gone from the source before they were read, ever.
+    """
+
+    gate: str
+    source: str
+    time_ms: int
+    interval_ms: int
+    state: State
+    reason: str | None
+    rate_per_s: float | None
+    processing_rate_per_s: float | None
+    proportional: float | None
+    integral: float | None
+    derivative: float | None
+    lag: int | None
+    left_over: int | None
+    lag_change_per_s: float | None
+    lag_trend: Trend | None
+    arrival_rate_per_s: float | None
+    throughput_per_s: float | None
+    drain_s: float | None
+    drain_trend: Trend | None
+    batches: tuple[BatchSnapshot, ...]
+    partitions: tuple[PartitionSnapshot, ...]
+    failed: int
+    dead: int
+    in_progress: int
+    error: str | None
+    lost_records: int
+
+
+def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
+    """Work out a snapshot from the ledger's records."""
+    gate, batches, samples = history.gate, history.batches, history.samples
+    newest = batches[0] if batches else None
+    run = newest_run(batches)
+    flow = Flow.of(run)
+    sample = samples[0] if samples else None
+    statuses = [batch.status for batch in batches]
+    return GateSnapshot(
+        gate=gate.name,
+        source=gate.source,
+        time_ms=now_ms,
+        interval_ms=gate.interval_ms,
+        state=_state(newest, flow, gate.interval_ms, now_ms),
+        reason=newest.reason if newest else None,
+        rate_per_s=gate.rate_per_s,
+        processing_rate_per_s=sample.processing_rate_per_s if sample else None,
+        proportional=sample.proportional if sample else None,
+        integral=sample.integral if sample else None,
+        derivative=sample.derivative if sample else None,
+        lag=newest.lag if newest else None,
+        left_over=_left_over(newest) if newest else None,
+        lag_change_per_s=flow.lag_change_per_s if flow else None,
+        lag_trend=flow.lag_trend if flow else None,
+        arrival_rate_per_s=flow.arrival_rate_per_s if flow else None,
+        throughput_per_s=flow.throughput_per_s if flow else None,
+        drain_s=flow.drain_s if flow else None,
+        drain_trend=drain_trend(run),
+        batches=_batches(batches, samples, now_ms),
+        partitions=tuple(map(_partition, history.ranges)),
+        failed=statuses.count(Status.FAILED),
+        dead=statuses.count(Status.DEAD),
+        in_progress=statuses.count(Status.IN_PROGRESS),
+        error=_error(batches),
+        lost_records=sum(loss.offsets.count for loss in history.losses),
+    )
+
+
+def _state(newest: BatchRecord | None, flow: Flow | None, interval_ms: int, now_ms: int) -> State:
+    if newest is None:
+        return State.NEW
+    if newest.status in (Status.FAILED, Status.DEAD):
+        return State.FAILED
+    left_over = _left_over(newest)
+    if newest.end_time_ms is None:
+        if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
+            return State.OVERDUE
+    elif now_ms - newest.end_time_ms > max(SILENCE * interval_ms, SHORTEST_SILENCE_MS):
+        return State.STALLED if left_over else State.IDLE
+    if left_over == 0:
+        return State.KEEPING_UP
+    moving = {Trend.FALLING: State.DRAINING, Trend.RISING: State.FALLING_BEHIND}
+    return moving.get(flow.lag_trend, State.HOLDING) if flow else State.HOLDING
+
+
+def _left_over(batch: BatchRecord) -> int | None:
+    return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
+
+
+def _batches(
+    batches: tuple[BatchRecord, ...], samples: tuple[RateSample, ...], now_ms: int
+) -> tuple[BatchSnapshot, ...]:
+    reported = {sample.schedule_id: sample.processing_delay_ms for sample in samples}
+    return tuple(
+        BatchSnapshot(
+            id=batch.query_batch_id,
+            status=batch.status,
+            records=batch.planned_records if batch.records is None else batch.records,
+            duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
+            planned_ms=batch.created_time_ms,
+        )
+        for batch in batches
+    )
+
+
+def _elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
+    """The time of a batch by the ledger's clock; of its latest attempt, where it had several."""
+    began_ms = batch.created_time_ms
+    if batch.attempts > 1 and batch.start_time_ms is not None:
+        began_ms = batch.start_time_ms
+    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
+
+
+def _partition(planned: PlannedRange) -> PartitionSnapshot:
+    offsets = planned.offsets
+    return PartitionSnapshot(
+        topic=offsets.topic,
+        partition=offsets.partition,
+        lag=None if planned.latest is None else max(planned.latest - offsets.start, 0),
+        admitted=offsets.count,
+        reason=planned.reason,
+    )
+
+
+def _error(batches: tuple[BatchRecord, ...]) -> str | None:
+    error = next((batch.error for batch in batches if batch.error is not None), None)
+    if error is None:
+        return None
+    first_line = error.message.strip().partition("\n")[0]
+    return f"{error.error_class}: {first_line}" if first_line else error.error_class

@@ -1,0 +1,121 @@
+"""``headgate status``: how the gates in a ledger fare."""
+
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from headgate.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headgate.cli.view import gate_view, overview
+from headgate.errors import HeadgateError, OptionError
+from headgate.ledger import Ledger, redact_url
+
+REFRESH_S: Final = 1.0
+PICTURE_WIDTH: Final = 100
+
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        envvar="HEADGATE_LEDGER",
+        help="The ledger's URL: sqlite:///file.db or postgresql://user@host/database.",
+    ),
+]
+DEFAULT_LEDGER: Final = "sqlite:///headgate.db"
+
+
+def status(
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    gate: Annotated[str | None, typer.Option(help="Only this gate, in full.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Every second, until Ctrl-C.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per gate, each on a line of its own.")
+    ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write the picture to this file as well.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Show how the gates in a ledger fare: lag, rate, batch times, and what limits them."""
+    with Ledger.open(ledger, create=False) as opened:
+
+        def look() -> list[GateSnapshot]:
+            return snapshots_of(opened, gate, ledger)
+
+        if svg is not None:
+            write_picture(_picture(look()), svg)
+        if as_json:
+            _repeat(lambda: _print_json(look()), watch=watch)
+        elif watch and (console := Console()).is_terminal:
+            _watch(console, lambda: _picture(look()))
+        else:
+            console = Console()
+            _repeat(lambda: console.print(_picture(look())), watch=watch)
+
+
+def snapshots_of(ledger: Ledger, gate: str | None, url: str) -> list[GateSnapshot]:
+    """A snapshot of one gate, or of all, by name.
+
+    Args:
+        ledger: Where they are.
+        gate: The name of the one; None for all.
+        url: The ledger's, for the error.
+
+    Raises:
+        OptionError: The ledger has no gate of that name.
+        LedgerError: The ledger cannot be read.
+    """
+    known = ledger.gates()
+    wanted = [each for each in known if gate is None or each.name == gate]
+    if gate is not None and not wanted:
+        names = ", ".join(each.name for each in known) or "none at all"
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {names}."
+        )
+    now_ms = time.time_ns() // 1_000_000
+    return [take_snapshot(GateHistory.read(ledger, each), now_ms) for each in wanted]
+
+
+def write_picture(picture: RenderableType, path: Path) -> None:
+    """Write what a terminal of 100 characters shows as an SVG file.
+
+    Raises:
+        HeadgateError: The file cannot be written.
+    """
+    console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True)
+    console.print(picture)
+    try:
+        console.save_svg(str(path), title="headgate status")
+    except OSError as error:
+        raise HeadgateError(f"The picture {path} cannot be written: {error.strerror}.") from error
+
+
+def _picture(snapshots: list[GateSnapshot]) -> RenderableType:
+    if not snapshots:
+        return "The ledger has no gate yet; a gated query declares its own when it starts."
+    return gate_view(snapshots[0]) if len(snapshots) == 1 else overview(snapshots)
+
+
+def _print_json(snapshots: list[GateSnapshot]) -> None:
+    for snapshot in snapshots:
+        typer.echo(json.dumps(asdict(snapshot)))
+
+
+def _repeat(show: Callable[[], None], *, watch: bool) -> None:
+    show()
+    while watch:
+        time.sleep(REFRESH_S)
+        show()
+
+
+def _watch(console: Console, draw: Callable[[], RenderableType]) -> None:
+    with Live(draw(), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(draw(), refresh=True)
+            time.sleep(REFRESH_S)

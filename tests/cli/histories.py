@@ -1,0 +1,82 @@
+"""Histories of a gate to take snapshots of, and the text of a picture."""
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.console import Console, RenderableType
+
+from headgate.cli.snapshot import GateHistory
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import BatchRecord, ErrorReport, GateRecord, Kind, PlannedRange, Status
+
+NOW_MS = 1_700_000_000_000
+INTERVAL_MS = 1_000
+DURATION_MS = 900
+
+
+def a_gate(rate_per_s: float | None = 1_000.0) -> GateRecord:
+    return GateRecord(
+        name="orders",
+        interval_ms=INTERVAL_MS,
+        source="kafka",
+        estimator='{"name": "pid"}',
+        created_ms=NOW_MS - 3_600_000,
+        rate_per_s=rate_per_s,
+        rate_time_ms=NOW_MS,
+    )
+
+
+def a_batch(  # noqa: PLR0917  (a row has the columns it has)
+    number: int,
+    created_ms: int,
+    lag: int | None,
+    planned: int = 1_000,
+    status: Status = Status.SUCCESS,
+    error: ErrorReport | None = None,
+    run_id: str = "run",
+) -> BatchRecord:
+    return BatchRecord(
+        schedule_id=f"{run_id} {number}",
+        gate="orders",
+        run_id=run_id,
+        kind=Kind.LIVE,
+        status=status,
+        attempts=1,
+        query_batch_id=number,
+        created_time_ms=created_ms,
+        start_time_ms=created_ms + 10,
+        end_time_ms=None if status is Status.IN_PROGRESS else created_ms + DURATION_MS,
+        reason="rate",
+        planned_records=planned,
+        lag=lag,
+        rate_per_s=1_000.0,
+        records=None,
+        error=error,
+    )
+
+
+def with_lags(*lags: int | None, planned: int = 1_000, ended_ms_ago: int = 100) -> GateHistory:
+    """One batch each second with these lags, the oldest first; the last ended just now."""
+    last_ms = NOW_MS - ended_ms_ago - DURATION_MS
+    batches = [
+        a_batch(number, last_ms - (len(lags) - 1 - number) * 1_000, lag, planned)
+        for number, lag in enumerate(lags)
+    ]
+    return GateHistory(a_gate(), tuple(reversed(batches)))
+
+
+def ranges(lags: Sequence[int], admitted: int = 10) -> tuple[PlannedRange, ...]:
+    """A partition for each lag, all at offset 100."""
+    return tuple(
+        PlannedRange(OffsetRange("orders", number, 100, 100 + admitted), 100 + lag, "rate")
+        for number, lag in enumerate(lags)
+    )
+
+
+def text_of(picture: RenderableType, width: int = 100) -> str:
+    """What a pipe is given: no colours."""
+    console = Console(width=width, file=StringIO(), color_system=None)
+    console.print(picture)
+    output = console.file
+    assert isinstance(output, StringIO)
+    return output.getvalue()

@@ -1,0 +1,97 @@
+"""How the lag moves: against the arrivals that made it so."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.histories import NOW_MS, a_batch, with_lags
+
+from headgate.cli.flow import WINDOW, Flow, Trend, drain_trend, newest_run
+from headgate.ledger import BatchRecord
+
+steps = st.lists(
+    st.tuples(st.integers(0, 5_000), st.integers(1, 5_000), st.integers(1, 10_000)),
+    min_size=2,
+    max_size=WINDOW,
+)
+
+
+@given(st.integers(0, 10**6), steps)
+def test_the_arrivals_and_the_throughput_are_those_that_moved_the_lag(
+    lag: int, steps: list[tuple[int, int, int]]
+) -> None:
+    batches: list[BatchRecord] = []
+    created_ms, arrived, admitted = NOW_MS, 0, 0
+    for number, (arrivals, planned, elapsed_ms) in enumerate(steps):
+        last = number == len(steps) - 1
+        taken = min(planned, lag)
+        batches.insert(0, a_batch(number, created_ms, lag, taken))
+        if not last:
+            lag += arrivals - taken
+            arrived, admitted = arrived + arrivals, admitted + taken
+            created_ms += elapsed_ms
+    seconds = (created_ms - NOW_MS) / 1000
+
+    flow = Flow.of(batches)
+
+    assert flow is not None
+    assert flow.arrival_rate_per_s == arrived / seconds
+    assert flow.throughput_per_s == admitted / seconds
+
+
+def test_the_time_to_drain_is_the_lag_over_what_is_admitted_beyond_what_arrives() -> None:
+    flow = Flow.of(with_lags(20_000, 19_400, 18_800).batches)  # 400 arrive each second
+    assert flow is not None
+    assert flow.arrival_rate_per_s == 400
+    assert flow.drain_s == 18_800 / 600
+    assert flow.lag_trend is Trend.FALLING
+
+
+def test_a_lag_that_grows_is_never_drained() -> None:
+    flow = Flow.of(with_lags(20_000, 20_600, 21_200).batches)
+    assert flow is not None
+    assert flow.drain_s is None
+    assert flow.lag_trend is Trend.RISING
+
+
+def test_nothing_left_over_is_drained_already() -> None:
+    flow = Flow.of(with_lags(900, 1_100, 1_000).batches)
+    assert flow is not None
+    assert flow.drain_s == 0
+
+
+def test_a_batch_planned_before_a_restart_counts_although_its_lag_is_not_known() -> None:
+    flow = Flow.of(with_lags(20_000, None, 18_800).batches)
+    assert flow is not None
+    assert flow.throughput_per_s == 1_000
+    assert flow.arrival_rate_per_s == 400
+
+
+def test_one_batch_is_not_enough_to_know() -> None:
+    assert Flow.of(()) is None
+    assert Flow.of(with_lags(20_000).batches) is None
+    assert Flow.of(with_lags(None, 20_000).batches) is None
+
+
+def test_batches_of_another_run_are_not_compared() -> None:
+    batches = [
+        a_batch(0, NOW_MS, 500, run_id="new"),
+        a_batch(9, NOW_MS - 1_000, 9_000, run_id="old"),
+    ]
+    assert newest_run(batches) == batches[:1]
+
+
+def test_the_time_to_drain_gets_shorter_while_the_lag_falls() -> None:
+    lags = [20_000 - 500 * number for number in range(2 * WINDOW)]
+    assert drain_trend(with_lags(*lags).batches) is Trend.FALLING
+
+
+def test_the_time_to_drain_gets_longer_when_less_is_admitted() -> None:
+    fast = [20_000 - 800 * number for number in range(WINDOW)]
+    slow = [fast[-1] - 50 * number for number in range(1, WINDOW)]
+    assert drain_trend(with_lags(*fast, *slow).batches) is Trend.RISING
+
+
+def test_a_lag_that_begins_to_grow_makes_the_time_to_drain_endless() -> None:
+    falls = [20_000 - 500 * number for number in range(WINDOW)]
+    rises = [falls[-1] + 2_000 * number for number in range(1, WINDOW // 2 + 1)]
+    assert drain_trend(with_lags(*falls, *rises).batches) is Trend.RISING
+    assert drain_trend(with_lags(*falls[-4:]).batches) is None

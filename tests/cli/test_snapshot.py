@@ -1,0 +1,129 @@
+"""What a snapshot makes of the ledger's records."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, ranges, with_lags
+
+from headgate.cli.flow import Trend
+from headgate.cli.snapshot import GateHistory, State, take_snapshot
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import (
+    ErrorReport,
+    Ledger,
+    Loss,
+    PlannedBatch,
+    PlannedRange,
+    RateSample,
+    Status,
+)
+
+
+@pytest.mark.parametrize(
+    ("history", "state"),
+    [
+        (GateHistory(a_gate(rate_per_s=None)), State.NEW),
+        (with_lags(900, 1_000), State.KEEPING_UP),
+        (with_lags(9_000, 8_500, 8_000), State.DRAINING),
+        (with_lags(9_000, 9_010, 9_000), State.HOLDING),
+        (with_lags(9_000), State.HOLDING),
+        (with_lags(9_000, 9_500, 10_000), State.FALLING_BEHIND),
+        (with_lags(900, 1_000, ended_ms_ago=60_000), State.IDLE),
+        (with_lags(9_000, 9_000, ended_ms_ago=60_000), State.STALLED),
+        (
+            GateHistory(a_gate(), (a_batch(1, NOW_MS - 90_000, 1_000, status=Status.IN_PROGRESS),)),
+            State.OVERDUE,
+        ),
+        (
+            GateHistory(a_gate(), (a_batch(1, NOW_MS - 4_000, 1_000, status=Status.IN_PROGRESS),)),
+            State.KEEPING_UP,
+        ),
+        (GateHistory(a_gate(), (a_batch(1, NOW_MS, 1_000, status=Status.FAILED),)), State.FAILED),
+    ],
+    ids=lambda value: value.name.lower() if isinstance(value, State) else "",
+)
+def test_a_gate_is_in_the_state_that_its_batches_show(history: GateHistory, state: State) -> None:
+    assert take_snapshot(history, NOW_MS).state is state
+
+
+def test_a_batch_takes_as_long_as_spark_reports_and_until_then_as_the_ledger_saw() -> None:
+    sample = RateSample(
+        "orders", NOW_MS, 990.0, 1_000, 1_150, 0, 870.0, -130.0, -5.0, 0.0, 1, "run 1"
+    )
+    history = replace(with_lags(9_000, 8_500, 8_000), samples=(sample,))
+    batches = take_snapshot(history, NOW_MS).batches
+    assert [(batch.id, batch.duration_ms) for batch in batches] == [(2, 900), (1, 1_150), (0, 900)]
+
+
+def test_a_running_batch_lasts_until_now() -> None:
+    running = a_batch(1, NOW_MS - 4_200, 1_000, status=Status.IN_PROGRESS)
+    snapshot = take_snapshot(GateHistory(a_gate(), (running,)), NOW_MS)
+    assert snapshot.batches[0].running
+    assert snapshot.batches[0].duration_ms == 4_200
+    assert snapshot.in_progress == 1
+
+
+def test_failures_are_counted_and_the_newest_error_is_told_in_one_line() -> None:
+    older = ErrorReport("KeyError", "'id'", "")
+    newer = ErrorReport("ValueError", "bad order 12\nin line 3", "")
+    history = GateHistory(
+        a_gate(),
+        (
+            a_batch(3, NOW_MS, 1_000),
+            a_batch(2, NOW_MS - 1_000, 1_000, status=Status.FAILED, error=newer),
+            a_batch(1, NOW_MS - 2_000, 1_000, status=Status.DEAD, error=older),
+        ),
+    )
+    snapshot = take_snapshot(history, NOW_MS)
+    assert (snapshot.failed, snapshot.dead) == (1, 1)
+    assert snapshot.error == "ValueError: bad order 12"
+
+
+def test_losses_are_counted_in_offsets() -> None:
+    losses = (
+        Loss("orders", 1, OffsetRange("orders", 0, 5, 25)),
+        Loss("orders", 2, OffsetRange("orders", 1, 0, 7)),
+    )
+    assert take_snapshot(replace(with_lags(10), losses=losses), NOW_MS).lost_records == 27
+
+
+def test_a_partition_shows_what_waited_in_it_and_what_is_admitted() -> None:
+    snapshot = take_snapshot(replace(with_lags(10), ranges=ranges([250])), NOW_MS)
+    (partition,) = snapshot.partitions
+    assert (partition.lag, partition.admitted, partition.reason) == (250, 10, "rate")
+
+
+def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
+        ledger.declare_gate("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
+        begun = ledger.begin(
+            PlannedBatch(
+                gate="orders",
+                run_id="run",
+                ranges=(PlannedRange(OffsetRange("orders", 4, 10, 30), 100, "rate"),),
+                reason="rate",
+                bootstrap_servers="localhost:9092",
+                lag=90,
+            )
+        )
+        ledger.attach(begun.schedule_id, 7)
+        ledger.publish_rate(
+            RateSample("orders", NOW_MS, 42.5, 20, 800, 0, 25.0, -1.0, -0.5, 0.0, 7, None)
+        )
+        ledger.record_losses("orders", [OffsetRange("orders", 4, 3, 10)])
+        (gate,) = ledger.gates()
+        snapshot = take_snapshot(GateHistory.read(ledger, gate), NOW_MS)
+
+    assert snapshot.rate_per_s == 42.5
+    assert snapshot.proportional == -1.0
+    assert (snapshot.lag, snapshot.left_over) == (90, 70)
+    assert snapshot.batches[0].id == 7
+    assert snapshot.partitions[0].partition == 4
+    assert snapshot.lost_records == 7
+
+
+def test_a_falling_lag_says_by_how_much() -> None:
+    snapshot = take_snapshot(with_lags(9_000, 8_500, 8_000), NOW_MS)
+    assert snapshot.lag_trend is Trend.FALLING
+    assert snapshot.lag_change_per_s == -500
