@@ -1,0 +1,25 @@
+"""A ledger with one gate that has had a batch."""
+
+from pathlib import Path
+
+import pytest
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+
+
+@pytest.fixture
+def ledger_url(tmp_path: Path) -> str:
+    """The URL of a ledger with the gate ``orders``."""
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        add_gate(ledger, "orders")
+    return url
+
+
+def add_gate(ledger: Ledger, name: str) -> None:
+    ledger.declare_gate(name, interval_ms=1_000, source="kafka", estimator="pid")
+    planned = PlannedRange(OffsetRange("orders", 0, 10, 30), latest=100, reason="rate")
+    begun = ledger.begin(PlannedBatch(name, "run", (planned,), "rate", "localhost:9092", lag=90))
+    ledger.attach(begun.schedule_id, 7)
+    ledger.succeed(begun.schedule_id)

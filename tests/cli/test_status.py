@@ -1,0 +1,160 @@
+"""``headgate status``: what it prints, and how it ends."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import COMMAND, run
+from tests.cli.conftest import add_gate
+from tests.services.waiting import wait_until
+from typer.testing import CliRunner
+
+from headgate.cli import main
+from headgate.cli.app import app
+from headgate.cli.snapshot import GateSnapshot
+from headgate.ledger import Ledger
+
+runner = CliRunner()
+
+
+def test_a_gate_is_shown_in_full(ledger_url: str) -> None:
+    result = runner.invoke(app, ["status", "--ledger", ledger_url])
+    assert result.exit_code == 0
+    assert "orders · kafka · every 1.00 s" in result.output
+    assert "limited by: rate" in result.output
+
+
+def test_the_ledger_may_be_named_by_the_environment_or_be_the_one_in_this_folder(
+    ledger_url: str, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    by_name = run("status", folder=elsewhere, variables={"HEADGATE_LEDGER": ledger_url})
+    by_folder = run("status", folder=tmp_path)
+    for done in (by_name, by_folder):
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "orders · kafka" in done.stdout
+        assert "\x1b" not in done.stdout
+
+
+def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        add_gate(ledger, "payments")
+        ledger.declare_gate("new", interval_ms=500, source="kafka", estimator="pid")
+    result = runner.invoke(app, ["status", "--ledger", ledger_url, "--json"])
+    new, orders, payments = map(json.loads, result.output.splitlines())
+
+    assert [each["gate"] for each in (new, orders, payments)] == ["new", "orders", "payments"]
+    documented = (GateSnapshot.__doc__ or "").partition("Attributes:")[2]
+    for field in fields(GateSnapshot):
+        assert field.name in orders
+        assert f"{field.name}" in documented
+    assert orders.keys() == new.keys() == {field.name for field in fields(GateSnapshot)}
+    assert (orders["state"], orders["lag"], orders["left_over"]) == ("holding", 90, 70)
+    (batch,) = orders["batches"]
+    assert batch.keys() == {"id", "status", "records", "duration_ms", "planned_ms"}
+    assert (batch["id"], batch["status"], batch["records"]) == (7, "success", 20)
+    assert orders["partitions"] == [
+        {"topic": "orders", "partition": 0, "lag": 90, "admitted": 20, "reason": "rate"}
+    ]
+    assert (new["state"], new["lag"], new["batches"]) == ("new", None, [])
+
+
+def test_one_gate_of_several_is_shown_alone_and_all_of_them_in_a_table(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        add_gate(ledger, "payments")
+    alone = runner.invoke(app, ["status", "--ledger", ledger_url, "--gate", "payments"]).output
+    table = runner.invoke(app, ["status", "--ledger", ledger_url]).output
+    assert "payments · kafka" in alone
+    assert "orders · kafka" not in alone
+    assert "headgate status --gate NAME" in table
+    assert "orders" in table
+    assert "payments" in table
+
+
+def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/empty.db"
+    Ledger.open(url).close()
+    result = runner.invoke(app, ["status", "--ledger", url])
+    assert result.exit_code == 0
+    assert "no gate yet" in result.output
+
+
+def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -> None:
+    picture = tmp_path / "status.svg"
+    result = runner.invoke(app, ["status", "--ledger", ledger_url, "--svg", str(picture)])
+    assert result.exit_code == 0
+    svg = picture.read_text()
+    assert svg.startswith("<svg")
+    assert "orders" in svg
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (["--ledger", "sqlite:///{folder}/none.db"], "There is no ledger {folder}/none.db;"),
+        (["--gate", "payment"], "has no gate 'payment'; the gates it has: orders."),
+        (["--svg", "{folder}/none/a.svg"], "none/a.svg cannot be written: No such file"),
+        (["--ledger", "mysql://db"], "A ledger cannot be kept in 'mysql'"),
+    ],
+    ids=["ledger", "gate", "picture", "url"],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    case: tuple[list[str], str],
+    ledger_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments, sentence = case
+    monkeypatch.setenv("HEADGATE_LEDGER", ledger_url)
+    words = [argument.format(folder=tmp_path) for argument in arguments]
+    monkeypatch.setattr("sys.argv", ["headgate", "status", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert said.startswith("headgate: ")
+    assert said.count("\n") == 1
+    assert sentence.format(folder=tmp_path) in said
+
+
+def test_a_command_that_cannot_be_understood_ends_with_2(tmp_path: Path) -> None:
+    assert run("status", "--lodger", "x", folder=tmp_path).returncode == 2
+
+
+def test_watching_draws_in_the_terminal_until_ctrl_c(ledger_url: str, tmp_path: Path) -> None:
+    terminal, inside = pty.openpty()
+    os.set_blocking(terminal, False)
+    process = subprocess.Popen(
+        [*COMMAND, "status", "--watch", "--ledger", ledger_url],
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
+        stdin=inside,
+        stdout=inside,
+        stderr=subprocess.PIPE,
+    )
+    shown = bytearray()
+
+    def drawn_twice() -> bool:
+        try:
+            shown.extend(os.read(terminal, 65_536))
+        except BlockingIOError:
+            assert process.poll() is None, process.communicate()
+        return shown.count(b"every 1.00 s") >= 2
+
+    try:
+        wait_until(drawn_twice)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        os.close(terminal)
+        os.close(inside)
+    assert process.returncode == 130
+    assert said == b""
