@@ -1,0 +1,85 @@
+"""The examples, as a user would run them."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.services.kafka import TopicFactory
+
+from headgate.local import Java
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, *arguments: str) -> str:
+    """What an example prints."""
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return ended.stdout
+
+
+@pytest.fixture(autouse=True)
+def _small_spark(java: Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark as it fits a test; an example itself leaves that to spark-submit."""
+    settings = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{given} pyspark-shell")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+
+
+def order(number: int) -> bytes:
+    return json.dumps({"id": number, "customer": f"c{number}", "amount": 1.5}).encode()
+
+
+def test_gated_orders_go_to_parquet_each_once(topic: TopicFactory, tmp_path: Path) -> None:
+    orders = topic(2)
+    orders.produce(*map(order, range(300)), partition=0)
+    orders.produce(*map(order, range(300, 400)), partition=1)
+    printed = run("gated_orders.py", orders.bootstrap_servers, orders.name, str(tmp_path))
+    assert sum(int(line.split()[2]) for line in printed.splitlines()) == 400
+    assert (tmp_path / "headgate.db").exists()
+    assert len(list((tmp_path / "orders").glob("batch=*"))) == len(printed.splitlines()) > 1
+
+
+def test_only_the_format_changes(topic: TopicFactory, tmp_path: Path) -> None:
+    records = topic(1)
+    records.produce(*[b"x"] * 70)
+    printed = run("only_the_format.py", records.bootstrap_servers, records.name, str(tmp_path))
+    assert printed.strip() == "70 records"
+
+
+def test_a_bounded_read_begins_at_a_time(topic: TopicFactory) -> None:
+    records = topic(1)
+    now = datetime.now(UTC)
+    hour_ago, minute_ago = now - timedelta(hours=1), now - timedelta(minutes=1)
+    records.produce(b"old", timestamp_ms=int(hour_ago.timestamp() * 1000))
+    records.produce(b"young", b"youth")
+    since = minute_ago.isoformat()
+    printed = run("bounded_read.py", records.bootstrap_servers, records.name, "--since", since)
+    assert printed.strip() == "partition 0: 2 records of 5 bytes"
+
+
+def test_two_gates_are_joined(topic: TopicFactory, tmp_path: Path) -> None:
+    orders, payments = topic(1), topic(1)
+    orders.produce(b"tea", key=b"7")
+    orders.produce(b"milk", key=b"8")
+    payments.produce(b"paid", key=b"8")
+    printed = run(
+        "two_gates.py", orders.bootstrap_servers, orders.name, payments.name, str(tmp_path)
+    )
+    assert printed.strip() == "8: b'milk' b'paid'"
