@@ -137,7 +137,7 @@ _WATCHING: Final[dict[str, Fate]] = {
 
 _SASL: Final[dict[str, Fate]] = {
     "sasl.client.callback.handler.class": Refused(
-        f"{_JAVA_ONLY}: for AWS MSK use kafka.sasl.mechanism=OAUTHBEARER or SCRAM-SHA-512"
+        f"{_JAVA_ONLY}: for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
     ),
     "sasl.jaas.config": Combined(
         (

@@ -25,13 +25,14 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
     if mechanism not in _MECHANISMS:
         raise OptionError(
             f"{shown('sasl.mechanism', options['sasl.mechanism'])} is not supported; it must be"
-            f" {', '.join(_MECHANISMS)}."
+            f" one of {', '.join(_MECHANISMS)}."
         )
     modules, translate = _MECHANISMS[mechanism]
     if login is not None and login.module not in modules:
         raise OptionError(
             f"kafka.{_JAAS} (its value is not shown) names a login module that does not fit"
-            f" kafka.sasl.mechanism={mechanism}; it must be {' or '.join(modules)}."
+            f" kafka.sasl.mechanism={mechanism} (GSSAPI where none is given);"
+            f" for it that must be {' or '.join(modules)}."
         )
     return {"sasl.mechanism": mechanism, **translate(options, login.options if login else {})}
 
@@ -56,11 +57,13 @@ _LOGIN_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
+_JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _GRANTS: Final = {
-    "DefaultJwtRetriever": "",
+    "DefaultJwtRetriever": "client_credentials",
     "ClientCredentialsJwtRetriever": "client_credentials",
-    "JwtBearerJwtRetriever": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+    "JwtBearerJwtRetriever": _JWT_BEARER,
 }
+_CREDENTIALS: Final = {"sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"}
 _OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt")
 
 
@@ -88,7 +91,15 @@ def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Va
     ]
     if extensions:
         config["sasl.oauthbearer.extensions"] = ",".join(extensions)
-    if grant := _grant(options):
+    grant = _grant(options)
+    if grant != _JWT_BEARER and not config.keys() >= _CREDENTIALS:
+        raise OptionError(
+            f"kafka.{_JAAS} gives no clientId and clientSecret, which"
+            " kafka.sasl.mechanism=OAUTHBEARER needs; write"
+            " org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+            ' clientId="ID" clientSecret="SECRET";'
+        )
+    if grant == _JWT_BEARER:
         config["sasl.oauthbearer.grant.type"] = grant
     return config
 
@@ -131,6 +142,11 @@ def _grant(options: Mapping[str, str]) -> str:
 
 def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
     config: dict[str, Value] = {}
+    if _JAAS not in options and "sasl.kerberos.keytab" not in options:
+        raise OptionError(
+            f"kafka.{_JAAS} is missing, which kafka.sasl.mechanism=GSSAPI needs; give a"
+            " Krb5LoginModule with keyTab and principal, or with useTicketCache=true."
+        )
     if "ticketCache" in login:
         raise OptionError(
             f"kafka.{_JAAS} has a ticketCache, which is the same for a whole process here; leave"
@@ -143,7 +159,7 @@ def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
     if principal := login.get("principal"):
         config["sasl.kerberos.principal"] = principal
     relogin = "sasl.kerberos.min.time.before.relogin"
-    if "keyTab" not in login and login:
+    if _JAAS in options and "keyTab" not in login:
         config[relogin] = 0  # the ticket comes from the cache: kinit is never run
     elif relogin in options:
         config[relogin] = whole(0, 86_400_000).read(relogin, options[relogin])

@@ -60,10 +60,11 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
         return {}
     kind = options.get("ssl.keystore.type", "JKS").upper()
     if kind == "PKCS12" and location is not None and not inline:
-        return {
-            "ssl.keystore.location": location,
-            "ssl.keystore.password": options.get("ssl.keystore.password", ""),
-        }
+        if not options.get("ssl.keystore.password"):
+            raise OptionError(
+                "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; give it."
+            )
+        return {name: options[name] for name in ("ssl.keystore.location", "ssl.keystore.password")}
     if kind != "PEM":
         raise OptionError(
             f"{shown('ssl.keystore.type', options.get('ssl.keystore.type', 'JKS'))} (JKS is the"

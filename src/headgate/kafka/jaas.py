@@ -65,7 +65,7 @@ def parse_jaas(text: str) -> Login:
         options[setting[0][1]] = setting[2][1]
         at += 3
     if at == len(tokens):
-        raise _malformed("does not end with ;")
+        raise _malformed("has no ; at its end")
     if at != len(tokens) - 1:
         raise _malformed("has more than one login module")
     return Login(tokens[0][1].rpartition(".")[2], options)

@@ -10,6 +10,7 @@ from headgate.ledger import redact_url
 REDACTED: Final = "***(redacted)"
 
 _LEDGER: Final = "headgate.ledger"
+_SHOW_AT_MOST: Final = 80
 
 # Spark's own pattern (spark.redaction.regex), and what Kafka's secrets are called beyond it. A
 # certificate chain is no secret, but its file often ends with the private key.
@@ -47,7 +48,10 @@ def shown(option: str, value: str) -> str:
     >>> shown("client.id", "a")
     "kafka.client.id='a'"
     """
-    return f"kafka.{option}={REDACTED if is_secret(option) else repr(value)}"
+    if is_secret(option):
+        return f"kafka.{option}={REDACTED}"
+    cut = value if len(value) <= _SHOW_AT_MOST else f"{value[:_SHOW_AT_MOST]}..."
+    return f"kafka.{option}={cut!r}"
 
 
 def _redacted(option: str, value: str) -> str:
