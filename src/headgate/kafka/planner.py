@@ -4,6 +4,7 @@ It runs in a process of its own on the driver, for as long as the query runs.
 """
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ class StreamPlanner:
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
-        self._last_batch_at = -float("inf")
+        self._last_let_through = -math.inf
 
     def initial(self) -> dict[str, Any]:
         """Where a fresh checkpoint begins.
@@ -114,7 +115,6 @@ class StreamPlanner:
         begun = StreamOffset(offset.positions, self._options.gate, offset.run or uuid.uuid4().hex)
         end = begun.moved(decided.until, footing.begins, footing.topic_ids).to_json()
         self._planned = _Planned(end, decided, latest)
-        self._last_batch_at = time.monotonic()
         return end
 
     def _admissible(
@@ -140,15 +140,27 @@ class StreamPlanner:
         )
         rate = self._books.rate() if self._books is not None else None
         decided = plan(footing.current, latest, rate, options.limits, sizes)
-        waited_ms = (time.monotonic() - self._last_batch_at) * 1000
-        if options.min_offsets_per_trigger is not None and should_wait(
-            decided.lag,
-            options.min_offsets_per_trigger,
-            int(min(waited_ms, options.max_trigger_delay_ms)),
-            options.max_trigger_delay_ms,
-        ):
+        if self._too_few(decided.lag):
             return hold(footing.current, latest)
         return decided
+
+    def _too_few(self, unread: int) -> bool:
+        """Whether ``minOffsetsPerTrigger`` has these wait for more.
+
+        As with the native connector the time that they may wait counts from when the answer was
+        last no, though there was nothing to read then. Unlike there, the rest of a run with
+        ``Trigger.AvailableNow`` does not wait: the run would end without it.
+        """
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._target is not None:
+            return False
+        now = time.monotonic()
+        longest_ms = self._options.max_trigger_delay_ms
+        waited_ms = int(min((now - self._last_let_through) * 1000, longest_ms))
+        if should_wait(unread, minimum, waited_ms, longest_ms):
+            return True
+        self._last_let_through = now
+        return False
 
     def _account_for(self, losses: Sequence[Loss]) -> None:
         if not losses:

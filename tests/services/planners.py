@@ -1,0 +1,28 @@
+"""Planners of streams, to test without Spark what each batch will read."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from tests.services.kafka import Topic
+
+from headgate.control import OffsetRange
+from headgate.kafka.options import parse_options
+from headgate.kafka.planner import StreamPlanner
+
+
+def planner_of(topic: Topic, options: Mapping[str, object] | None = None) -> closing[StreamPlanner]:
+    """A planner of one topic from its beginning, unless the options say otherwise."""
+    given = {"kafka.bootstrap.servers": topic.bootstrap_servers, "startingOffsets": "earliest"}
+    if not options or not {"assign", "subscribePattern"} & options.keys():
+        given["subscribe"] = topic.name
+    given |= {name: str(value) for name, value in (options or {}).items()}
+    return closing(StreamPlanner(parse_options(given, streaming=True)))
+
+
+def next_batch(
+    planner: StreamPlanner, start: dict[str, Any]
+) -> tuple[dict[str, Any], list[OffsetRange]]:
+    """Plan and begin the next batch, as Spark does: its end, and what it reads."""
+    end = planner.advance(start, everything=False)
+    return end, [] if end == start else planner.begin(start, end)
