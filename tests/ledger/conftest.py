@@ -1,7 +1,10 @@
 """Ledgers to test with: on SQLite, and on a PostgreSQL server that runs for the whole session."""
 
 import itertools
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -14,6 +17,7 @@ from headgate.ledger import Ledger, normalize_url
 
 NewUrl = Callable[[], str]
 Execute = Callable[[Executable], None]
+Ordinary = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="session")
@@ -87,3 +91,29 @@ def execute(url: str) -> Execute:
         engine.dispose()
 
     return execute
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can look into, unlike ``tmp_path``."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        folder.chmod(0o755)
+
+
+@pytest.fixture
+def ordinary() -> Ordinary:
+    """Within ``with ordinary():`` a file's mode counts, even where root runs the tests."""
+
+    @contextmanager
+    def ordinary() -> Iterator[None]:
+        user = os.geteuid()
+        os.seteuid(user or 65_534)  # by custom that user's name is nobody
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+
+    return ordinary

@@ -28,18 +28,18 @@ def prepare(database: Database) -> None:
         LedgerError: The database cannot be read or written.
         SchemaError: A newer Headgate made the tables, or something else did.
     """
+    with database.reading() as connection:
+        current = _is_current(database, connection)
     if database.is_sqlite:
         database.use_write_ahead_log()
+    if current:
+        return
     with database.writing() as connection:
         if not database.is_sqlite:
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
             )
-        found = _found_version(connection)
-        _refuse_newer(database, found)
-        if found is None:
-            _refuse_strangers(database, connection)
-        if found != SCHEMA_VERSION:
+        if not _is_current(database, connection):  # others may have been waiting, too
             _upgrade(connection)
 
 
@@ -60,6 +60,14 @@ def check(database: Database) -> None:
             f"The ledger {database.name} has schema {found}, and this Headgate reads schema "
             f"{SCHEMA_VERSION}; start a gated query with it, which brings the ledger up to date."
         )
+
+
+def _is_current(database: Database, connection: Connection) -> bool:
+    found = _found_version(connection)
+    _refuse_newer(database, found)
+    if found is None:
+        _refuse_strangers(database, connection)
+    return found == SCHEMA_VERSION
 
 
 def _found_version(connection: Connection) -> str | None:

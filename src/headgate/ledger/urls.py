@@ -21,16 +21,14 @@ def parse_url(url: str) -> URL:
         LedgerError: It is not the URL of a ledger. The message shows nothing of a password, even
             where the URL is so wrong that one cannot tell which part of it is the password.
     """
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        # Their text may quote any part of the URL.
-        raise LedgerError(f"The ledger URL cannot be understood; write {FORMS}.") from None
+    parsed = _understood(url)
+    if parsed is None:
+        raise LedgerError(f"The ledger URL cannot be understood; write {FORMS}.")
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
             return _sqlite(parsed)
         case "postgresql" | "postgresql+psycopg":
-            return _postgresql(parsed)
+            return _postgresql(parsed, url)
         case other:
             raise LedgerError(f"A ledger cannot be kept in {other!r}; write {FORMS}.")
 
@@ -70,6 +68,14 @@ def secrets_of(url: URL) -> tuple[str, ...]:
     return tuple(secret for secret in found if secret)
 
 
+def _understood(url: str) -> URL | None:
+    try:
+        return make_url(url) if "\0" not in url else None
+    except (ArgumentError, ValueError):
+        # Their text quotes parts of the URL, and would stay with an exception raised here.
+        return None
+
+
 def _sqlite(url: URL) -> URL:
     if url.host or url.username or url.query:
         raise LedgerError(
@@ -85,8 +91,8 @@ def _sqlite(url: URL) -> URL:
     return url.set(drivername="sqlite", database=str(Path(path).absolute()))
 
 
-def _postgresql(url: URL) -> URL:
-    if "@" in (url.host or "") or "@" in (url.database or ""):
+def _postgresql(url: URL, text: str) -> URL:
+    if text.count("@") > 1:  # a part of the password would be taken for the host, and shown
         raise LedgerError(
             "The ledger URL has more than one '@'; write one in its user or password as %40."
         )

@@ -1,0 +1,109 @@
+import socket
+import traceback
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy
+from tests.ledger.conftest import NewUrl
+from tests.ledger.samples import a_batch
+
+from headgate.errors import LedgerError
+from headgate.ledger import Ledger
+
+
+def everything_of(error: BaseException) -> str:
+    """All that a log could show of an exception, whatever chain it follows."""
+    linked = [other for other in (error.__cause__, error.__context__) if other is not None]
+    own = "".join(traceback.format_exception(error)) + repr(error)
+    return own + "".join(map(everything_of, linked))
+
+
+def refusal(url: str) -> LedgerError:
+    with pytest.raises(LedgerError) as caught:
+        Ledger.open(url)
+    assert str(caught.value).count("\n") == 0
+    return caught.value
+
+
+def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    error = refusal(f"postgresql://app:hunter2@127.0.0.1:{port}/orders")
+    assert str(error).startswith(
+        f"The ledger postgresql+psycopg://app:***@127.0.0.1:{port}/orders cannot be reached: "
+    )
+    assert "Connection refused; see that its server runs" in str(error)
+    assert "hunter2" not in everything_of(error)
+
+
+def test_a_server_that_does_not_answer_is_given_up() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"postgresql://app:hunter2@127.0.0.1:{silent.getsockname()[1]}/orders"
+        error = refusal(f"{url}?connect_timeout=2")
+    assert "cannot be reached: connection timeout expired; see" in str(error)
+    assert "hunter2" not in everything_of(error)
+
+
+def test_an_option_that_there_is_not_is_named() -> None:
+    error = refusal("postgresql://app:hunter2@127.0.0.1/orders?sslmoed=require")
+    assert 'cannot be used: invalid connection option "sslmoed".' in str(error)
+    assert "hunter2" not in everything_of(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://127.0.0.1/orders?sslpassword=hunter2&connect_timeout=hunter2",
+        "postgresql://app:hunter2@127.0.0.1/orders?plugin=hunter2",
+    ],
+)
+def test_a_secret_that_the_driver_quotes_is_hidden_in_the_whole_chain(url: str) -> None:
+    error = refusal(url)
+    told = str(error).partition(" cannot be ")[2]
+    assert "***" in told
+    assert "hunter2" not in told
+    assert error.__cause__ is None
+    assert error.__context__ is None
+
+
+def test_an_error_without_secrets_keeps_its_cause() -> None:
+    error = refusal("postgresql://127.0.0.1/orders?sslmoed=require")
+    assert isinstance(error.__cause__, sqlalchemy.exc.ProgrammingError)
+
+
+def test_a_ledger_is_shown_without_its_password(postgresql: str) -> None:
+    # The server trusts whoever reaches it, so that any password will do.
+    url = postgresql.replace("postgres:", "postgres:hunter2")
+    with Ledger.open(url) as ledger:
+        assert "hunter2" not in repr(ledger)
+        assert "postgres:***@" in repr(ledger)
+        with pytest.raises(LedgerError) as caught:
+            ledger.begin(a_batch())
+    assert "hunter2" not in everything_of(caught.value)
+
+
+CALLS: dict[str, Callable[[Ledger], object]] = {
+    "gates": Ledger.gates,
+    "rate": lambda ledger: ledger.rate("orders"),
+    "begin": lambda ledger: ledger.begin(a_batch()),
+    "succeed": lambda ledger: ledger.succeed("a batch"),
+    "prune": lambda ledger: ledger.prune(0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_whatever_is_wrong_with_the_database_is_a_ledger_error(
+    new_url: NewUrl, call: Callable[[Ledger], object]
+) -> None:
+    url = new_url()
+    with Ledger.open(url) as ledger:
+        engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+        with engine.begin() as connection:
+            for table in ("failure", "control", "rate", "lost", "gate"):
+                connection.execute(sqlalchemy.text(f"DROP TABLE {table}"))
+        engine.dispose()
+        with pytest.raises(LedgerError, match=r"cannot be used: .*(gate|control)"):
+            call(ledger)

@@ -1,0 +1,182 @@
+import itertools
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, inspect, text
+from tests.ledger.conftest import Execute, NewUrl
+from tests.ledger.samples import a_batch
+
+from headgate.errors import LedgerError, SchemaError
+from headgate.ledger import Ledger, normalize_url
+from headgate.ledger.schema import MIGRATIONS
+from headgate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
+
+REVISIONS = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())
+
+
+def engine_of(url: str) -> Engine:
+    return sqlalchemy.create_engine(normalize_url(url))
+
+
+def upgrade(url: str, revision: str) -> None:
+    """Bring a database to an older schema, as the Headgate of that time did."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+def tables_in(url: str) -> dict[str, Any]:
+    """All that the database knows of the ledger's tables."""
+    engine = engine_of(url)
+    found = inspect(engine)
+    described = {
+        name: {
+            "columns": [
+                {**column, "type": repr(column["type"])} for column in found.get_columns(name)
+            ],
+            "primary key": found.get_pk_constraint(name),
+            "foreign keys": sorted(found.get_foreign_keys(name), key=str),
+            "unique": sorted(found.get_unique_constraints(name), key=str),
+            "indices": sorted(found.get_indexes(name), key=str),
+        }
+        for name in found.get_table_names()
+        if name != VERSION_TABLE
+    }
+    engine.dispose()
+    return described
+
+
+def test_versions_are_numbered_one_after_the_other() -> None:
+    assert [f"{number:04}" for number in range(1, len(REVISIONS) + 1)] == REVISIONS
+    assert REVISIONS[-1] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("revision", ["base", *REVISIONS])
+def test_a_ledger_of_any_age_gets_the_tables_that_the_code_names(
+    new_url: NewUrl, revision: str
+) -> None:
+    url, as_named = new_url(), new_url()
+    upgrade(url, revision)
+    Ledger.open(url).close()
+    Ledger.open(url, create=False).close()
+    engine = engine_of(as_named)
+    metadata.create_all(engine)
+    engine.dispose()
+    assert tables_in(url) == tables_in(as_named)
+    assert set(tables_in(url)) == set(metadata.tables)
+
+
+def test_a_ledger_that_is_opened_again_keeps_what_is_in_it(ledger: Ledger, url: str) -> None:
+    batch = ledger.begin(a_batch())
+    for create in (True, False):
+        with Ledger.open(url, create=create) as again:
+            assert again.batches("orders") == (batch,)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_the_ledger_of_a_newer_headgate_is_refused(
+    ledger: Ledger, url: str, execute: Execute, create: bool
+) -> None:
+    execute(text("UPDATE headgate_version SET version_num = '9999'"))
+    with pytest.raises(SchemaError, match="has schema 9999 of a newer Headgate"):
+        Ledger.open(url, create=create)
+
+
+def test_the_ledger_of_an_older_headgate_is_not_changed_by_a_reader(
+    ledger: Ledger, url: str, execute: Execute
+) -> None:
+    execute(text("UPDATE headgate_version SET version_num = '0000'"))
+    for _ in range(2):
+        with pytest.raises(SchemaError, match="has schema 0000, and this Headgate reads"):
+            Ledger.open(url, create=False)
+
+
+def test_somebody_elses_table_is_refused_and_left_alone(url: str, execute: Execute) -> None:
+    execute(text("CREATE TABLE rate (currency TEXT)"))
+    before = tables_in(url)
+    with pytest.raises(SchemaError, match="has a table 'rate' that is not a ledger's"):
+        Ledger.open(url)
+    assert tables_in(url) == before
+
+
+def test_a_ledger_can_share_a_database_with_other_tables(url: str, execute: Execute) -> None:
+    execute(text("CREATE TABLE alembic_version (version_num TEXT)"))
+    execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
+    with Ledger.open(url) as ledger:
+        assert ledger.gates() == ()
+    assert set(tables_in(url)) == {*metadata.tables, "alembic_version"}
+
+
+def test_a_reader_makes_no_ledger_where_there_is_none(url: str, execute: Execute) -> None:
+    execute(text("CREATE TABLE currency (name TEXT)"))
+    with pytest.raises(LedgerError, match=r"There is no ledger .*; a gated query makes it"):
+        Ledger.open(url, create=False)
+    assert set(tables_in(url)) == {"currency"}
+
+
+def test_a_ledger_opened_to_read_is_never_written(ledger: Ledger, url: str) -> None:
+    batch = ledger.begin(a_batch())
+    with Ledger.open(url, create=False) as reader:
+        for write in (
+            lambda: reader.declare_gate("a", interval_ms=1, source="s", estimator="e"),
+            lambda: reader.begin(a_batch()),
+            lambda: reader.succeed(batch.schedule_id),
+        ):
+            with pytest.raises(LedgerError, match="was opened for reading only"):
+                write()
+        assert reader.batches("orders") == (batch,)
+
+
+role_numbers = itertools.count()
+
+
+def connect_as(url: str, postgresql: str, *rights: str) -> str:
+    """The URL for a new role with these rights on the ledger's tables."""
+    role = f"role_{next(role_numbers)}"
+    schema = url.partition("search_path%3D")[2]
+    statements = [
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA {schema} TO {role}",
+        f"GRANT {', '.join(rights)} ON ALL TABLES IN SCHEMA {schema} TO {role}",
+        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}",
+    ]
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+    return url.replace("postgres:@", f"{role}:@")
+
+
+def test_the_right_to_select_is_enough_to_read(new_postgresql_url: NewUrl, postgresql: str) -> None:
+    url = new_postgresql_url()
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        batch = ledger.begin(a_batch())
+    as_reader = connect_as(url, postgresql, "SELECT")
+    with Ledger.open(as_reader, create=False) as reader:
+        assert reader.batches("orders") == (batch,)
+        assert reader.ranges(batch.schedule_id) == a_batch().ranges
+    with (
+        Ledger.open(as_reader) as writer,
+        pytest.raises(LedgerError, match="cannot be used: permission denied for table"),
+    ):
+        writer.begin(a_batch(run_id="other"))
+
+
+def test_the_right_to_make_tables_is_not_needed_once_they_are_there(
+    new_postgresql_url: NewUrl, postgresql: str
+) -> None:
+    url = new_postgresql_url()
+    Ledger.open(url).close()
+    with Ledger.open(connect_as(url, postgresql, "SELECT", "INSERT", "UPDATE", "DELETE")) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.succeed(ledger.begin(a_batch()).schedule_id)
+        assert ledger.prune(0).batches == 0

@@ -1,0 +1,191 @@
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.ledger.conftest import Ordinary
+from tests.ledger.samples import batch_number
+
+from headgate.errors import LedgerError, SchemaError
+from headgate.ledger import Ledger, sqlite_file
+from headgate.ledger.engine import Database
+
+FULL = 2
+"""SQLite's number of ``PRAGMA synchronous = FULL``."""
+
+
+def begin_batches(ledger: Ledger, count: int) -> None:
+    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    for number in range(count):
+        ledger.begin(batch_number(number))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_the_file_keeps_what_is_committed_though_the_power_fails(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    Ledger.open(url).close()
+    database = Database(url, read_only=False)
+    with database.writing() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == FULL
+    database.close()
+
+
+@pytest.mark.parametrize("name", ["a b.db", "100%.db", "a#b.db", "größe.db"])
+def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    for create in (True, False):
+        Ledger.open(f"sqlite:///{tmp_path}/{name}", create=create).close()
+    assert list(files(tmp_path)) == [name]
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=f"{tmp_path} is a folder; name a file in it"):
+        Ledger.open(f"sqlite:///{tmp_path}")
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, create: bool) -> None:
+    with pytest.raises(LedgerError, match="its folder does not exist"):
+        Ledger.open(f"sqlite:///{tmp_path}/missing/ledger.db", create=create)
+    assert files(tmp_path) == {}
+
+
+def test_a_reader_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=f"There is no ledger {tmp_path}/ledger.db;"):
+        Ledger.open(f"sqlite:///{tmp_path}/ledger.db", create=False)
+    assert files(tmp_path) == {}
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="File name too long"):
+        Ledger.open(f"sqlite:///{tmp_path}/{'x' * 300}")
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Buy milk. " * 1_000)
+    for create in (True, False):
+        with pytest.raises(LedgerError, match="is a file that is not a SQLite database"):
+            Ledger.open(f"sqlite:///{path}", create=create)
+    assert files(tmp_path) == {"notes.txt": b"Buy milk. " * 1_000}
+
+
+def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "rates.db")) as other:
+        other.execute("CREATE TABLE rate (currency TEXT)")
+    before = files(tmp_path)
+    with pytest.raises(SchemaError, match="has a table 'rate' that is not a ledger's"):
+        Ledger.open(f"sqlite:///{tmp_path}/rates.db")
+    assert files(tmp_path) == before
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}") as ledger:
+        begin_batches(ledger, 100)
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    with pytest.raises(LedgerError, match="is damaged; restore it from a copy"):
+        Ledger.open(f"sqlite:///{path}")
+
+
+def test_a_file_that_another_program_keeps_locked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+    path = tmp_path / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}") as ledger, closing(sqlite3.connect(path)) as other:
+        begin_batches(ledger, 1)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="has been locked by another process"):
+            ledger.begin(batch_number(1))
+        assert len(ledger.batches("orders")) == 1
+        other.rollback()
+        ledger.begin(batch_number(1))
+
+
+def test_a_folder_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+    open_folder.chmod(0o555)
+    with (
+        ordinary(),
+        pytest.raises(LedgerError, match="cannot be opened; let this user read and write"),
+    ):
+        Ledger.open(f"sqlite:///{open_folder}/ledger.db")
+
+
+def test_a_file_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+    path = open_folder / "ledger.db"
+    Ledger.open(f"sqlite:///{path}").close()
+    path.chmod(0o444)
+    open_folder.chmod(0o555)
+    with ordinary(), pytest.raises(LedgerError, match="cannot be written; let this user write"):
+        Ledger.open(f"sqlite:///{path}")
+
+
+def test_a_file_that_cannot_be_read_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+    path = open_folder / "ledger.db"
+    Ledger.open(f"sqlite:///{path}").close()
+    path.chmod(0)
+    for create in (True, False):
+        with ordinary(), pytest.raises(LedgerError, match="cannot be opened; let this user read"):
+            Ledger.open(f"sqlite:///{path}", create=create)
+
+
+def test_reading_leaves_no_file_behind(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with Ledger.open(url) as writer:
+        begin_batches(writer, 1)
+    before = files(tmp_path)
+    with Ledger.open(url, create=False) as ledger:
+        assert len(ledger.batches("orders")) == 1
+    assert files(tmp_path) == before
+
+
+def test_reading_needs_no_right_to_write(open_folder: Path, ordinary: Ordinary) -> None:
+    path = open_folder / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}") as writer:
+        begin_batches(writer, 1)
+    path.chmod(0o444)
+    open_folder.chmod(0o555)
+    before = files(open_folder)
+    with ordinary(), Ledger.open(f"sqlite:///{path}", create=False) as ledger:
+        assert len(ledger.batches("orders")) == 1
+    assert files(open_folder) == before
+
+
+def test_a_reader_without_the_right_to_write_sees_what_is_being_written(
+    open_folder: Path, ordinary: Ordinary
+) -> None:
+    url = f"sqlite:///{open_folder}/ledger.db"
+    with Ledger.open(url) as writer:
+        begin_batches(writer, 1)
+    open_folder.chmod(0o555)
+    with ordinary():
+        reader = Ledger.open(url, create=False)
+        assert len(reader.batches("orders")) == 1
+    with Ledger.open(url) as writer:
+        writer.begin(batch_number(1))
+        with ordinary():
+            assert len(reader.batches("orders")) == 2
+    with ordinary(), reader:
+        assert len(reader.batches("orders")) == 2
+
+
+def test_a_reader_without_the_right_to_write_sees_what_a_killed_writer_left(
+    open_folder: Path, tmp_path: Path, ordinary: Ordinary
+) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as writer:
+        begin_batches(writer, 3)
+        for name in files(tmp_path):
+            shutil.copy(tmp_path / name, open_folder)
+    assert sorted(files(open_folder)) == ["ledger.db", "ledger.db-shm", "ledger.db-wal"]
+    open_folder.chmod(0o555)
+    with (
+        ordinary(),
+        Ledger.open(f"sqlite:///{open_folder}/ledger.db", create=False) as ledger,
+    ):
+        assert len(ledger.batches("orders")) == 3
