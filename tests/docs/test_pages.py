@@ -1,0 +1,54 @@
+"""The pages are true: links lead somewhere, options are all there, commands exist."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from headgate.cli.app import app
+from headgate.gate import RECOMMENDED_CONF
+from headgate.kafka.options import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def code_blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Each fenced block's language and text."""
+    yield from re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_that_exist(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    inside = [target for target in targets if "://" not in target]
+    missing = [target for target in inside if not (page.parent / target).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_on_a_page_compiles(page: Path) -> None:
+    for language, text in code_blocks(page):
+        if language == "python":
+            compile(text, page.name, "exec")
+
+
+def test_the_page_of_options_has_every_option_and_no_other() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted({*OPTIONS, "kafka.bootstrap.servers", *RECOMMENDED_CONF})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_on_a_page_exist(page: Path) -> None:
+    commands: dict[str, object] = getattr(get_command(app), "commands", {})
+    named = re.findall(r"^headgate (\w+)", page.read_text(), re.MULTILINE)
+    assert [name for name in named if name not in commands] == []
+
+
+def test_make_targets_on_a_page_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        named = re.findall(r"^make (\w+)", page.read_text(), re.MULTILINE)
+        assert set(named) <= targets, page.name
