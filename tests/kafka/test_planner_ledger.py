@@ -1,0 +1,222 @@
+"""The planner of a gated stream: its rate comes from the ledger, its batches go there."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from confluent_kafka.admin import AdminClient
+from tests.services.changes import delete_records
+from tests.services.kafka import TopicFactory
+from tests.services.planners import next_batch, planner_of
+
+from headgate.control import OffsetRange, Reason
+from headgate.errors import DataLossError, LedgerError
+from headgate.ledger import Ledger, PlannedRange, RateSample, Status
+
+
+def gated(url: str, **options: object) -> dict[str, object]:
+    """Options of a gate whose first batch is of 100 records at most."""
+    return {
+        "headgate.gate": "orders",
+        "headgate.ledger": url,
+        "headgate.interval": "1 second",
+        "backpressure.initialRate": 100,
+        **options,
+    }
+
+
+def report(ledger: Ledger, rate_per_s: float | None) -> None:
+    """What the driver's listener does after a batch."""
+    last = ledger.last_batch("orders")
+    assert last is not None
+    ledger.succeed(last.schedule_id)
+    ledger.publish_rate(
+        RateSample(
+            "orders", last.created_time_ms, rate_per_s, 100, 500, 0, schedule_id=last.schedule_id
+        )
+    )
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/headgate.db"
+
+
+def count(ranges: list[OffsetRange]) -> int:
+    return sum(r.count for r in ranges)
+
+
+def test_the_first_batch_is_bounded_and_is_in_the_ledger_before_it_is_read(
+    topic: TopicFactory, url: str
+) -> None:
+    orders = topic(2)
+    orders.produce(*[b"x"] * 300)
+    orders.produce(*[b"x"] * 100, partition=1)
+    with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
+        end, ranges = next_batch(planner, planner.initial())
+        assert ranges == [OffsetRange(orders.name, 0, 0, 75), OffsetRange(orders.name, 1, 0, 25)]
+        assert end["@gate"] == "orders"
+        (batch,) = ledger.batches("orders")
+        assert (batch.status, batch.reason, batch.attempts) == (
+            Status.IN_PROGRESS,
+            Reason.INITIAL_RATE,
+            1,
+        )
+        assert (batch.lag, batch.planned_records, batch.rate_per_s) == (400, 100, 100)
+        assert batch.run_id == end["@run"]
+        assert ledger.ranges(batch.schedule_id) == (
+            PlannedRange(ranges[0], 300, Reason.INITIAL_RATE),
+            PlannedRange(ranges[1], 100, Reason.INITIAL_RATE),
+        )
+
+
+def test_the_rate_is_the_ledgers_and_without_a_report_stays_what_it_was(
+    topic: TopicFactory, url: str
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 1_000)
+    with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
+        end, ranges = next_batch(planner, planner.initial())
+        assert count(ranges) == 100
+        end, ranges = next_batch(planner, end)
+        assert count(ranges) == 100, "no rate is known, and no report came: still the initial one"
+        report(ledger, 40.0)
+        for _ in range(3):
+            end, ranges = next_batch(planner, end)
+            assert count(ranges) == 40
+        assert [b.reason for b in ledger.batches("orders")] == [Reason.RATE] * 3 + [
+            Reason.INITIAL_RATE
+        ] * 2
+
+
+def test_the_rate_survives_a_restart(topic: TopicFactory, url: str) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 1_000)
+    with planner_of(orders, gated(url)) as before, Ledger.open(url) as ledger:
+        end, _ = next_batch(before, before.initial())
+        report(ledger, 60.0)
+    with planner_of(orders, gated(url)) as after:
+        assert count(next_batch(after, end)[1]) == 60
+
+
+def test_a_plan_waits_a_little_for_the_report_of_the_batch_before(
+    topic: TopicFactory, url: str
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 100_000)
+    options = gated(url, **{"headgate.interval": "10 minutes"})
+    with planner_of(orders, options) as planner, Ledger.open(url) as ledger:
+        end, ranges = next_batch(planner, planner.initial())
+        assert count(ranges) == 60_000
+        reporting = threading.Timer(0.2, report, (ledger, 10.0))
+        reporting.start()
+        _, ranges = next_batch(planner, end)
+        reporting.join()
+        assert count(ranges) == 6_000
+
+
+def test_a_batch_run_again_has_the_same_ranges_and_its_row_another_attempt(
+    topic: TopicFactory, url: str
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 500)
+    with planner_of(orders, gated(url)) as before:
+        first, _ = next_batch(before, before.initial())
+        second, ranges = next_batch(before, first)
+    with planner_of(orders, gated(url)) as after, Ledger.open(url) as ledger:
+        assert after.begin(first, second) == ranges
+        newest, _oldest = ledger.batches("orders")
+        assert (newest.attempts, newest.status) == (2, Status.IN_PROGRESS)
+        assert (newest.reason, newest.lag) == (Reason.INITIAL_RATE, 400)
+
+
+def test_a_batch_planned_without_a_gate_and_run_again_under_one_is_in_its_ledger(
+    topic: TopicFactory, url: str
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 5)
+    native = {orders.name: {"0": 1}}, {orders.name: {"0": 3}}
+    with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
+        assert planner.begin(*native) == [OffsetRange(orders.name, 0, 1, 3)]
+        (batch,) = ledger.batches("orders")
+        assert (batch.reason, batch.lag) == ("run again after a restart", None)
+        end, ranges = next_batch(planner, native[1])
+        assert (end["@gate"], ranges) == ("orders", [OffsetRange(orders.name, 0, 3, 5)])
+
+
+def test_an_empty_first_batch_has_no_row(topic: TopicFactory, url: str) -> None:
+    with planner_of(topic(), gated(url)) as planner, Ledger.open(url) as ledger:
+        start = planner.initial()
+        assert planner.advance(start, everything=False) != start
+        assert next_batch(planner, start)[1] == []
+        assert ledger.batches("orders") == ()
+
+
+def test_offsets_that_are_gone_stop_the_stream_with_the_ranges_that_are_missing(
+    topic: TopicFactory, admin: AdminClient, url: str
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 10)
+    with planner_of(orders, gated(url, maxOffsetsPerTrigger=2)) as planner:
+        end, _ = next_batch(planner, planner.initial())
+        delete_records(admin, orders, before=7)
+        with pytest.raises(DataLossError) as raised:
+            next_batch(planner, end)
+        name = orders.name
+        assert str(raised.value) == (
+            "Kafka has lost records that this query had still to read:"
+            f" {name}-0 [2, 7) is gone (the log of {name}-0 begins at 7 now);"
+            " to go on without them, counted, set the option failOnDataLoss to false."
+        )
+
+
+def test_offsets_that_are_gone_are_counted_once_and_passed_over_where_the_user_says_so(
+    topic: TopicFactory, admin: AdminClient, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 10)
+    options = gated(url, maxOffsetsPerTrigger=2, failOnDataLoss=False)
+    with planner_of(orders, options) as before:
+        end, _ = next_batch(before, before.initial())
+        delete_records(admin, orders, before=7)
+        before.advance(end, everything=False)  # and the process dies before Spark has the answer
+    with planner_of(orders, options) as after, Ledger.open(url) as ledger:
+        for expected in (OffsetRange(orders.name, 0, 7, 9), OffsetRange(orders.name, 0, 9, 10)):
+            end, ranges = next_batch(after, end)
+            assert ranges == [expected]
+        assert [loss.offsets for loss in ledger.losses("orders")] == [
+            OffsetRange(orders.name, 0, 2, 7)
+        ]
+    assert f"{orders.name}-0 [2, 7) is gone" in caplog.text
+
+
+def test_a_ledger_that_cannot_be_opened_stops_the_stream_before_it_plans(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/no-such-folder/headgate.db"
+    with pytest.raises(LedgerError, match=r"no-such-folder/headgate\.db"):
+        planner_of(topic(), gated(url))
+
+
+def test_a_ledger_that_is_lost_stops_the_stream_before_the_batch_is_read(
+    topic: TopicFactory, url: str
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 10)
+    with planner_of(orders, gated(url)) as planner:
+        start = planner.initial()
+        end = planner.advance(start, everything=False)
+        _drop_all_tables(url)
+        with pytest.raises(LedgerError):
+            planner.begin(start, end)
+        with pytest.raises(LedgerError):
+            planner.advance(start, everything=False)
+
+
+def _drop_all_tables(url: str) -> None:
+    engine = sqlalchemy.create_engine(url)
+    tables = sqlalchemy.MetaData()
+    tables.reflect(engine)
+    tables.drop_all(engine)
+    engine.dispose()
