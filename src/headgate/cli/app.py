@@ -2,6 +2,7 @@
 
 import typer
 
+from headgate.cli.doctor import doctor
 from headgate.cli.status import status
 
 app = typer.Typer(
@@ -12,6 +13,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(status)
+app.command()(doctor)
 
 
 @app.callback()

