@@ -39,7 +39,7 @@ _FETCHING: Final[dict[str, Fate]] = {
         ("fetch.max.bytes", "message.max.bytes"), "from 1000 to 2147483135"
     ),
     "fetch.max.wait.ms": Translated("fetch.wait.max.ms", whole(0, 300_000)),
-    "fetch.min.bytes": Translated("fetch.min.bytes", whole(0, 2**31 - 1)),
+    "fetch.min.bytes": Translated("fetch.min.bytes", whole(1, 100_000_000)),
     "isolation.level": Translated(
         "isolation.level",
         one_of("read_uncommitted", "read_committed"),
