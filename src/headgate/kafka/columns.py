@@ -1,8 +1,8 @@
 """Kafka messages to Arrow columns: those of the native connector, names and types the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ ARROW_SCHEMA: Final = pa.schema(
 # whose numbers are the column's meaning, -1, 0 and 1.
 _JAVA_TIMESTAMP_TYPE: Final = -1
 
+
+# What a consumer gives; the client's own type also has what a producer takes.
 Headers = list[tuple[str, bytes | None]] | None
 
 
@@ -79,7 +81,7 @@ def _timestamp_types(chunk: Chunk) -> pa.Array:
 
 
 def _headers(chunk: Chunk) -> pa.Array:
-    rows: list[Headers] = [message.headers() for message in chunk.messages]
+    rows = cast("list[Headers]", list(map(Message.headers, chunk.messages)))
     # A message without headers has null, not an empty array, as with the native connector.
     return pa.array(
         [[{"key": k, "value": v} for k, v in row] if row else None for row in rows],
@@ -114,3 +116,13 @@ class RecordBatchBuilder:
         """One row a message, in the messages' order."""
         arrays = [build(chunk) for build in self._builders]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def bounded(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The batch in parts (views of it) of at most so many bytes, or of one record."""
+    if batch.nbytes <= most_bytes or batch.num_rows == 1:
+        yield batch
+    else:
+        half = batch.num_rows // 2
+        yield from bounded(batch.slice(0, half), most_bytes)
+        yield from bounded(batch.slice(half), most_bytes)

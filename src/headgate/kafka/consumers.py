@@ -31,6 +31,9 @@ _ALWAYS: Final[ClientConfig] = {
 _DEFAULTS: Final[ClientConfig] = {
     # librdkafka's 1000 ms stalls an assigned partition for a whole second once its queue was full.
     "fetch.queue.backoff.ms": 2,
+    # What is read is there already. At the end of a log the broker keeps a fetch waiting this long,
+    # and a consumer that is assigned other offsets waits with it: half a second by default.
+    "fetch.wait.max.ms": 10,
     "log.connection.close": False,
 }
 
@@ -45,7 +48,9 @@ class WarmConsumer:
         )
 
     def _on_error(self, error: KafkaError) -> None:
-        self.last_error = error
+        # "All brokers down" follows the error that says why; the first is worth keeping.
+        if self.last_error is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last_error = error
 
 
 _idle: OrderedDict[frozenset[tuple[str, str | int | float | bool]], WarmConsumer] = OrderedDict()
@@ -53,10 +58,10 @@ _idle: OrderedDict[frozenset[tuple[str, str | int | float | bool]], WarmConsumer
 
 @contextmanager
 def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
-    """Lend a consumer of this configuration: an idle one, or a new one.
+    """Lend a consumer of this configuration, with nothing assigned: an idle one, or a new one.
 
-    It comes with whatever was assigned before; the borrower assigns. After an exception it is
-    closed, for its state is unknown then; otherwise it is kept for this process's next borrower.
+    After an exception it is closed, for its state is unknown then; otherwise it is kept for this
+    process's next borrower.
     """
     key = frozenset(config.items())
     consumer = _idle.pop(key, None) or WarmConsumer(config)
@@ -73,6 +78,7 @@ def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
 
 
 def _keep(key: frozenset[tuple[str, str | int | float | bool]], consumer: WarmConsumer) -> None:
+    consumer.kafka.unassign()  # or it would go on fetching for nobody
     taken = _idle.pop(key, None)
     if taken is not None:
         taken.kafka.close()

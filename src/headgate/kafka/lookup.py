@@ -27,6 +27,9 @@ _Answer = TypeVar("_Answer")
 _FIRST_CONTACT_S: Final = 8.0
 _LATER_S: Final = 60.0
 
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: a broker older than topic ids
 _MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _PERMANENT: Final = frozenset(
@@ -73,7 +76,8 @@ class Lookup:
         self._committed_only = client.get("isolation.level") == "read_committed"
         self._reached = False
         self._reason: KafkaError | None = None
-        self._admin = AdminClient({**client, "error_cb": self._on_error}, logger=_LOG)
+        settings: dict[str, Any] = {**client, "error_cb": self._on_error}
+        self._admin = AdminClient(settings, logger=_LOG)
 
     def _on_error(self, error: KafkaError) -> None:
         # "All brokers down" follows the error that says why; the first is worth keeping.
@@ -97,11 +101,11 @@ class Lookup:
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition's log begins."""
-        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition's log ends; with ``read_committed``, its last stable offset."""
-        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+        return self._offsets(dict.fromkeys(partitions, _LATEST))
 
     def bounds(
         self, partitions: Iterable[TopicPartition]
@@ -112,8 +116,8 @@ class Lookup:
             return {}, {}
 
         def both(timeout: float) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-            earliest = self._request(dict.fromkeys(wanted, OffsetSpec.earliest()), timeout)
-            latest = self._request(dict.fromkeys(wanted, OffsetSpec.latest()), timeout)
+            earliest = self._request(dict.fromkeys(wanted, _EARLIEST), timeout)
+            latest = self._request(dict.fromkeys(wanted, _LATEST), timeout)
             return _results(earliest), _results(latest)
 
         return self._ask(both)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -10,13 +11,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import BrokerError, DataLossError
-from headgate.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import BrokerError, DataLossError, SourceError
+from headgate.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
 from headgate.kafka.consumers import ClientConfig, WarmConsumer, warm_consumer
+from headgate.kafka.logs import Log, find_log, find_missing
 
 _LOG: Final = logging.getLogger("headgate.kafka")
 
@@ -30,20 +32,26 @@ _GROWTH: Final = 16
 # Up to this many records librdkafka is kept from fetching far past the range (see _fetch_size).
 _SMALL_READ: Final = 50_000
 
-_GONE: Final = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_ID,
-    }
-)
+# librdkafka says nothing when a topic is deleted, so a silence is looked into; twice, for a broker
+# may be late to hear of a new partition.
+_SILENCE_S: Final = 3.0
+
 _REFUSED: Final = frozenset(
     {
+        KafkaError._FATAL,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,
+    }
+)
+# librdkafka reports these once, leaves out what it could not decode, and goes on after it.
+_UNREADABLE: Final = frozenset(
+    {
+        KafkaError._BAD_MSG,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError.INVALID_MSG,
     }
 )
 
@@ -54,10 +62,10 @@ class ReaderConfig:
 
     Attributes:
         client: librdkafka's consumer settings.
-        columns: the columns to build, in order; any of ``columns.ARROW_SCHEMA``.
+        columns: the columns to build, in order; one or more of ``columns.ARROW_SCHEMA``.
         fail_on_data_loss: whether offsets that are gone stop the read; else they are passed over.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
-        batch_bytes: about how large a record batch may become (bytes).
+        batch_bytes: how large a record batch of more than one record may become (bytes).
     """
 
     client: ClientConfig = field(repr=False)
@@ -68,20 +76,36 @@ class ReaderConfig:
 
 
 def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """Every record of the ranges, and no other; in offset order within a partition.
+    """Every record of the ranges, and no other; in offset order within a range.
 
-    Partitions are interleaved as the broker delivers them. A range ends by position, not by count:
-    compaction, control records and aborted transactions leave gaps.
+    Partitions are interleaved as the broker delivers them; several ranges of one partition come one
+    after the other. A range ends by position, not by count: compaction, control records and aborted
+    transactions leave gaps.
 
     Raises:
         DataLossError: offsets of a range are gone and ``fail_on_data_loss`` is set; names them.
         BrokerError: the broker refused, or gave nothing for ``timeout_ms``.
+        SourceError: records cannot be decoded.
     """
     wanted = [r for r in ranges if r.count > 0]
     if not wanted:
         return
     with warm_consumer(_fetch_size(config.client, wanted)) as consumer:
-        yield from _RangeRead(config, wanted, consumer).batches()
+        for turn in _turns(wanted):
+            yield from _RangeRead(config, turn, consumer).batches()
+
+
+def _turns(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
+    """The ranges in as few turns as let each partition have one range at a time."""
+    turns: list[list[OffsetRange]] = []
+    before: Counter[TopicPartition] = Counter()
+    for r in sorted(ranges):
+        turn = before[r.topic_partition]
+        before[r.topic_partition] += 1
+        if turn == len(turns):
+            turns.append([])
+        turns[turn].append(r)
+    return turns
 
 
 def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientConfig:
@@ -96,7 +120,10 @@ def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientCo
 
 
 class _RangeRead:
-    """The state of one read: for each range (a slot), the next offset wanted and the end."""
+    """The state of one read: for each range (a slot), the next offset wanted and the end.
+
+    No two ranges are of the same partition.
+    """
 
     def __init__(
         self, config: ReaderConfig, ranges: Sequence[OffsetRange], consumer: WarmConsumer
@@ -106,57 +133,60 @@ class _RangeRead:
         self._consumer = consumer
         self._next = np.array([r.start for r in ranges], np.int64)
         self._until = np.array([r.until for r in ranges], np.int64)
-        self._slot = {(r.topic, r.partition): slot for slot, r in enumerate(ranges)}
+        self._slot: dict[tuple[str | None, int | None], int] = {
+            (r.topic, r.partition): slot for slot, r in enumerate(ranges)
+        }
         topics = {r.topic for r in ranges}
         self._topic = topics.pop() if len(topics) == 1 else None
         self._slot_of_partition = np.zeros(max(r.partition for r in ranges) + 1, np.int64)
         for slot, r in enumerate(ranges):
             self._slot_of_partition[r.partition] = slot
-        self._ends: dict[int, int] = {}  # slot -> where the log was last seen to end
         self._open = set(range(len(ranges)))
+        self._missing: set[int] = set()  # slots whose partition did not exist at the last look
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         builder = RecordBatchBuilder(self._config.columns)
-        self._assign(self._open)
+        self._consumer.kafka.assign([self._position(slot) for slot in sorted(self._open)])
         count = _FIRST_MESSAGES
-        heard_at = time.monotonic()
+        heard_at = looked_at = time.monotonic()
         while self._open:
-            messages = self._consumer.kafka.consume(min(count, self._remaining_count()), _POLL_S)
-            if not messages:
-                if (time.monotonic() - heard_at) * 1000 > self._config.timeout_ms:
-                    self._give_up()
-                continue
-            chunk = self._take(self._without_events(messages))
+            chunk = self._take(self._consumer.kafka.consume(count, _POLL_S))
             if chunk is None:
+                now = time.monotonic()
+                if (now - heard_at) * 1000 > self._config.timeout_ms:
+                    self._give_up()
+                elif now - max(looked_at, heard_at) > _SILENCE_S:
+                    self._look_into_silence()
+                    looked_at = time.monotonic()
                 continue
-            heard_at = time.monotonic()
             batch = builder.build(chunk)
             size = max(batch.nbytes / batch.num_rows, 1.0)
             # Neither more than the batch may hold, nor a leap: the next records may be larger.
             count = int(min(self._config.batch_bytes / size, count * _GROWTH, _MOST_MESSAGES)) or 1
-            yield batch
+            count = min(count, self._remaining_count()) or 1
+            yield from bounded(batch, self._config.batch_bytes)
+            # Only now: the time that the reader of the batches took is not the broker's silence.
+            heard_at = time.monotonic()
+            self._consumer.last_error = None
+            self._missing.clear()
 
     def _position(self, slot: int) -> Position:
         r = self._ranges[slot]
         return Position(r.topic, r.partition, int(self._next[slot]))
 
-    def _assign(self, slots: set[int]) -> None:
-        self._consumer.kafka.assign([self._position(slot) for slot in sorted(slots)])
-
-    def _without_events(self, messages: list[Message]) -> list[Message]:
-        """Messages proper; ends of partitions and errors, which come among them, handled."""
-        if not any(map(Message.error, messages)):
-            return messages
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                self._on_event(message, error)
-        return [message for message in messages if message.error() is None]
-
     def _take(self, messages: list[Message]) -> Chunk | None:
+        """The wanted ones of what came; moves the positions, then handles the events among them."""
+        events = [m for m in messages if m.error()] if any(map(Message.error, messages)) else []
+        if events:
+            messages = [message for message in messages if message.error() is None]
+        chunk = self._cut(messages) if messages else None
+        # What stands before an event in the queue has been taken: an event speaks of the position.
+        for event in events:
+            self._on_event(event)
+        return chunk
+
+    def _cut(self, messages: list[Message]) -> Chunk | None:
         """Those messages that are in an open range, cut out of what came; moves the positions."""
-        if not messages:
-            return None
         count = len(messages)
         offsets: Int64s = np.fromiter(map(Message.offset, messages), np.int64, count)
         partitions: Int32s = np.fromiter(map(Message.partition, messages), np.int32, count)
@@ -164,7 +194,7 @@ class _RangeRead:
         inside = (offsets >= self._next[slots]) & (offsets < self._until[slots])
         # Offsets rise within a partition, and of a repeated index numpy keeps the last value.
         self._next[slots] = np.maximum(self._next[slots], offsets + 1)
-        self._close(slot for slot in self._open if self._next[slot] >= self._until[slot])
+        self._close({slot for slot in self._open if self._next[slot] >= self._until[slot]})
         if not inside.all():
             messages = list(compress(messages, inside.tolist()))
             offsets, partitions = offsets[inside], partitions[inside]
@@ -174,71 +204,103 @@ class _RangeRead:
         if self._topic is not None:
             return self._slot_of_partition[partitions]
         pairs = zip(map(Message.topic, messages), partitions.tolist(), strict=True)
-        return np.fromiter(map(self._slot.__getitem__, pairs), np.int64, len(messages))
+        return np.fromiter((self._slot[pair] for pair in pairs), np.int64, len(messages))
 
-    def _close(self, slots: Iterator[int]) -> None:
-        done = set(slots)
-        if done:
-            self._open -= done
+    def _close(self, slots: set[int]) -> None:
+        if slots:
+            self._open -= slots
             # Ends the fetching ahead and drops what was fetched past the end. Not pause(): one that
             # is resumed is fetched again only when the broker's thread next wakes, up to 1 s later.
-            self._consumer.kafka.incremental_unassign([self._position(slot) for slot in done])
+            self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
 
-    def _on_event(self, message: Message, error: KafkaError) -> None:
-        slot = self._slot.get((message.topic(), message.partition()))
+    def _advance(self, slot: int, position: int) -> None:
+        """Go on at ``position``: what is before it was read, is a gap, or is lost."""
+        self._next[slot] = max(int(self._next[slot]), min(position, int(self._until[slot])))
+        if self._next[slot] >= self._until[slot]:
+            self._close({slot})
+
+    def _on_event(self, message: Message) -> None:
+        error = message.error()
+        assert error is not None  # noqa: S101
         code = error.code()
-        if code in _REFUSED or error.fatal():
+        slot = self._slot.get((message.topic(), message.partition()))
+        if code in _REFUSED:
             raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
         if slot is None or slot not in self._open:
             return
         if code == KafkaError._PARTITION_EOF:
-            self._ends[slot] = message.offset()
-            if message.offset() >= self._until[slot]:
-                self._close(iter([slot]))
+            self._advance(slot, message.offset() or 0)
         elif code == KafkaError._AUTO_OFFSET_RESET:
-            self._after_loss(slot)
-        elif code in _GONE:
-            self._lost(slot, int(self._until[slot]), "the topic or partition does not exist")
+            self._after_reset(slot)
+        elif code in _UNREADABLE:
+            raise SourceError(
+                f"Records of {self._remaining(slot)} cannot be read: {error.str()}; Kafka's copy is"
+                " damaged or of a format that this client does not know."
+            )
+        else:
+            self._consumer.last_error = error
 
-    def _after_loss(self, slot: int) -> None:
-        """The next offset is outside the log: go on at its start, if any of the range is there."""
-        r = self._ranges[slot]
-        earliest, latest = self._consumer.kafka.get_watermark_offsets(
-            Position(r.topic, r.partition), timeout=self._config.timeout_ms / 1000
-        )
-        position = int(self._next[slot])
-        resume_at = earliest if earliest > position else int(self._until[slot])
-        self._lost(
-            slot,
-            min(resume_at, int(self._until[slot])),
-            f"the log of this partition now holds [{earliest}, {latest})",
-        )
+    def _after_reset(self, slot: int) -> None:
+        """The client stopped at an offset outside the log, in this read or in one before it.
+
+        The event may be an old one, so that the cluster is asked before anything is called lost.
+        """
+        log = find_log(self._config.client, self._remaining(slot).topic_partition)
+        if log is not None:
+            self._skip_lost(slot, log)
         if slot in self._open:
-            self._assign(self._open)
+            position = self._position(slot)
+            self._consumer.kafka.incremental_unassign([position])
+            self._consumer.kafka.incremental_assign([position])
+
+    def _skip_lost(self, slot: int, log: Log) -> None:
+        """Pass over, or fail for, the part of the range that the log does not hold any more."""
+        r = self._remaining(slot)
+        why = f"the log of this partition now holds [{log.earliest}, {log.latest})"
+        if r.start < log.earliest:
+            self._lost(slot, min(log.earliest, r.until), why)
+        elif r.start >= log.latest:
+            self._lost(slot, r.until, why)
 
     def _lost(self, slot: int, until: int, why: str) -> None:
-        r = self._ranges[slot]
-        missing = OffsetRange(r.topic, r.partition, int(self._next[slot]), until)
-        report_loss([missing], why, fail=self._config.fail_on_data_loss)
-        self._next[slot] = until
-        if until >= r.until:
-            self._close(iter([slot]))
+        r = self._remaining(slot)
+        missing = OffsetRange(r.topic, r.partition, r.start, until)
+        if self._config.fail_on_data_loss:
+            raise DataLossError(
+                f"Offsets {missing} are gone from Kafka ({why}); to go on without them"
+                " set the option failOnDataLoss to false."
+            )
+        _LOG.warning("Offsets %s are gone from Kafka (%s) and are passed over.", missing, why)
+        self._advance(slot, until)
+
+    def _look_into_silence(self) -> None:
+        """Nothing came for a while: find refusals, and topics that were deleted."""
+        error = self._consumer.last_error
+        if error is not None and error.code() in _REFUSED:
+            raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
+        partitions = {slot: self._ranges[slot].topic_partition for slot in self._open}
+        missing = find_missing(self._consumer.kafka, partitions.values())
+        again = {slot for slot, tp in partitions.items() if tp in missing}
+        for slot in sorted(again & self._missing):
+            self._lost(slot, self._ranges[slot].until, "the topic or partition does not exist")
+        self._missing = again
 
     def _give_up(self) -> None:
         """Nothing came for the whole timeout: find out why, and say it."""
+        self._missing = set(self._open)
+        self._look_into_silence()
         for slot in sorted(self._open):
-            r = self._ranges[slot]
-            if self._exists(r) is False:
-                self._lost(slot, r.until, "the topic or partition does not exist")
-            elif slot in self._ends:
-                self._lost(slot, r.until, f"the log of this partition ends at {self._ends[slot]}")
+            log = find_log(self._config.client, self._ranges[slot].topic_partition)
+            if log is None:  # no broker can tell, of this one or of any other
+                break
+            self._skip_lost(slot, log)
         if self._open:
             waiting = ", ".join(str(self._remaining(slot)) for slot in sorted(self._open))
             error = self._consumer.last_error
-            reason = error.str() if error else "it reported no error"
             raise BrokerError(
                 f"Kafka gave nothing of {waiting} for {self._config.timeout_ms} ms"
-                f" (kafkaConsumer.pollTimeoutMs): {reason}."
+                " (kafkaConsumer.pollTimeoutMs):"
+                f" {error.str() if error else 'the broker answers, but with no record of these'}."
             )
 
     def _remaining_count(self) -> int:
@@ -247,29 +309,3 @@ class _RangeRead:
     def _remaining(self, slot: int) -> OffsetRange:
         r = self._ranges[slot]
         return OffsetRange(r.topic, r.partition, int(self._next[slot]), r.until)
-
-    def _exists(self, r: OffsetRange) -> bool | None:
-        """Whether the partition exists; None where no broker can tell."""
-        try:
-            topics = self._consumer.kafka.list_topics(r.topic, timeout=5).topics
-        except KafkaException:
-            return None
-        topic = topics.get(r.topic)
-        if topic is None or (topic.error is not None and topic.error.code() not in _GONE):
-            return None
-        return r.partition in topic.partitions
-
-
-def report_loss(missing: Sequence[OffsetRange], why: str, *, fail: bool) -> None:
-    """Raise for ranges that are gone, or log them where the user chose to go on.
-
-    Raises:
-        DataLossError: ``fail`` is set.
-    """
-    ranges = ", ".join(map(str, missing))
-    if fail:
-        raise DataLossError(
-            f"Offsets {ranges} are gone from Kafka ({why}); to go on without them"
-            " set the option failOnDataLoss to false."
-        )
-    _LOG.warning("Offsets %s are gone from Kafka (%s) and are passed over.", ranges, why)

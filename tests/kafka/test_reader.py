@@ -1,0 +1,237 @@
+import time
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as Position
+from tests.kafka.reads import offsets, reader_config, rows, whole
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import BrokerError, SourceError
+from headgate.kafka import consumers
+from headgate.kafka.columns import ARROW_SCHEMA
+from headgate.kafka.reader import read_ranges
+
+
+@pytest.fixture(scope="module")
+def numbers(topic: TopicFactory) -> Topic:
+    """Ten records in partition 0, five in partition 1, none in partition 2."""
+    made = topic(3)
+    made.produce(*(str(number).encode() for number in range(10)))
+    made.produce(*(str(number).encode() for number in range(5)), partition=1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("start", "until"), [(0, 10), (0, 4), (3, 7), (6, 10), (9, 10), (4, 4), (0, 0)]
+)
+def test_a_range_gives_its_records_and_no_other(numbers: Topic, start: int, until: int) -> None:
+    found = rows(
+        read_ranges(reader_config(numbers.bootstrap_servers), [whole(numbers, until, start=start)])
+    )
+    assert [row["offset"] for row in found] == list(range(start, until))
+    assert [row["value"] for row in found] == [str(n).encode() for n in range(start, until)]
+
+
+def test_no_range_opens_no_consumer() -> None:
+    nowhere = reader_config("nowhere.invalid:1")
+    assert list(read_ranges(nowhere, [])) == []
+    assert list(read_ranges(nowhere, [OffsetRange("t", 0, 5, 5), OffsetRange("t", 1, 9, 3)])) == []
+
+
+def test_ranges_of_several_topics_and_partitions_come_each_in_order(
+    numbers: Topic, topic: TopicFactory
+) -> None:
+    other = topic(2)
+    other.produce(*[b"x"] * 7, partition=1)
+    ranges = [
+        whole(other, 6, start=1, partition=1),
+        whole(numbers, 10, start=2),
+        whole(numbers, 5, partition=1),
+        whole(other, 0),
+    ]
+    found = rows(read_ranges(reader_config(numbers.bootstrap_servers), ranges))
+    by_partition: dict[tuple[str, int], list[int]] = {}
+    for row in found:
+        by_partition.setdefault((row["topic"], row["partition"]), []).append(row["offset"])
+    assert by_partition == {
+        (other.name, 1): [1, 2, 3, 4, 5],
+        (numbers.name, 0): [2, 3, 4, 5, 6, 7, 8, 9],
+        (numbers.name, 1): [0, 1, 2, 3, 4],
+    }
+
+
+def test_several_ranges_of_one_partition_come_one_after_the_other(numbers: Topic) -> None:
+    config = reader_config(numbers.bootstrap_servers)
+    ranges = [whole(numbers, 9, start=7), whole(numbers, 2), whole(numbers, 5, start=2)]
+    assert offsets(config, *ranges) == [0, 1, 2, 3, 4, 7, 8]
+
+
+def test_a_warm_consumer_goes_on_back_and_elsewhere(numbers: Topic) -> None:
+    config = reader_config(numbers.bootstrap_servers)
+    assert offsets(config, whole(numbers, 3)) == [0, 1, 2]
+    assert offsets(config, whole(numbers, 6, start=3)) == [3, 4, 5]
+    assert offsets(config, whole(numbers, 2)) == [0, 1]
+    assert offsets(config, whole(numbers, 5, start=1, partition=1)) == [1, 2, 3, 4]
+    assert offsets(config, whole(numbers, 10, start=8)) == [8, 9]
+
+
+def test_a_reader_left_half_way_leaves_nothing_for_the_next(topic: TopicFactory) -> None:
+    made = topic(1)
+    made.produce(*[b"x" * 1000] * 2000)
+    config = reader_config(made.bootstrap_servers)
+    left = read_ranges(config, [whole(made, 2000, start=500)])
+    assert next(left).column("offset")[0].as_py() == 500
+    left.close()  # type: ignore[attr-defined]
+    (idle,) = (c for key, c in consumers._idle.items() if key >= config.client.items())
+    assert idle.kafka.assignment() == []
+    assert offsets(config, whole(made, 20)) == list(range(20))
+
+
+def test_two_readers_at_a_time_do_not_share_a_consumer(numbers: Topic) -> None:
+    config = reader_config(numbers.bootstrap_servers, batch_bytes=1)
+    first = read_ranges(config, [whole(numbers, 10)])
+    second = read_ranges(config, [whole(numbers, 10, start=5)])
+    seen = [next(first), next(second), next(second), next(first)]
+    assert [batch.column("offset")[0].as_py() for batch in seen] == [0, 5, 6, 1]
+    assert len(list(first)) == 8
+    assert len(list(second)) == 3
+
+
+def test_only_the_wanted_columns_come_in_the_wanted_order(numbers: Topic) -> None:
+    names = ["value", "partition", "offset", "topic"]
+    config = reader_config(numbers.bootstrap_servers, columns=names)
+    table = pa.Table.from_batches(read_ranges(config, [whole(numbers, 2)]))
+    assert table.schema == pa.schema([ARROW_SCHEMA.field(name) for name in names])
+    assert table.to_pylist() == [
+        {"value": b"0", "partition": 0, "offset": 0, "topic": numbers.name},
+        {"value": b"1", "partition": 0, "offset": 1, "topic": numbers.name},
+    ]
+
+
+def test_large_records_come_in_bounded_batches(topic: TopicFactory) -> None:
+    made = topic(1)
+    made.produce(*[b"x" * 100_000] * 50, *[b"y"] * 1000, b"z" * 900_000)
+    config = reader_config(made.bootstrap_servers, batch_bytes=500_000)
+    batches = list(read_ranges(config, [whole(made, 1051)]))
+    assert all(batch.nbytes <= 500_000 or batch.num_rows == 1 for batch in batches)
+    assert [row["offset"] for row in rows(iter(batches))] == list(range(1051))
+
+
+def test_a_record_larger_than_a_fetch_comes(topic: TopicFactory) -> None:
+    made = topic(1, {"max.message.bytes": "4000000"})
+    value = bytes(range(256)) * 12_000
+    producer = Producer(
+        {"bootstrap.servers": made.bootstrap_servers, "message.max.bytes": 4_000_000}
+    )
+    for sent in (b"before", value, b"after"):
+        producer.produce(made.name, sent)
+    assert producer.flush(30) == 0
+    config = reader_config(made.bootstrap_servers, max_partition_fetch_bytes=10_000)
+    found = rows(read_ranges(config, [whole(made, 3)]))
+    assert [row["value"] for row in found] == [b"before", value, b"after"]
+
+
+def test_create_time_and_append_time_are_told_apart(topic: TopicFactory) -> None:
+    created = topic(1, {"retention.ms": "-1"})
+    appended = topic(1, {"message.timestamp.type": "LogAppendTime"})
+    for made in (created, appended):
+        made.produce(b"x", timestamp_ms=1_600_000_000_123)
+    config = reader_config(created.bootstrap_servers, columns=["timestamp", "timestampType"])
+    (by_client,) = rows(read_ranges(config, [whole(created, 1)]))
+    assert by_client == {
+        "timestamp": datetime(2020, 9, 13, 12, 26, 40, 123_000, UTC),
+        "timestampType": 0,
+    }
+    (by_broker,) = rows(read_ranges(config, [whole(appended, 1)]))
+    assert by_broker["timestampType"] == 1
+    assert by_broker["timestamp"] > by_client["timestamp"]
+
+
+def test_compaction_leaves_gaps_that_end_no_range_early(topic: TopicFactory) -> None:
+    made = topic(
+        1,
+        {
+            "cleanup.policy": "compact",
+            "segment.ms": "50",
+            "min.cleanable.dirty.ratio": "0.001",
+            "min.compaction.lag.ms": "0",
+        },
+    )
+    for value in range(30):
+        made.produce(str(value).encode(), key=b"k%d" % (value % 3))
+    config = reader_config(made.bootstrap_servers, columns=["offset"])
+    ends = iter(range(30, 1000))
+
+    def cleaned() -> list[int]:
+        # A record with a key of its own closes the segment before it: only closed ones are cleaned.
+        end = next(ends)
+        made.produce(b"x", key=b"own %d" % end)
+        found = offsets(config, whole(made, end + 1))
+        return found if len([offset for offset in found if offset < 30]) < 10 else []
+
+    left = wait_until(cleaned)
+    gaps = [(before + 1, after) for before, after in pairwise([-1, *left]) if after > before + 1]
+    assert gaps
+    for start, until in gaps:
+        assert offsets(config, whole(made, until, start=start)) == []
+        assert offsets(config, whole(made, until + 1, start=start)) == [until]
+        assert offsets(config, whole(made, until - 1, start=max(start - 1, 0))) == (
+            [start - 1] if start else []
+        )
+
+
+def test_the_time_between_two_batches_is_not_the_brokers_silence(
+    numbers: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    config = reader_config(numbers.bootstrap_servers, timeout_ms=1000, batch_bytes=1)
+    found = []
+    for batch in read_ranges(config, [whole(numbers, 10)]):
+        found.append(batch.column("offset")[0].as_py())
+        clock += 3600
+    assert found == list(range(10))
+
+
+def test_an_unknown_column_is_refused(numbers: Topic) -> None:
+    config = reader_config(numbers.bootstrap_servers, columns=["velocity"])
+    with pytest.raises(KeyError, match="velocity"):
+        list(read_ranges(config, [whole(numbers, 1)]))
+
+
+class DamagedConsumer:
+    """Gives what librdkafka gives for a record batch that it cannot decode, and goes on after."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaError(code, "failed CRC32C check")
+
+    def assign(self, partitions: list[Position]) -> None:
+        assert [(p.partition, p.offset) for p in partitions] == [(0, 3)]
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Message]:
+        return [Message("t", 0, error=self._error)]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (KafkaError._BAD_MSG, SourceError, r"t-0 \[3, 9\) cannot be read: failed CRC32C check"),
+        (KafkaError._BAD_COMPRESSION, SourceError, r"t-0 \[3, 9\) cannot be read"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerError, "refused to serve"),
+    ],
+)
+def test_records_that_cannot_be_read_stop_the_read(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[SourceError], words: str
+) -> None:
+    monkeypatch.setattr(consumers, "Consumer", lambda *_, **__: DamagedConsumer(code))
+    config = reader_config("unused:1", fail_on_data_loss=False)
+    with pytest.raises(kind, match=words):
+        list(read_ranges(config, [OffsetRange("t", 0, 3, 9)]))

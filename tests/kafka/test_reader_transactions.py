@@ -1,0 +1,65 @@
+from collections.abc import Iterator
+
+import pytest
+from tests.kafka.reads import offsets, reader_config, rows, transactions, whole, write_transaction
+from tests.services.kafka import Topic, TopicFactory
+
+from headgate.errors import BrokerError
+from headgate.kafka.reader import ReaderConfig, read_ranges
+
+# Offsets of `mixed`: 0-1 committed, 2 control; 3-5 aborted, 6 control; 7-8 plain;
+# 9 committed, 10 control; 11-12 aborted, 13 control. The log ends with a control record.
+COMMITTED = [0, 1, 7, 8, 9]
+ALL = [0, 1, 3, 4, 5, 7, 8, 9, 11, 12]
+END = 14
+
+
+@pytest.fixture(scope="module")
+def mixed(topic: TopicFactory) -> Iterator[Topic]:
+    made = topic(1)
+    with transactions(made.bootstrap_servers, made.name) as producer:
+        write_transaction(producer, made, 2, commit=True)
+        write_transaction(producer, made, 3, commit=False)
+        made.produce(b"plain", b"plain")
+        write_transaction(producer, made, 1, commit=True)
+        write_transaction(producer, made, 2, commit=False)
+        yield made
+
+
+def config(topic: Topic, level: str) -> ReaderConfig:
+    return reader_config(topic.bootstrap_servers, columns=["offset"], isolation_level=level)
+
+
+@pytest.mark.parametrize(
+    ("level", "there"), [("read_committed", COMMITTED), ("read_uncommitted", ALL)]
+)
+def test_every_range_over_transactions_ends(mixed: Topic, level: str, there: list[int]) -> None:
+    """Also those that end on a control record or inside an aborted transaction, or hold nothing."""
+    for start in range(END):
+        for until in range(start + 1, END + 1):
+            found = offsets(config(mixed, level), whole(mixed, until, start=start))
+            assert found == [offset for offset in there if start <= offset < until]
+
+
+def test_an_open_transaction_is_waited_for_and_not_called_lost(topic: TopicFactory) -> None:
+    made = topic(1)
+    made.produce(b"before")
+    with transactions(made.bootstrap_servers, made.name) as producer:
+        producer.begin_transaction()
+        producer.produce(made.name, b"open")
+        producer.flush(30)
+        uncommitted = config(made, "read_uncommitted")
+        assert offsets(uncommitted, whole(made, 2)) == [0, 1]
+        impatient = reader_config(
+            made.bootstrap_servers,
+            fail_on_data_loss=False,
+            timeout_ms=200,
+            isolation_level="read_committed",
+        )
+        assert offsets(impatient, whole(made, 1)) == [0]
+        with pytest.raises(BrokerError, match=rf"{made.name}-0 \[1, 2\) for 200 ms"):
+            offsets(impatient, whole(made, 2))
+        batches = read_ranges(impatient, [whole(made, 2)])
+        assert rows(iter([next(batches)]))[0]["value"] == b"before"
+        producer.commit_transaction(30)
+        assert [row["value"] for row in rows(batches)] == [b"open"]
