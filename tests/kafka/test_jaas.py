@@ -88,10 +88,10 @@ def test_what_is_malformed_is_refused_without_showing_it(text: str, what: str) -
     assert "hunter2" not in str(refused.value)
 
 
-@given(st.text(st.characters(codec="utf-8"), min_size=8, max_size=60))
+@given(st.text(max_size=30))
 def test_any_text_is_read_or_refused_and_never_shown(text: str) -> None:
     try:
-        shown = repr(parse_jaas(f"M required password={text}"))
+        shown = repr(parse_jaas(f"M required password=hunter2{text}hunter2;"))
     except OptionError as error:
         shown = str(error)
-    assert text not in shown
+    assert "hunter2" not in shown

@@ -46,10 +46,6 @@ _PRODUCER: Final = frozenset(
     }
 )
 
-# After the options that are tried: librdkafka reads them in order, and stops here before it makes
-# a client.
-_STOP: Final = "headgate.stop"
-
 
 def check_own(name: str, value: str) -> None:
     """Check an option that Java does not have: librdkafka must have it, and let users set it.
@@ -125,11 +121,13 @@ def origins(name: str, options: Mapping[str, str]) -> list[str]:
 
 def _refusal(name: str, value: Value) -> str | None:
     """What librdkafka has against one option, taken alone."""
+    # It reads them in order, and stops at a name that it does not know, before it makes a client.
+    stop = f"{name}.stop"
     try:
-        Consumer({"group.id": "headgate", name: value, _STOP: ""})
+        Consumer({"group.id": "headgate", name: value, stop: ""})
     except (KafkaException, ValueError) as error:
         text = _text(error)
-        return None if text == _unknown(_STOP) else text
+        return None if text == _unknown(stop) else text
     raise AssertionError("unreachable: librdkafka knows no option of ours")
 
 

@@ -56,7 +56,13 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
         elif fate is None:
             check_own(name, value)
             own[name] = value
-    config |= _fetch_size(options) | _backoffs(options) | tls_config(options) | sasl_config(options)
+    config |= _fetch_size(options) | _backoffs(options)
+    # As in Java, what a protocol does not use is not looked at.
+    protocol = options.get("security.protocol", "plaintext").lower()
+    if protocol.endswith("ssl"):
+        config |= tls_config(options)
+    if protocol.startswith("sasl"):
+        config |= sasl_config(options)
     for name in (name for name in own if name in config):
         java = " and ".join(f"kafka.{option}" for option in origins(name, options))
         raise OptionError(f"kafka.{name} and {java} are both given; leave one out.")

@@ -13,14 +13,12 @@ _JAAS: Final = "sasl.jaas.config"
 
 
 def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Write librdkafka's ``sasl.*`` options for Java's; none while the protocol is without SASL.
+    """Write librdkafka's ``sasl.*`` options for Java's.
 
     Raises:
         OptionError: Something is missing, malformed, or cannot be translated.
     """
     login = parse_jaas(options[_JAAS]) if _JAAS in options else None
-    if not options.get("security.protocol", "").lower().startswith("sasl"):
-        return {}
     mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
     if mechanism not in _MECHANISMS:
         raise OptionError(
@@ -105,7 +103,7 @@ def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Va
 
 
 def _check_oauth(options: Mapping[str, str], login: Mapping[str, str]) -> None:
-    if "sasl.oauthbearer.token.endpoint.url" not in options:
+    if not options.get("sasl.oauthbearer.token.endpoint.url"):
         raise OptionError(
             "kafka.sasl.oauthbearer.token.endpoint.url is missing, which"
             " kafka.sasl.mechanism=OAUTHBEARER needs; give the address that issues tokens."

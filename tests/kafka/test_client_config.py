@@ -1,0 +1,207 @@
+"""Java's options become librdkafka's, and an error names the user's option."""
+
+from collections.abc import Mapping
+
+import pytest
+from confluent_kafka import Consumer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import OptionError
+from headgate.kafka.client_config import client_config
+
+SERVERS = {"bootstrap.servers": "kafka:9092"}
+DEFAULTS = {**SERVERS, "isolation.level": "read_uncommitted", "check.crcs": True}
+
+
+def refusal(options: Mapping[str, str]) -> str:
+    with pytest.raises(OptionError) as refused:
+        client_config({**SERVERS, **options})
+    return str(refused.value)
+
+
+def test_what_is_read_by_default_is_what_java_reads() -> None:
+    assert client_config(SERVERS) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("fetch.max.wait.ms", "100", {"fetch.wait.max.ms": 100}),
+        ("Fetch.Max.Wait.MS", " 100 ", {"fetch.wait.max.ms": 100}),
+        ("fetch.min.bytes", "1024", {"fetch.min.bytes": 1024}),
+        ("fetch.max.bytes", "1000", {"fetch.max.bytes": 1000, "message.max.bytes": 1000}),
+        (
+            "fetch.max.bytes",
+            "104857600",
+            {"fetch.max.bytes": 104857600, "message.max.bytes": 1_000_000},
+        ),
+        ("max.partition.fetch.bytes", "2097152", {"max.partition.fetch.bytes": 2097152}),
+        ("receive.buffer.bytes", "-1", {"socket.receive.buffer.bytes": 0}),
+        ("send.buffer.bytes", "65536", {"socket.send.buffer.bytes": 65536}),
+        ("request.timeout.ms", "40000", {"socket.timeout.ms": 40000}),
+        ("connections.max.idle.ms", "-1", {"connections.max.idle.ms": 0}),
+        ("metadata.max.age.ms", "60000", {"topic.metadata.refresh.interval.ms": 60000}),
+        ("isolation.level", "READ_COMMITTED", {"isolation.level": "read_committed"}),
+        ("check.crcs", "False", {"check.crcs": False}),
+        ("security.protocol", "SSL", {"security.protocol": "ssl"}),
+        ("client.id", "orders", {"client.id": "orders"}),
+        ("group.id", "orders", {"group.id": "orders"}),
+        ("allow.auto.create.topics", "true", {"allow.auto.create.topics": True}),
+        ("metadata.recovery.strategy", "NONE", {"metadata.recovery.strategy": "none"}),
+        ("max.poll.records", "5", {}),
+        ("session.timeout.ms", "1", {}),
+        ("queued.max.messages.kbytes", "1024", {"queued.max.messages.kbytes": "1024"}),
+    ],
+)
+def test_an_option_is_translated(name: str, value: str, expected: dict[str, object]) -> None:
+    config = client_config({**SERVERS, name: value})
+    assert config == {**DEFAULTS, **expected}
+    Consumer({**{"group.id": "x"}, **config, "bootstrap.servers": ""}).close()
+
+
+@pytest.mark.parametrize(
+    ("given", "wait", "most"),
+    [
+        # A wait alone is constant in Java, whatever the default of the maximum.
+        ({"reconnect.backoff.ms": "20000"}, 20000, 20000),
+        ({"reconnect.backoff.max.ms": "50"}, 50, 50),
+        ({"reconnect.backoff.ms": "10", "reconnect.backoff.max.ms": "500"}, 10, 500),
+        ({"retry.backoff.ms": "200"}, 200, 1000),
+        ({"retry.backoff.ms": "5000"}, 1000, 1000),
+        ({"retry.backoff.ms": "5000", "retry.backoff.max.ms": "2000"}, 2000, 2000),
+    ],
+)
+def test_a_wait_between_tries_is_never_above_its_maximum(
+    given: dict[str, str], wait: int, most: int
+) -> None:
+    kind = next(iter(given)).partition(".")[0]
+    expected = {f"{kind}.backoff.ms": wait, f"{kind}.backoff.max.ms": most}
+    assert client_config({**SERVERS, **given}) == {**DEFAULTS, **expected}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("a:1", "a:1"),
+        (" a:1 , b.example.com:65535,", "a:1,b.example.com:65535"),
+        ("[::1]:9092", "[::1]:9092"),
+        ("SASL_SSL://a:9092", "a:9092"),  # the protocol is in kafka.security.protocol
+    ],
+)
+def test_the_brokers_addresses_are_taken_as_java_takes_them(written: str, expected: str) -> None:
+    assert client_config({"bootstrap.servers": written})["bootstrap.servers"] == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"bootstrap.servers": " "}, {"bootstrap.servers": ",,"}])
+def test_the_brokers_addresses_are_required(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"^kafka\.bootstrap\.servers is missing; .*host:port"):
+        client_config(options)
+
+
+@pytest.mark.parametrize("address", ["kafka", "kafka:", ":9092", "kafka:0", "kafka:65536", "a b:1"])
+def test_an_address_that_is_none_is_shown(address: str) -> None:
+    message = refusal({"bootstrap.servers": f"good:9092,{address}"})
+    assert message == (
+        f"kafka.bootstrap.servers has {address!r}, which is not an address; write"
+        " host:port,host:port with ports from 1 to 65535."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("auto.offset.reset", "startingOffsets"),
+        ("enable.auto.commit", "kafka.group.id"),
+        ("key.deserializer", "cast"),
+        ("value.deserializer", "cast"),
+        ("interceptor.classes", "transform the DataFrame"),
+        ("ssl.engine.factory.class", "PEM"),
+        ("acks", "producers; leave it out"),
+        ("value.serializer", "producers; leave it out"),
+        ("enable.auto.offset.store", "Headgate itself"),
+        ("enable.partition.eof", "Headgate itself"),
+        ("plugin.library.paths", "Headgate itself"),
+        ("stats_cb", "Headgate itself"),
+        ("metadata.broker.list", "kafka.bootstrap.servers"),
+        ("sasl.mechanisms", "kafka.sasl.mechanism"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_what_to_use(name: str, instead: str) -> None:
+    message = refusal({name: "anything"})
+    assert message.startswith(f"kafka.{name}")
+    assert instead in message
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("request.timeout.m", "did you mean kafka.request.timeout.ms?"),
+        ("boostrap.server", "did you mean kafka.bootstrap.servers?"),
+        ("colour", "check its spelling."),
+        ("headgate.stop", "check its spelling."),
+    ],
+)
+def test_a_name_that_nobody_knows_is_refused_with_the_nearest(name: str, hint: str) -> None:
+    assert refusal({name: "1"}) == (
+        f"kafka.{name} is unknown, to Kafka's Java consumer and to librdkafka; {hint}"
+    )
+
+
+def test_a_value_of_librdkafkas_own_option_is_checked_by_librdkafka() -> None:
+    message = refusal({"queued.max.messages.kbytes": "-100"})
+    assert message.startswith("librdkafka refuses kafka.queued.max.messages.kbytes='-100' (")
+    assert "1..2097151" in message
+
+
+def test_what_only_librdkafka_knows_to_be_wrong_names_the_users_option() -> None:
+    message = refusal({"security.protocol": "SSL", "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"})
+    assert message.startswith("librdkafka refuses kafka.ssl.cipher.suites='TLS_AES_256_GCM_SHA384'")
+
+
+def test_the_same_in_both_clients_names_is_a_contradiction() -> None:
+    message = refusal({"fetch.max.wait.ms": "1", "fetch.wait.max.ms": "2"})
+    assert message == (
+        "kafka.fetch.wait.max.ms and kafka.fetch.max.wait.ms are both given; leave one out."
+    )
+
+
+def test_debugging_is_for_the_query_and_silent_in_the_check(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert client_config({**SERVERS, "debug": "all"})["debug"] == "all"
+    assert capfd.readouterr() == ("", "")
+
+
+SECRET_OPTIONS = [
+    *("sasl.jaas.config", "sasl.password", "ssl.key.password", "ssl.keystore.key", "ssl.key.pem"),
+    *("ssl.keystore.password", "ssl.keystore.certificate.chain", "ssl.truststore.password"),
+    *("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
+    *("sasl.oauthbearer.assertion.private.key.passphrase", "password", "sasl.password.typo"),
+]
+
+
+@given(
+    st.sampled_from(SECRET_OPTIONS),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
+    st.sampled_from(["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]),
+    st.sampled_from(["PEM", "PKCS12", "JKS"]),
+    st.sampled_from(["SSL", "SASL_SSL", "SASL_PLAINTEXT", "PLAINTEXT"]),
+)
+def test_no_error_shows_a_secret(
+    option: str, text: str, mechanism: str, store: str, protocol: str
+) -> None:
+    secret = f"hunter2{text}hunter2"
+    others = {
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "ssl.keystore.type": store,
+        "ssl.keystore.location": "/nowhere/store",
+        "ssl.truststore.type": store,
+    }
+    try:
+        client_config({**SERVERS, **others, option: secret})
+    except OptionError as error:
+        assert "hunter2" not in str(error)
+        assert error.__cause__ is None
+        assert error.__context__ is None

@@ -1,0 +1,192 @@
+"""TLS, from Java's stores to librdkafka's options."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+from tests.kafka.client_certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, PASSWORD, PKCS12
+
+from headgate.errors import OptionError
+from headgate.kafka.client_config import client_config
+from headgate.kafka.client_tls import pem
+
+SERVERS = {"bootstrap.servers": "kafka:9092", "security.protocol": "SSL"}
+TRUST = {"ssl.truststore.type": "PEM"}
+KEYS = {"ssl.keystore.type": "PEM"}
+
+
+def tls(options: Mapping[str, str]) -> dict[str, object]:
+    """What client_config makes of these, of TLS alone; librdkafka makes a client of it."""
+    config = client_config({**SERVERS, **options})
+    Consumer({**config, "group.id": "x", "bootstrap.servers": ""}).close()
+    return {name: value for name, value in config.items() if name.startswith("ssl.")}
+
+
+def refusal(options: Mapping[str, str]) -> str:
+    with pytest.raises(OptionError) as refused:
+        client_config({**SERVERS, **options})
+    assert "hunter2" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A folder with the forms a store comes in."""
+    (tmp_path / "ca.pem").write_text(CERTIFICATE)
+    (tmp_path / "client.pem").write_text(KEY + CERTIFICATE)
+    (tmp_path / "encrypted.pem").write_text(ENCRYPTED_KEY + CERTIFICATE)
+    (tmp_path / "client.p12").write_bytes(PKCS12)
+    return tmp_path
+
+
+def test_certificates_to_trust_are_in_a_file(store: Path) -> None:
+    file = str(store / "ca.pem")
+    assert tls({**TRUST, "ssl.truststore.location": file}) == {"ssl.ca.location": file}
+
+
+def test_certificates_to_trust_are_in_the_option() -> None:
+    assert tls({**TRUST, "ssl.truststore.certificates": CERTIFICATE}) == {"ssl.ca.pem": CERTIFICATE}
+
+
+def test_certificates_on_one_line_get_their_line_breaks() -> None:
+    # Properties files and --conf have them so, and Java reads them.
+    one_line = CERTIFICATE.replace("\n", " ")
+    assert tls({**TRUST, "ssl.truststore.certificates": one_line})["ssl.ca.pem"] == CERTIFICATE
+    assert pem(one_line + one_line) == CERTIFICATE + " " + CERTIFICATE + " "
+
+
+def test_the_headers_of_an_old_encrypted_key_are_left_alone() -> None:
+    key = "-----BEGIN RSA KEY-----\nProc-Type: 4,ENCRYPTED\n\nTUlJ\n-----END RSA KEY-----\n"
+    assert pem(key) == key
+
+
+def test_a_clients_key_and_certificate_are_in_a_pem_file(store: Path) -> None:
+    file = str(store / "client.pem")
+    assert tls({**KEYS, "ssl.keystore.location": file}) == {
+        "ssl.certificate.location": file,
+        "ssl.key.location": file,
+    }
+
+
+def test_a_clients_key_is_encrypted_in_a_pem_file(store: Path) -> None:
+    file = str(store / "encrypted.pem")
+    config = tls({**KEYS, "ssl.keystore.location": file, "ssl.key.password": PASSWORD})
+    assert config["ssl.key.password"] == PASSWORD
+
+
+@pytest.mark.parametrize(
+    ("key", "password"), [(KEY, {}), (ENCRYPTED_KEY, {"ssl.key.password": PASSWORD})]
+)
+def test_a_clients_key_and_certificate_are_in_the_options(
+    key: str, password: dict[str, str]
+) -> None:
+    options = {"ssl.keystore.certificate.chain": CERTIFICATE, "ssl.keystore.key": key}
+    assert tls({**KEYS, **options, **password}) == {
+        "ssl.certificate.pem": CERTIFICATE,
+        "ssl.key.pem": key,
+        **password,
+    }
+
+
+def test_a_clients_key_and_certificate_are_in_a_pkcs12_store(store: Path) -> None:
+    options = {
+        "ssl.keystore.location": str(store / "client.p12"),
+        "ssl.keystore.password": PASSWORD,
+    }
+    assert tls({"ssl.keystore.type": "pkcs12", **options}) == options
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"), [("", "none"), ("https", "https"), ("HTTPS", "https")]
+)
+def test_the_brokers_name_is_checked_or_not(algorithm: str, expected: str) -> None:
+    name = "ssl.endpoint.identification.algorithm"
+    assert tls({name: algorithm}) == {name: expected}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ssl.enabled.protocols": "TLSv1.2,TLSv1.3"},
+        {"ssl.enabled.protocols": "TLSv1.2"},
+        {"ssl.protocol": "TLSv1.3"},
+        {"ssl.keystore.type": "JKS", "ssl.truststore.type": "JKS"},  # types of no stores
+    ],
+)
+def test_what_librdkafka_does_anyway_is_accepted(options: dict[str, str]) -> None:
+    assert tls(options) == {}
+
+
+def test_cipher_suites_are_given_in_javas_names() -> None:
+    suites = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_AES_256_GCM_SHA384"
+    assert tls({"ssl.cipher.suites": suites}) == {"ssl.cipher.suites": suites}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"ssl.truststore.location": "/t.jks"}, "keytool -list -rfc"),
+        ({"ssl.truststore.location": "/t", "ssl.truststore.type": "PKCS12"}, "keytool -list -rfc"),
+        ({"ssl.truststore.certificates": CERTIFICATE}, "kafka.ssl.truststore.type=PEM"),
+        (
+            {**TRUST, "ssl.truststore.location": "/t", "ssl.truststore.password": "hunter2"},
+            "kafka.ssl.truststore.password",
+        ),
+        (
+            {**TRUST, "ssl.truststore.location": "/t", "ssl.truststore.certificates": "c"},
+            "kafka.ssl.truststore.certificates and kafka.ssl.truststore.location are both given",
+        ),
+        (
+            {**TRUST, "ssl.truststore.location": "/nowhere/ca.pem"},
+            "librdkafka refuses kafka.ssl.truststore.location='/nowhere/ca.pem' (",
+        ),
+        (
+            {**TRUST, "ssl.truststore.certificates": "no certificate"},
+            "librdkafka refuses kafka.ssl.truststore.certificates='no certificate' (",
+        ),
+        ({"ssl.keystore.location": "/k.jks"}, "keytool -importkeystore"),
+        ({"ssl.keystore.location": "/k", "ssl.keystore.type": "PKCS12"}, "password is missing"),
+        (
+            {
+                "ssl.keystore.location": "/nowhere/k",
+                "ssl.keystore.type": "PKCS12",
+                "ssl.keystore.password": "hunter2",
+            },
+            "librdkafka refuses kafka.ssl.keystore.location='/nowhere/k' (",
+        ),
+        (
+            {**KEYS, "ssl.keystore.location": "/k", "ssl.keystore.password": "hunter2"},
+            "kafka.ssl.key.password",
+        ),
+        (
+            {**KEYS, "ssl.keystore.location": "/k", "ssl.keystore.key": "hunter2"},
+            "kafka.ssl.keystore.key and kafka.ssl.keystore.location are both given",
+        ),
+        ({**KEYS, "ssl.keystore.key": "hunter2"}, "kafka.ssl.keystore.key is given alone"),
+        (
+            {
+                **KEYS,
+                "ssl.keystore.certificate.chain": CERTIFICATE,
+                "ssl.keystore.key": ENCRYPTED_KEY,
+                "ssl.key.password": "hunter2",
+            },
+            "librdkafka refuses kafka.ssl.keystore.key=***(redacted) (",
+        ),
+        ({"ssl.endpoint.identification.algorithm": "ldaps"}, "https, or empty"),
+        ({"ssl.enabled.protocols": "TLSv1.3"}, "must have TLSv1.2 in it"),
+        ({"ssl.protocol": "SSLv3"}, "TLS or TLSv1.2 or TLSv1.3"),
+        ({"ssl.provider": "BCFIPS"}, "kafka.ssl.providers"),
+        ({"security.providers": "a.B"}, "kafka.ssl.providers"),
+        ({"ssl.trustmanager.algorithm": "Lenient"}, "PKIX or SunX509"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(options: dict[str, str], what: str) -> None:
+    assert what in refusal(options)
+
+
+def test_without_a_protocol_that_has_it_tls_is_not_looked_at() -> None:
+    config = client_config(
+        {**SERVERS, "security.protocol": "PLAINTEXT", "ssl.keystore.type": "JKS"}
+    )
+    assert not any(name.startswith("ssl.") for name in config)
