@@ -203,7 +203,8 @@ class KafkaBroker:
         done = subprocess.run(
             [
                 *(*self._java_command(), "kafka.tools.StorageTool"),
-                *("format", "--cluster-id", cluster_id, "--config", str(file)),
+                # With "=", for an id may begin with "-".
+                *("format", f"--cluster-id={cluster_id}", "--config", str(file)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
