@@ -2,6 +2,7 @@
 
 import typer
 
+from headgate.cli.demo.command import demo
 from headgate.cli.doctor import doctor
 from headgate.cli.status import status
 
@@ -12,6 +13,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(demo)
 app.command()(status)
 app.command()(doctor)
 

@@ -49,7 +49,7 @@ def status(
             return snapshots_of(opened, gate, ledger)
 
         if svg is not None:
-            write_picture(_picture(look()), svg)
+            write_picture(_picture(look()), svg, "headgate status")
         if as_json:
             _repeat(lambda: _print_json(look()), watch=watch)
         elif watch and (console := Console()).is_terminal:
@@ -82,7 +82,7 @@ def snapshots_of(ledger: Ledger, gate: str | None, url: str) -> list[GateSnapsho
     return [take_snapshot(GateHistory.read(ledger, each), now_ms) for each in wanted]
 
 
-def write_picture(picture: RenderableType, path: Path) -> None:
+def write_picture(picture: RenderableType, path: Path, title: str) -> None:
     """Write what a terminal of 100 characters shows as an SVG file.
 
     Raises:
@@ -91,7 +91,7 @@ def write_picture(picture: RenderableType, path: Path) -> None:
     console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(picture)
     try:
-        console.save_svg(str(path), title="headgate status")
+        console.save_svg(str(path), title=title)
     except OSError as error:
         raise HeadgateError(f"The picture {path} cannot be written: {error.strerror}.") from error
 

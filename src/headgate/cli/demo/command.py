@@ -1,0 +1,53 @@
+"""The options of ``headgate demo``."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+DEFAULT_SECONDS: Final = 80.0
+
+
+def demo(
+    *,
+    kafka: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Your own broker, instead of one that is started."),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="An existing topic on your own broker; it is only read.")
+    ] = None,
+    produce: Annotated[
+        bool, typer.Option("--produce", help="Write the demo's orders to that topic, too.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=5, help="About how long it lasts once it has started.")
+    ] = DEFAULT_SECONDS,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="Write the picture of its best moment to this file.", dir_okay=False),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep the ledger at this URL, to look at it with headgate status while it runs."
+        ),
+    ] = None,
+) -> None:
+    """Watch a gated query on a real broker: a backlog, a handler that gets slower, and no loss.
+
+    It ends by itself, counts what was produced and what arrived, and leaves nothing running. The
+    exit status is 1 if a record is missing or came twice.
+    """
+    if (kafka is None) != (topic is None):
+        raise typer.BadParameter("--kafka and --topic belong together; give both or neither.")
+    if produce and kafka is None:
+        raise typer.BadParameter("--produce is for a topic of yours; give --kafka and --topic.")
+    # Half a second of imports, which the other commands do without.
+    from headgate.cli.demo.demos import Target  # noqa: PLC0415
+    from headgate.cli.demo.play import Request, play  # noqa: PLC0415
+
+    target = Target(kafka, topic) if kafka is not None and topic is not None else None
+    if not play(Request(target, produce, seconds, svg, ledger), Console()):
+        raise typer.Exit(1)

@@ -1,0 +1,93 @@
+"""What happens when in the demo, and how much of it for a machine of this speed."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+SLOWDOWN: Final = 4
+"""How many times slower the handler becomes."""
+
+SLOW_FROM, SLOW_UNTIL, PRODUCE_UNTIL = 0.40, 0.60, 0.88
+"""Parts of the time that is given."""
+
+COST_S: Final = 0.0002
+"""What the handler's work on one order takes of a core."""
+
+CORES: Final = 2
+"""Cores that work at the same time."""
+
+OVERHEAD_S: Final = 0.3
+"""What a streaming batch takes besides its handler: planning, reading, committing."""
+
+LEAST_CAPACITY_PER_S: Final = 300
+"""Orders per second that the slowest machine is expected to do."""
+
+LATENESS_S: Final = 20
+"""How long after its time the demo waits for the last orders."""
+
+
+class Phase(StrEnum):
+    """What the demo is showing."""
+
+    BACKLOG = "backlog"
+    STEADY = "steady"
+    SLOW = f"slow handler x{SLOWDOWN}"
+    RECOVERING = "recovering"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The course of a demo.
+
+    Attributes:
+        seconds: How long it lasts.
+        capacity_per_s: Orders that batches of one second can do.
+    """
+
+    seconds: float
+    capacity_per_s: float
+
+    @classmethod
+    def rehearsed(cls, seconds: float, orders: int, took_s: float) -> "Script":
+        """For a machine on which the handler took so long for a batch of so many orders."""
+        fixed_s = took_s - orders * COST_S / CORES + OVERHEAD_S
+        capacity_per_s = (1 - fixed_s) * CORES / COST_S
+        return cls(seconds, max(capacity_per_s, LEAST_CAPACITY_PER_S))
+
+    @property
+    def orders_per_s(self) -> float:
+        """Orders that come in: half of what can be done, and twice of what a slow handler can."""
+        return self.capacity_per_s / 2
+
+    @property
+    def backlog(self) -> int:
+        """Orders that wait at the beginning: worked off shortly before the handler gets slower."""
+        return round((self.capacity_per_s - self.orders_per_s) * self.seconds * SLOW_FROM * 0.8)
+
+    def phase(self, elapsed_s: float, left_over: int, throughput_per_s: float | None) -> Phase:
+        """The phase at a moment.
+
+        Args:
+            elapsed_s: The time since the query started.
+            left_over: Orders that the last batch left waiting.
+            throughput_per_s: Orders that are processed; None while that is not known.
+        """
+        part = elapsed_s / self.seconds
+        if SLOW_FROM <= part < SLOW_UNTIL:
+            return Phase.SLOW
+        if part >= PRODUCE_UNTIL or self._is_late(elapsed_s, left_over, throughput_per_s):
+            return Phase.DRAINING
+        if left_over == 0 and throughput_per_s is not None:
+            return Phase.STEADY
+        return Phase.BACKLOG if part < SLOW_FROM else Phase.RECOVERING
+
+    def is_over(self, elapsed_s: float) -> bool:
+        """Whether even the last orders have had their time."""
+        return elapsed_s >= self.seconds + LATENESS_S
+
+    def _is_late(self, elapsed_s: float, left_over: int, throughput_per_s: float | None) -> bool:
+        """Whether what waits now will take all of the time that is left, once it is fast again."""
+        if elapsed_s < self.seconds * SLOW_UNTIL or not throughput_per_s:
+            return False
+        return left_over / throughput_per_s > self.seconds - elapsed_s
