@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from tests.services.kafka import TopicFactory, Topics
 
-from headgate.local import Java, KafkaBroker, ensure_java, kafka_server_jars
+from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +57,8 @@ def spark(
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.python.unix.domain.socket.enabled", "true")
+        # Spark's own Kafka connector, to be held against it.
+        .config("spark.jars", ",".join(map(str, connector_jars(java))))
         # So that a task can import a function or class that a test module defines.
         .config("spark.executorEnv.PYTHONPATH", str(pytestconfig.rootpath))
         .getOrCreate()

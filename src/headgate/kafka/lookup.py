@@ -30,6 +30,9 @@ _LATER_S: Final = 60.0
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+_INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: a broker older than topic ids
 _MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _PERMANENT: Final = frozenset(
@@ -92,12 +95,19 @@ class Lookup:
         return self._ask(lambda timeout: self._describe(wanted, timeout))
 
     def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
-        """The topics whose whole name matches, internal ones (``__consumer_offsets``) included."""
+        """The topics in whose name the pattern is found, but Kafka's own.
+
+        As with the native connector: found, so that ``orders`` matches ``orders-dlq`` too.
+        """
 
         def names(timeout: float) -> list[str]:
             return list(self._admin.list_topics(timeout=timeout).topics)
 
-        return self.topics(name for name in self._ask(names) if pattern.fullmatch(name))
+        return self.topics(
+            name
+            for name in self._ask(names)
+            if name not in _INTERNAL_TOPICS and pattern.search(name)
+        )
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition's log begins."""

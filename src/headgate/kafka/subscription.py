@@ -27,7 +27,7 @@ class Subscription:
     Attributes:
         option: the option that says so, for errors.
         topics: named topics.
-        pattern: the topics whose whole name matches.
+        pattern: the topics in whose name it is found.
         partitions: named partitions.
     """
 
@@ -211,10 +211,10 @@ def bounded_ranges(
     ends = cluster.locate(ending, partitions)
     ranges = []
     for tp in partitions:
-        if starts[tp] > ends[tp] and isinstance(starting.at, AtOffsets):
+        if starts[tp] > ends[tp]:
             raise OptionError(
-                f"{starting.option} is {starts[tp]} for {tp}, past the end of the read at"
-                f" {ends[tp]}; choose one before it."
+                f"{starting.option} begins the read of {tp} at {starts[tp]}, past its end at"
+                f" {ends[tp]} ({ending.option}); choose an earlier start or a later end."
             )
         if starts[tp] < ends[tp]:
             ranges.append(OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]))
