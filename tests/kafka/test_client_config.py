@@ -112,17 +112,17 @@ def test_an_address_that_is_none_is_shown(address: str) -> None:
     ("name", "instead"),
     [
         ("auto.offset.reset", "startingOffsets"),
-        ("enable.auto.commit", "kafka.group.id"),
+        ("enable.auto.commit", "headgate.commit.group"),
         ("key.deserializer", "cast"),
         ("value.deserializer", "cast"),
         ("interceptor.classes", "transform the DataFrame"),
         ("ssl.engine.factory.class", "PEM"),
         ("acks", "producers; leave it out"),
         ("value.serializer", "producers; leave it out"),
-        ("enable.auto.offset.store", "Headgate itself"),
-        ("enable.partition.eof", "Headgate itself"),
-        ("plugin.library.paths", "Headgate itself"),
-        ("stats_cb", "Headgate itself"),
+        ("enable.auto.offset.store", "for Headgate itself to set"),
+        ("enable.partition.eof", "for Headgate itself to set"),
+        ("plugin.library.paths", "for Headgate itself to set"),
+        ("stats_cb", "for Headgate itself to set"),
         ("metadata.broker.list", "kafka.bootstrap.servers"),
         ("sasl.mechanisms", "kafka.sasl.mechanism"),
     ],
@@ -205,3 +205,8 @@ def test_no_error_shows_a_secret(
         assert "hunter2" not in str(error)
         assert error.__cause__ is None
         assert error.__context__ is None
+
+
+@pytest.mark.parametrize("value", ["", "1.0", "1_0", "٣", "1e3", "0x10", "9" * 5000])
+def test_a_whole_number_is_written_in_digits(value: str) -> None:
+    assert "must be a whole number from 0 to 300000." in refusal({"fetch.max.wait.ms": value})

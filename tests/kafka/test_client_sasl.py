@@ -98,6 +98,10 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
         ({"sasl.mechanism": "AWS_MSK_IAM"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ({"sasl.client.callback.handler.class": "a.B"}, "SCRAM-SHA-512"),
         ({"sasl.login.class": "a.B"}, "kafka.sasl.mechanism"),
+        (
+            {"sasl.mechanism": "PLAIN", "sasl.login.callback.handler.class": "a.B"},
+            "no Java; leave it out",
+        ),
     ],
 )
 def test_a_login_that_cannot_be_kept_is_refused(options: dict[str, str], what: str) -> None:
@@ -162,6 +166,18 @@ def test_a_token_is_asked_for_with_a_signed_assertion() -> None:
     assert config[f"{prefix}.assertion.private.key.file"] == "/etc/key.pem"
     assert config[f"{prefix}.assertion.claim.sub"] == "app"
     assert config[f"{prefix}.assertion.jwt.template.file"] == "/etc/claims.json"
+
+
+def test_how_a_token_is_had_may_be_said_in_librdkafkas_options() -> None:
+    given = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": TOKENS,
+        "sasl.oauthbearer.client.id": "app",
+        "sasl.oauthbearer.client.secret": "hunter2",
+        "sasl.oauthbearer.scope": "kafka",
+    }
+    assert sasl(given) == given
 
 
 def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:

@@ -156,6 +156,15 @@ def test_cipher_suites_are_given_in_javas_names() -> None:
             "librdkafka refuses kafka.ssl.keystore.location='/nowhere/k' (",
         ),
         (
+            {
+                "ssl.keystore.location": "/k",
+                "ssl.keystore.type": "PKCS12",
+                "ssl.keystore.password": "hunter2",
+                "ssl.key.password": "hunter22",
+            },
+            "kafka.ssl.key.password differs",
+        ),
+        (
             {**KEYS, "ssl.keystore.location": "/k", "ssl.keystore.password": "hunter2"},
             "kafka.ssl.key.password",
         ),

@@ -58,7 +58,10 @@ def check_own(name: str, value: str) -> None:
     if name in _PRODUCER:
         raise OptionError(f"kafka.{name} is an option of producers; leave it out when reading.")
     if name in _CONTROLLED or name.endswith("_cb"):
-        raise OptionError(f"kafka.{name} is set by Headgate itself; leave it out.")
+        raise OptionError(
+            f"kafka.{name} is for Headgate itself to set, or cannot be given as a text; leave it"
+            " out."
+        )
     refusal = _refusal(name, value)
     if refusal == _unknown(name):
         close = difflib.get_close_matches(name, [*JAVA_OPTIONS, *_ALIASES.values()], n=1)

@@ -63,9 +63,10 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
         config |= tls_config(options)
     if protocol.startswith("sasl"):
         config |= sasl_config(options)
-    for name in (name for name in own if name in config):
-        java = " and ".join(f"kafka.{option}" for option in origins(name, options))
-        raise OptionError(f"kafka.{name} and {java} are both given; leave one out.")
+    for name in own:
+        if name in config:
+            java = " and ".join(f"kafka.{option}" for option in origins(name, options))
+            raise OptionError(f"kafka.{name} and {java} are both given; leave one out.")
     config |= own
     check_client(config, options)
     return config

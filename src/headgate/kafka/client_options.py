@@ -55,16 +55,18 @@ _FETCHING: Final[dict[str, Fate]] = {
     "value.deserializer": Refused(
         "values are binary: cast the column or use from_json and the like"
     ),
-    "interceptor.classes": Refused(f"{_JAVA_ONLY}: transform the DataFrame"),
+    "interceptor.classes": Refused(f"{_JAVA_ONLY}; transform the DataFrame"),
 }
 
 _GROUPS: Final[dict[str, Fate]] = {
     "auto.commit.interval.ms": NoEffect(INT, "nothing is committed on a timer"),
     "enable.auto.commit": Refused(
-        "leave it out: the query's checkpoint keeps the offsets, and with kafka.group.id those of"
-        " processed batches are committed"
+        "leave it out: the query's checkpoint keeps the offsets, and headgate.commit.group commits"
+        " those of processed batches"
     ),
-    "group.id": Translated("group.id", TEXT, "offsets of processed batches are committed to it"),
+    "group.id": Translated(
+        "group.id", TEXT, "the name fetches go by; for commits use headgate.commit.group"
+    ),
     "group.instance.id": NoEffect(TEXT, _GROUP),
     "group.protocol": NoEffect(one_of("classic", "consumer"), _GROUP),
     "group.remote.assignor": NoEffect(TEXT, _GROUP),
@@ -137,7 +139,7 @@ _WATCHING: Final[dict[str, Fate]] = {
 
 _SASL: Final[dict[str, Fate]] = {
     "sasl.client.callback.handler.class": Refused(
-        f"{_JAVA_ONLY}: for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
+        f"{_JAVA_ONLY}; for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
     ),
     "sasl.jaas.config": Combined(
         (
@@ -161,7 +163,7 @@ _SASL: Final[dict[str, Fate]] = {
         ("sasl.oauthbearer.method",),
         "only Kafka's own OAuthBearerLoginCallbackHandler, for what it does is built in",
     ),
-    "sasl.login.class": Refused(_JAVA_ONLY + ": use one of the mechanisms of kafka.sasl.mechanism"),
+    "sasl.login.class": Refused(f"{_JAVA_ONLY}; use one of the mechanisms of kafka.sasl.mechanism"),
     "sasl.login.connect.timeout.ms": NoEffect(INT, _OAUTH_TRIES),
     "sasl.login.read.timeout.ms": NoEffect(INT, _OAUTH_TRIES),
     "sasl.login.refresh.buffer.seconds": NoEffect(INT, _OAUTH_RENEWAL),
@@ -226,7 +228,7 @@ _TLS: Final[dict[str, Fate]] = {
     "security.protocol": Translated(
         "security.protocol", one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
     ),
-    "security.providers": Refused(f"{_OPENSSL}: use kafka.ssl.providers for OpenSSL's providers"),
+    "security.providers": Refused(f"{_OPENSSL}; use kafka.ssl.providers for OpenSSL's providers"),
     "ssl.cipher.suites": Translated(
         "ssl.cipher.suites", TEXT, "with one of TLS 1.2 at least; those of TLS 1.3 are always on"
     ),
@@ -236,7 +238,7 @@ _TLS: Final[dict[str, Fate]] = {
     "ssl.endpoint.identification.algorithm": Combined(
         ("ssl.endpoint.identification.algorithm",), "https; empty becomes none"
     ),
-    "ssl.engine.factory.class": Refused(f"{_JAVA_ONLY}: give certificates as PEM"),
+    "ssl.engine.factory.class": Refused(f"{_JAVA_ONLY}; give certificates as PEM"),
     "ssl.key.password": Combined(("ssl.key.password",)),
     "ssl.keymanager.algorithm": NoEffect(TEXT, _OPENSSL),
     "ssl.keystore.certificate.chain": Combined(("ssl.certificate.pem",)),
@@ -250,12 +252,12 @@ _TLS: Final[dict[str, Fate]] = {
     "ssl.protocol": NoEffect(
         one_of("TLS", "TLSv1.2", "TLSv1.3"), "librdkafka takes the newest that a broker has"
     ),
-    "ssl.provider": Refused(f"{_OPENSSL}: use kafka.ssl.providers for OpenSSL's providers"),
+    "ssl.provider": Refused(f"{_OPENSSL}; use kafka.ssl.providers for OpenSSL's providers"),
     "ssl.secure.random.implementation": NoEffect(TEXT, _OPENSSL),
     "ssl.trustmanager.algorithm": NoEffect(one_of("PKIX", "SunX509"), _OPENSSL),
     "ssl.truststore.certificates": Combined(("ssl.ca.pem",)),
     "ssl.truststore.location": Combined(("ssl.ca.location",)),
-    "ssl.truststore.password": Combined((), "refused: a PEM file of certificates has no password"),
+    "ssl.truststore.password": Combined((), "must be left out: PEM certificates have no password"),
     "ssl.truststore.type": Combined((), "PEM; JKS and PKCS12 are refused: convert them"),
 }
 

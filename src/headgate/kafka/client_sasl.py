@@ -10,6 +10,10 @@ from headgate.kafka.jaas import EXAMPLE, parse_jaas
 from headgate.kafka.redaction import shown
 
 _JAAS: Final = "sasl.jaas.config"
+_LOGIN_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
 
 
 def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
@@ -24,6 +28,13 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
         raise OptionError(
             f"{shown('sasl.mechanism', options['sasl.mechanism'])} is not supported; it must be"
             f" one of {', '.join(_MECHANISMS)}."
+        )
+    handler = options.get("sasl.login.callback.handler.class")
+    if handler is not None and (mechanism != "OAUTHBEARER" or handler not in _LOGIN_HANDLERS):
+        raise OptionError(
+            f"{shown('sasl.login.callback.handler.class', handler)} cannot run here, for there is"
+            f" no Java; leave it out, or for OAUTHBEARER give {_LOGIN_HANDLERS[0]}, which is"
+            " built in."
         )
     modules, translate = _MECHANISMS[mechanism]
     if login is not None and login.module not in modules:
@@ -51,10 +62,6 @@ def _password(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
     return {"sasl.username": login["username"], "sasl.password": login["password"]}
 
 
-_LOGIN_HANDLERS: Final = (
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
-    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
-)
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _GRANTS: Final = {
     "DefaultJwtRetriever": "client_credentials",
@@ -62,68 +69,59 @@ _GRANTS: Final = {
     "JwtBearerJwtRetriever": _JWT_BEARER,
 }
 _CREDENTIALS: Final = {"sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"}
+_LOGIN_OPTIONS: Final = ("clientId", "clientSecret", "scope")
+_EXTENSION: Final = "extension_"
 _OWN_OAUTH: Final = ("sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt")
 
 
 def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Value]:
-    if any(name in options for name in _OWN_OAUTH) and not login:
-        return {}  # librdkafka's own names, passed on as they are
-    _check_oauth(options, login)
-    url = options["sasl.oauthbearer.token.endpoint.url"]
-    config: dict[str, Value] = {
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.token.endpoint.url": url,
-    }
+    config: dict[str, Value] = {}
     for target, name, jaas_name in (
+        ("token.endpoint.url", "token.endpoint.url", ""),
         ("client.id", "client.credentials.client.id", "clientId"),
         ("client.secret", "client.credentials.client.secret", "clientSecret"),
         ("scope", "scope", "scope"),
     ):
-        value = options.get(f"sasl.oauthbearer.{name}", login.get(jaas_name))
-        if value:
+        if value := options.get(f"sasl.oauthbearer.{name}", login.get(jaas_name)):
             config[f"sasl.oauthbearer.{target}"] = value
-    extensions = [
-        f"{name.removeprefix('extension_')}={value}"
-        for name, value in login.items()
-        if name.startswith("extension_")
-    ]
+    extensions = {
+        n.removeprefix(_EXTENSION): v for n, v in login.items() if n.startswith(_EXTENSION)
+    }
     if extensions:
-        config["sasl.oauthbearer.extensions"] = ",".join(extensions)
-    grant = _grant(options)
-    if grant != _JWT_BEARER and not config.keys() >= _CREDENTIALS:
+        config["sasl.oauthbearer.extensions"] = ",".join(f"{n}={v}" for n, v in extensions.items())
+    _check_login(options, login)
+    if _grant(options) == _JWT_BEARER:
+        config["sasl.oauthbearer.grant.type"] = _JWT_BEARER
+    if any(name in options for name in _OWN_OAUTH):
+        return config  # how a token is had is said in librdkafka's own options
+    if "sasl.oauthbearer.token.endpoint.url" not in config:
+        raise OptionError(
+            "kafka.sasl.oauthbearer.token.endpoint.url is missing, which"
+            " kafka.sasl.mechanism=OAUTHBEARER needs; give the address that issues tokens."
+        )
+    if "sasl.oauthbearer.grant.type" not in config and not config.keys() >= _CREDENTIALS:
         raise OptionError(
             f"kafka.{_JAAS} gives no clientId and clientSecret, which"
             " kafka.sasl.mechanism=OAUTHBEARER needs; write"
             " org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
             ' clientId="ID" clientSecret="SECRET";'
         )
-    if grant == _JWT_BEARER:
-        config["sasl.oauthbearer.grant.type"] = grant
-    return config
+    return {"sasl.oauthbearer.method": "oidc", **config}
 
 
-def _check_oauth(options: Mapping[str, str], login: Mapping[str, str]) -> None:
-    if not options.get("sasl.oauthbearer.token.endpoint.url"):
+def _check_login(options: Mapping[str, str], login: Mapping[str, str]) -> None:
+    encode = options.get("sasl.oauthbearer.header.urlencode", "false")
+    if encode.lower() != "false":
         raise OptionError(
-            "kafka.sasl.oauthbearer.token.endpoint.url is missing, which"
-            " kafka.sasl.mechanism=OAUTHBEARER needs; give the address that issues tokens."
-        )
-    if options.get("sasl.oauthbearer.header.urlencode", "false").lower() != "false":
-        raise OptionError(
-            f"{shown('sasl.oauthbearer.header.urlencode', 'true')} is not supported; it must be"
+            f"{shown('sasl.oauthbearer.header.urlencode', encode)} is not supported; it must be"
             " false, with a client id and secret that need no encoding."
         )
-    handler = options.get("sasl.login.callback.handler.class")
-    if handler is not None and handler not in _LOGIN_HANDLERS:
+    if not all(name in _LOGIN_OPTIONS or name.startswith(_EXTENSION) for name in login):
         raise OptionError(
-            f"{shown('sasl.login.callback.handler.class', handler)} cannot run here, for there is"
-            f" no Java; leave it out or give {_LOGIN_HANDLERS[0]}, whose work is built in."
-        )
-    if any(name.startswith(("ssl.", "unsecured", "sub")) for name in login):
-        raise OptionError(
-            f"kafka.{_JAAS} (its value is not shown) may have clientId, clientSecret, scope and"
+            f"kafka.{_JAAS} (its value is not shown) may have {', '.join(_LOGIN_OPTIONS)} and"
             " extension_NAME for OAUTHBEARER; give other certificates of the token's issuer with"
-            " kafka.https.ca.location."
+            " kafka.https.ca.location, and for unsigned tokens use"
+            " kafka.enable.sasl.oauthbearer.unsecure.jwt."
         )
 
 

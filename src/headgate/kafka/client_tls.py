@@ -64,6 +64,14 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
             raise OptionError(
                 "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; give it."
             )
+        if (
+            options.get("ssl.key.password", options["ssl.keystore.password"])
+            != (options["ssl.keystore.password"])
+        ):
+            raise OptionError(
+                "kafka.ssl.key.password differs from kafka.ssl.keystore.password, and a PKCS12 key"
+                " store has one password; give that one, or the key as PEM."
+            )
         return {name: options[name] for name in ("ssl.keystore.location", "ssl.keystore.password")}
     if kind != "PEM":
         raise OptionError(

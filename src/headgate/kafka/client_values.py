@@ -1,5 +1,6 @@
 """How the values of the Java client's options are read, and what may become of an option."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -8,6 +9,9 @@ from headgate.errors import OptionError
 from headgate.kafka.redaction import shown
 
 Value = str | int | float | bool
+
+# More digits than any limit has; Python's int would take underscores and other scripts' digits.
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,9 @@ def whole(least: int, most: int, *, minus_one: int | None = None) -> Kind:
     """A whole number from least to most; -1 too if something stands for it."""
 
     def parse(text: str) -> int | None:
-        try:
-            number = int(text)
-        except ValueError:
+        if not _WHOLE.fullmatch(text):
             return None
+        number = int(text)
         if number == -1 and minus_one is not None:
             return minus_one
         return number if least <= number <= most else None
@@ -56,7 +59,7 @@ def one_of(*words: str) -> Kind:
     def parse(text: str) -> str | None:
         return next((word for word in words if word.lower() == text.lower()), None)
 
-    return Kind(" or ".join(word or "empty" for word in words), parse)
+    return Kind(" or ".join(words), parse)
 
 
 def _decimal(text: str) -> float | None:
