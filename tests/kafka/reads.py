@@ -1,12 +1,14 @@
 """Reading ranges with the task side's reader, as plain values."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Producer
+from confluent_kafka import IsolationLevel, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.services.kafka import Topic
+from tests.services.waiting import wait_until
 
 from headgate.control.ranges import OffsetRange
 from headgate.kafka.columns import ARROW_SCHEMA
@@ -57,24 +59,44 @@ def whole(topic: Topic, until: int, *, start: int = 0, partition: int = 0) -> Of
     return OffsetRange(topic.name, partition, start, until)
 
 
-@contextmanager
-def transactions(servers: str, name: str) -> Iterator[Producer]:
-    """A producer of transactions."""
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": name, "log_level": 0})
-    producer.init_transactions(30)
-    yield producer
-    producer.flush(30)
+class Transactions:
+    """A producer of transactions to one topic."""
 
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": topic.bootstrap_servers,
+            "log_level": 0,
+        }
+        self._admin = AdminClient(config)
+        self._producer = Producer({**config, "transactional.id": topic.name})
+        self._producer.init_transactions(30)
 
-def write_transaction(
-    producer: Producer, topic: Topic, count: int, *, commit: bool, partition: int = 0
-) -> None:
-    """``count`` records, and the control record that ends their transaction."""
-    producer.begin_transaction()
-    for number in range(count):
-        producer.produce(topic.name, f"{number}".encode(), partition=partition)
-    producer.flush(30)
-    if commit:
-        producer.commit_transaction(30)
-    else:
-        producer.abort_transaction(30)
+    def begin(self, count: int, partition: int = 0) -> None:
+        """Write ``count`` records of a transaction that stays open."""
+        self._producer.begin_transaction()
+        for number in range(count):
+            self._producer.produce(self._topic.name, str(number).encode(), partition=partition)
+        assert self._producer.flush(30) == 0
+
+    def end(self, partition: int = 0, *, commit: bool) -> None:
+        """End it; returns when its control record is in the log, which takes a while longer."""
+        if commit:
+            self._producer.commit_transaction(30)
+        else:
+            self._producer.abort_transaction(30)
+        stable, until = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+        wait_until(lambda: self._latest(partition, stable) == self._latest(partition, until))
+
+    def write(self, count: int, partition: int = 0, *, commit: bool) -> None:
+        """One transaction: ``count`` records, and the control record that ends it."""
+        self.begin(count, partition)
+        self.end(partition, commit=commit)
+
+    def _latest(self, partition: int, level: IsolationLevel) -> int:
+        position = Position(self._topic.name, partition)
+        asked = self._admin.list_offsets(
+            {position: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+            isolation_level=level,
+        )
+        return int(asked[position].result(30).offset)

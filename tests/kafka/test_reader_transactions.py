@@ -1,7 +1,7 @@
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
-from tests.kafka.reads import offsets, reader_config, rows, transactions, whole, write_transaction
+from tests.kafka.reads import Transactions, offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 
 from headgate.errors import BrokerError
@@ -15,15 +15,15 @@ END = 14
 
 
 @pytest.fixture(scope="module")
-def mixed(topic: TopicFactory) -> Iterator[Topic]:
+def mixed(topic: TopicFactory) -> Topic:
     made = topic(1)
-    with transactions(made.bootstrap_servers, made.name) as producer:
-        write_transaction(producer, made, 2, commit=True)
-        write_transaction(producer, made, 3, commit=False)
-        made.produce(b"plain", b"plain")
-        write_transaction(producer, made, 1, commit=True)
-        write_transaction(producer, made, 2, commit=False)
-        yield made
+    transactions = Transactions(made)
+    transactions.write(2, commit=True)
+    transactions.write(3, commit=False)
+    made.produce(b"plain", b"plain")
+    transactions.write(1, commit=True)
+    transactions.write(2, commit=False)
+    return made
 
 
 def config(topic: Topic, level: str) -> ReaderConfig:
@@ -44,22 +44,15 @@ def test_every_range_over_transactions_ends(mixed: Topic, level: str, there: lis
 def test_an_open_transaction_is_waited_for_and_not_called_lost(topic: TopicFactory) -> None:
     made = topic(1)
     made.produce(b"before")
-    with transactions(made.bootstrap_servers, made.name) as producer:
-        producer.begin_transaction()
-        producer.produce(made.name, b"open")
-        producer.flush(30)
-        uncommitted = config(made, "read_uncommitted")
-        assert offsets(uncommitted, whole(made, 2)) == [0, 1]
-        impatient = reader_config(
-            made.bootstrap_servers,
-            fail_on_data_loss=False,
-            timeout_ms=200,
-            isolation_level="read_committed",
-        )
-        assert offsets(impatient, whole(made, 1)) == [0]
-        with pytest.raises(BrokerError, match=rf"{made.name}-0 \[1, 2\) for 200 ms"):
-            offsets(impatient, whole(made, 2))
-        batches = read_ranges(impatient, [whole(made, 2)])
-        assert rows(iter([next(batches)]))[0]["value"] == b"before"
-        producer.commit_transaction(30)
-        assert [row["value"] for row in rows(batches)] == [b"open"]
+    transactions = Transactions(made)
+    transactions.begin(1)
+    assert offsets(config(made, "read_uncommitted"), whole(made, 2)) == [0, 1]
+    committed = config(made, "read_committed")
+    assert offsets(committed, whole(made, 1)) == [0]
+    impatient = replace(committed, fail_on_data_loss=False, timeout_ms=200)
+    with pytest.raises(BrokerError, match=rf"{made.name}-0 \[1, 2\) for 200 ms"):
+        offsets(impatient, whole(made, 2))
+    batches = read_ranges(committed, [whole(made, 2)])
+    assert next(batches).to_pylist() == [{"offset": 0}]
+    transactions.end(commit=True)
+    assert rows(batches) == [{"offset": 1}]

@@ -38,16 +38,36 @@ _DEFAULTS: Final[ClientConfig] = {
 }
 
 
+REFUSALS: Final = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+"""Errors that trying again does not mend."""
+
+
 class WarmConsumer:
-    """A consumer, and the last error that its connection reported."""
+    """A consumer, and what its connections reported.
+
+    Attributes:
+        last_error: why a broker could not be reached; librdkafka does not repeat itself.
+        refusal: the last of ``REFUSALS``; whoever hears of the broker again sets it to None.
+    """
 
     def __init__(self, config: ClientConfig) -> None:
         self.last_error: KafkaError | None = None
+        self.refusal: KafkaError | None = None
         self.kafka = Consumer(
             {**_DEFAULTS, **config, **_ALWAYS, "error_cb": self._on_error}, logger=_LOG
         )
 
     def _on_error(self, error: KafkaError) -> None:
+        if error.code() in REFUSALS:
+            self.refusal = error
         # "All brokers down" follows the error that says why; the first is worth keeping.
         if self.last_error is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last_error = error
@@ -65,7 +85,7 @@ def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
     """
     key = frozenset(config.items())
     consumer = _idle.pop(key, None) or WarmConsumer(config)
-    consumer.last_error = None
+    consumer.last_error = consumer.refusal = None
     try:
         yield consumer
     except GeneratorExit:  # a reader that was not read to its end, by a limit for instance

@@ -11,14 +11,7 @@ from headgate.control.ranges import TopicPartition
 from headgate.kafka.consumers import ClientConfig, warm_consumer
 
 _TIMEOUT_S: Final = 5.0
-_GONE: Final = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_ID,
-    }
-)
+_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +33,21 @@ def find_log(client: ClientConfig, tp: TopicPartition) -> Log | None:
             return None
 
 
-def find_missing(kafka: Consumer, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Those partitions that do not exist, as far as one broker knows; none where none can tell."""
+def find_missing(
+    kafka: Consumer, partitions: Iterable[TopicPartition]
+) -> set[TopicPartition] | None:
+    """Those that do not exist, as far as one broker knows; None where no broker answers."""
     wanted = set(partitions)
-    known = {topic: _partitions(kafka, topic) for topic in {tp.topic for tp in wanted}}
-    return {
-        tp for tp in wanted if (found := known[tp.topic]) is not None and tp.partition not in found
-    }
-
-
-def _partitions(kafka: Consumer, topic: str) -> set[int] | None:
-    try:
-        described = kafka.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
-    except KafkaException:
-        return None
-    if described is None or (described.error and described.error.code() not in _GONE):
-        return None
-    return set(described.partitions)
+    missing = set()
+    for topic in {tp.topic for tp in wanted}:
+        try:
+            described = kafka.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+        except KafkaException:
+            return None
+        if described.error is None or described.error.code() in _GONE:
+            missing |= {
+                tp
+                for tp in wanted
+                if tp.topic == topic and tp.partition not in described.partitions
+            }
+    return missing

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as Position
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import BrokerError, DataLossError, SourceError
 from headgate.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
-from headgate.kafka.consumers import ClientConfig, WarmConsumer, warm_consumer
+from headgate.kafka.consumers import REFUSALS, ClientConfig, WarmConsumer, warm_consumer
 from headgate.kafka.logs import Log, find_log, find_missing
 
 _LOG: Final = logging.getLogger("headgate.kafka")
@@ -36,15 +36,6 @@ _SMALL_READ: Final = 50_000
 # may be late to hear of a new partition.
 _SILENCE_S: Final = 3.0
 
-_REFUSED: Final = frozenset(
-    {
-        KafkaError._FATAL,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-    }
-)
 # librdkafka reports these once, leaves out what it could not decode, and goes on after it.
 _UNREADABLE: Final = frozenset(
     {
@@ -167,7 +158,7 @@ class _RangeRead:
             yield from bounded(batch, self._config.batch_bytes)
             # Only now: the time that the reader of the batches took is not the broker's silence.
             heard_at = time.monotonic()
-            self._consumer.last_error = None
+            self._consumer.refusal = None
             self._missing.clear()
 
     def _position(self, slot: int) -> Position:
@@ -224,7 +215,7 @@ class _RangeRead:
         assert error is not None  # noqa: S101
         code = error.code()
         slot = self._slot.get((message.topic(), message.partition()))
-        if code in _REFUSED:
+        if code in REFUSALS:
             raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
         if slot is None or slot not in self._open:
             return
@@ -273,34 +264,36 @@ class _RangeRead:
         _LOG.warning("Offsets %s are gone from Kafka (%s) and are passed over.", missing, why)
         self._advance(slot, until)
 
-    def _look_into_silence(self) -> None:
-        """Nothing came for a while: find refusals, and topics that were deleted."""
-        error = self._consumer.last_error
-        if error is not None and error.code() in _REFUSED:
+    def _look_into_silence(self) -> bool:
+        """Find refusals and deleted topics, for nothing came a while; whether a broker answered."""
+        error = self._consumer.refusal
+        if error is not None:
             raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
         partitions = {slot: self._ranges[slot].topic_partition for slot in self._open}
         missing = find_missing(self._consumer.kafka, partitions.values())
+        if missing is None:
+            return False
         again = {slot for slot, tp in partitions.items() if tp in missing}
         for slot in sorted(again & self._missing):
             self._lost(slot, self._ranges[slot].until, "the topic or partition does not exist")
         self._missing = again
+        return True
 
     def _give_up(self) -> None:
         """Nothing came for the whole timeout: find out why, and say it."""
         self._missing = set(self._open)
-        self._look_into_silence()
-        for slot in sorted(self._open):
-            log = find_log(self._config.client, self._ranges[slot].topic_partition)
-            if log is None:  # no broker can tell, of this one or of any other
-                break
-            self._skip_lost(slot, log)
+        if self._look_into_silence():
+            for slot in sorted(self._open):
+                log = find_log(self._config.client, self._ranges[slot].topic_partition)
+                if log is not None:
+                    self._skip_lost(slot, log)
         if self._open:
             waiting = ", ".join(str(self._remaining(slot)) for slot in sorted(self._open))
             error = self._consumer.last_error
             raise BrokerError(
                 f"Kafka gave nothing of {waiting} for {self._config.timeout_ms} ms"
-                " (kafkaConsumer.pollTimeoutMs):"
-                f" {error.str() if error else 'the broker answers, but with no record of these'}."
+                " (kafkaConsumer.pollTimeoutMs);"
+                f" its last error was: {error.str() if error else 'none'}."
             )
 
     def _remaining_count(self) -> int:

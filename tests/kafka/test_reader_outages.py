@@ -1,0 +1,80 @@
+from collections.abc import Iterator
+
+import pytest
+from tests.kafka.reads import offsets, reader_config, rows, whole
+from tests.services.kafka import Topic, Topics
+
+from headgate.errors import BrokerError
+from headgate.kafka import logs
+from headgate.kafka.consumers import close_idle_consumers
+from headgate.kafka.reader import read_ranges
+from headgate.local import Java, KafkaBroker, kafka_server_jars
+
+COUNT = 3000
+
+
+@pytest.fixture(scope="module")
+def own_broker(java: Java) -> Iterator[KafkaBroker]:
+    """A broker that these tests may kill."""
+    with KafkaBroker(java, kafka_server_jars(java)) as running:
+        yield running
+        close_idle_consumers()
+
+
+@pytest.fixture(scope="module")
+def big(own_broker: KafkaBroker) -> Topic:
+    """30 MB in two partitions, of which little is fetched ahead."""
+    made = Topics(own_broker.bootstrap_servers).create(2)
+    for partition in range(2):
+        made.produce(*[b"x" * 5000] * COUNT, partition=partition)
+    return made
+
+
+def test_a_broker_that_dies_and_comes_back_mid_way_costs_no_record_and_repeats_none(
+    own_broker: KafkaBroker, big: Topic
+) -> None:
+    config = reader_config(
+        big.bootstrap_servers,
+        columns=["partition", "offset"],
+        timeout_ms=60_000,
+        queued_max_messages_kbytes=200,
+        reconnect_backoff_max_ms=500,
+    )
+    batches = read_ranges(config, [whole(big, COUNT, partition=p) for p in range(2)])
+    found = rows(iter([next(batches)]))
+    own_broker.kill()
+    own_broker.start()
+    assert len(found) < COUNT
+    found += rows(batches)
+    for partition in range(2):
+        seen = [row["offset"] for row in found if row["partition"] == partition]
+        assert seen == list(range(COUNT))
+
+
+def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(
+    own_broker: KafkaBroker, big: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_TIMEOUT_S", 0.5)
+    config = reader_config(
+        big.bootstrap_servers,
+        columns=["offset"],
+        timeout_ms=500,
+        fail_on_data_loss=False,
+        queued_max_messages_kbytes=200,
+    )
+    batches = read_ranges(config, [whole(big, COUNT, start=7)])
+    next(batches)
+    own_broker.stop()
+    try:
+        with pytest.raises(
+            BrokerError,
+            match=rf"{big.name}-0 \[\d+, {COUNT}\) for 500 ms \(kafkaConsumer.pollTimeoutMs\)",
+        ) as failed:
+            list(batches)
+        assert "127.0.0.1" in str(failed.value)
+        with pytest.raises(BrokerError, match=rf"{big.name}-0 \[0, 5\) for 500 ms"):
+            offsets(config, whole(big, 5))
+    finally:
+        own_broker.start()
+    patient = reader_config(big.bootstrap_servers, columns=["offset"])
+    assert offsets(patient, whole(big, 5)) == [0, 1, 2, 3, 4]
