@@ -1,10 +1,11 @@
 """The settings of a rate estimator, as they travel from a source's options to where it runs."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Self
 
 from headgate.control.estimator import RateEstimator, create_estimator
+from headgate.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,20 @@ class EstimatorSettings:
         """The opposite of ``to_text``.
 
         Raises:
-            ValueError, TypeError: it was not written by ``to_text``.
+            OptionError: it was not written by ``to_text`` of this version.
         """
-        return cls(**json.loads(text))
+        try:
+            settings = cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise _unreadable(text) from error
+        name, *gains = astuple(settings)
+        if not isinstance(name, str) or not all(isinstance(gain, int | float) for gain in gains):
+            raise _unreadable(text)
+        return settings
+
+
+def _unreadable(text: str) -> OptionError:
+    return OptionError(
+        f"The settings of an estimator are {text!r}; this version of Headgate reads only what it"
+        " writes itself, so use one version throughout."
+    )

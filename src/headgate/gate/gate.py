@@ -2,19 +2,19 @@
 
 import re
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
-from pyspark.sql.types import StructType
 
 from headgate.errors import OptionError
 from headgate.gate.handler import GatedHandler, Handler
 from headgate.gate.ledgers import keep_books
+from headgate.gate.reader import GatedStreamReader
 from headgate.gate.registration import register
-from headgate.kafka.check import check_stream
 from headgate.kafka.source import FORMAT
 from headgate.kafka.values import duration_ms
+from headgate.ledger import normalize_url
 
 _SOURCES: Final = {"kafka": FORMAT}
 _FAILURE_POLICIES: Final = ("stop",)
@@ -38,10 +38,12 @@ class Gate:
         interval: how often a batch starts and so how long it should take, as Spark writes it
             (``"1 second"``, ``"500 ms"``), or a `timedelta`. Too short, and the fixed cost of a
             batch eats it; too long, and records wait.
-        ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``.
+        ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
+            relative path begins at the working directory of now.
 
     Raises:
         OptionError: the name or the interval is not of that form.
+        LedgerError: the URL is not a ledger's.
     """
 
     def __init__(self, name: str, *, interval: str | timedelta, ledger: str) -> None:
@@ -59,7 +61,8 @@ class Gate:
         if self.interval_ms <= 0:
             raise OptionError(f"The gate's interval is {interval}; it must be above 0.")
         self._interval = interval
-        self._ledger_url = ledger
+        # In full, for the planner is another process.
+        self._ledger_url = normalize_url(ledger)
 
     def __repr__(self) -> str:
         return f"Gate({self.name!r}, interval={self._interval!r})"
@@ -83,13 +86,12 @@ class Gate:
                 f"The source is {source!r}; a gate reads from {', '.join(sorted(_SOURCES))}."
             )
         register(spark)
-        reader = GatedStreamReader(spark, self.name, self._ledger_url)
-        return reader.format(_SOURCES[source]).options(
-            **{
-                "headgate.gate": self.name,
-                "headgate.ledger": self._ledger_url,
-                "headgate.interval": f"{self.interval_ms} ms",
-            }
+        return GatedStreamReader(
+            spark,
+            _SOURCES[source],
+            gate=self.name,
+            ledger_url=self._ledger_url,
+            interval_ms=self.interval_ms,
         )
 
     def write(
@@ -121,51 +123,3 @@ class Gate:
             .trigger(processingTime=f"{self.interval_ms} milliseconds")
             .queryName(self.name)
         )
-
-
-class GatedStreamReader(DataStreamReader):
-    """Spark's reader, which checks the options on the driver when it loads.
-
-    Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
-    """
-
-    def __init__(self, spark: SparkSession, gate: str, ledger_url: str) -> None:
-        super().__init__(spark)
-        self._gate = gate
-        self._ledger_url = ledger_url
-        self._options: dict[str, str] = {}
-
-    def option(self, key: str, value: Any) -> Self:
-        """Set an option of the source."""
-        self._options[key] = _as_spark_writes(value)
-        super().option(key, value)
-        return self
-
-    def options(self, **options: Any) -> Self:
-        """Set options of the source."""
-        for key, value in options.items():
-            self.option(key, value)
-        return self
-
-    def load(
-        self,
-        path: str | None = None,
-        format: str | None = None,  # noqa: A002  (Spark's own name)
-        schema: StructType | str | None = None,
-        **options: Any,
-    ) -> DataFrame:
-        """Check the options, reach the brokers and the ledger; then what Spark does.
-
-        Raises:
-            OptionError: an option is wrong.
-            BrokerError: the brokers cannot be reached.
-            LedgerError: the ledger cannot be opened or written.
-        """
-        self.options(**options)
-        check_stream(self._options)
-        keep_books(self._gate, self._ledger_url)
-        return super().load(path, format, schema)
-
-
-def _as_spark_writes(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 from headgate.control.ranges import OffsetRange
 from headgate.gate.ledgers import shared_ledger
-from headgate.ledger import BatchRecord, Kind, Ledger, Status, schedule_id
+from headgate.ledger import BatchRecord, Kind, Status, schedule_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Batch:
             idempotent sink can write under.
         id: Spark's number of the batch in its query.
         ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
-            nothing new (a query may have other sources).
+            nothing new (a query may have other sources, and a first batch may begin at the end).
         attempt: 1 the first time, then counting.
         kind: ``live``, or ``backfill`` for a batch that had failed.
     """
@@ -46,6 +46,7 @@ class GatedHandler:
         self._gate = gate
         self._ledger_url = ledger_url
         self._handler = handler
+        self._left = _begun(shared_ledger(ledger_url).last_batch(gate))
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run one batch.
@@ -56,32 +57,39 @@ class GatedHandler:
         """
         ledger = shared_ledger(self._ledger_url)
         record = ledger.last_batch(self._gate)
-        if record is None or not _is_of(record, batch_id):
-            key = schedule_id(self._gate, f"batch {batch_id}", ())
-            self._handler(df, Batch(key, batch_id, (), 1, Kind.LIVE))
+        if record is None or not self._is_of(record, batch_id):
+            self._handler(df, Batch(self._key_of_nothing(df, batch_id), batch_id, (), 1, Kind.LIVE))
             return
         if record.status is Status.SUCCESS:
             return
         ledger.attach(record.schedule_id, batch_id)
+        ranges = tuple(planned.offsets for planned in ledger.ranges(record.schedule_id))
         try:
-            self._handler(df, self._batch(ledger, record, batch_id))
+            self._handler(
+                df, Batch(record.schedule_id, batch_id, ranges, record.attempts, record.kind)
+            )
         except Exception as error:
             ledger.fail(record.schedule_id, error)
             raise
         ledger.succeed(record.schedule_id)
 
-    @staticmethod
-    def _batch(ledger: Ledger, record: BatchRecord, batch_id: int) -> Batch:
-        ranges = tuple(planned.offsets for planned in ledger.ranges(record.schedule_id))
-        return Batch(record.schedule_id, batch_id, ranges, record.attempts, record.kind)
+    def _is_of(self, record: BatchRecord, batch_id: int) -> bool:
+        """Whether the gate's newest row is of the batch that Spark runs now.
+
+        The planner begins the row just before, in the same trigger. If the newest row is an older
+        batch's, or one that a query with another checkpoint left when it crashed, then this gate's
+        source has nothing in this batch.
+        """
+        if record.status is Status.IN_PROGRESS:
+            return _begun(record) != self._left
+        return record.status is Status.SUCCESS and record.query_batch_id == batch_id
+
+    def _key_of_nothing(self, df: DataFrame, batch_id: int) -> str:
+        """The key of a batch for which the ledger has no row: there are no ranges to make it of."""
+        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        return schedule_id(self._gate, f"{query} {batch_id}", ())
 
 
-def _is_of(record: BatchRecord, batch_id: int) -> bool:
-    """Whether the gate's newest row is of the batch that Spark runs now.
-
-    The planner writes the row just before, in the same trigger. If the newest row is an older
-    batch's, this gate's source has nothing in this batch.
-    """
-    if record.status is Status.IN_PROGRESS:
-        return True
-    return record.status is Status.SUCCESS and record.query_batch_id == batch_id
+def _begun(record: BatchRecord | None) -> tuple[str, int] | None:
+    """What changes whenever the planner begins a batch, also one that is run again."""
+    return (record.schedule_id, record.attempts) if record is not None else None

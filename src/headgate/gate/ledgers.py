@@ -3,7 +3,7 @@
 import threading
 from typing import Final
 
-from headgate.ledger import Ledger
+from headgate.ledger import Ledger, normalize_url
 
 _lock: Final = threading.Lock()
 _open: Final[dict[str, Ledger]] = {}
@@ -16,10 +16,11 @@ def shared_ledger(url: str) -> Ledger:
     Raises:
         LedgerError: it cannot be opened.
     """
+    full = normalize_url(url)
     with _lock:
-        if url not in _open:
-            _open[url] = Ledger.open(url)
-        return _open[url]
+        if full not in _open:
+            _open[full] = Ledger.open(full)
+        return _open[full]
 
 
 def keep_books(gate: str, url: str) -> Ledger:

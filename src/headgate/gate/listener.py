@@ -21,24 +21,29 @@ from pyspark.sql.streaming.listener import (
 from headgate.control.estimator import PIDRateEstimator, RateEstimator
 from headgate.control.settings import EstimatorSettings
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, OptionError
 from headgate.kafka.positions import StreamOffset
-from headgate.ledger import ErrorReport, Ledger, RateSample, Status, schedule_id
+from headgate.ledger import ErrorReport, Ledger, RateSample, schedule_id
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One gate in one run of a query."""
+    """One gate in one run of a query; without an estimator where its settings are unreadable."""
 
+    ledger: Ledger
     interval_ms: int
-    estimator: RateEstimator
+    estimator: RateEstimator | None
     previous: BatchProgress | None = None
 
 
 class GateListener(StreamingQueryListener):
     """Feeds the estimators. Sources are told apart by the gate's name in their own offsets.
+
+    Each run of a query has estimators of its own; the rate that they begin from is the ledger's.
+    What cannot be taken in is logged, for an exception would only vanish in Spark's own log: the
+    planner keeps the last rate then.
 
     Args:
         ledger_of: the ledger of a gate; None for a gate that this application does not know.
@@ -46,7 +51,7 @@ class GateListener(StreamingQueryListener):
 
     def __init__(self, ledger_of: Callable[[str], Ledger | None]) -> None:
         self._ledger_of = ledger_of
-        self._watched: dict[tuple[UUID, str], _Watched] = {}
+        self._watched: dict[tuple[UUID, str], _Watched | None] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing is known of the query's sources yet."""
@@ -57,69 +62,94 @@ class GateListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch ended: settle its rows, tell the estimators, publish their rates."""
         for source in event.progress.sources:
+            end = _offset(source.endOffset)
+            if end is None or end.gate is None:
+                continue
             try:
-                self._on_source(event.progress, source)
+                watched = self._watch(event.progress.runId, end.gate)
+                if watched is not None:
+                    _on_batch(watched, end.gate, event.progress, source, end)
             except HeadgateError as error:
-                # The planner keeps the last rate. Raising here would only vanish in Spark's log.
                 _LOG.warning("A batch's report was not taken in: %s", error)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The query ended: what it left in progress because of an exception has failed."""
+        """The query ended: what it left in progress because of an exception has failed.
+
+        A query that fails before its first batch has ended is not known by its gates yet; that
+        batch stays in progress until it is run again.
+        """
         for run, gate in [key for key in self._watched if key[0] == event.runId]:
-            del self._watched[run, gate]
-            ledger = self._ledger_of(gate)
-            if event.exception is None or ledger is None:
+            watched = self._watched.pop((run, gate))
+            if event.exception is None or watched is None:
                 continue
-            last = ledger.last_batch(gate)
-            if last is not None and last.status is Status.IN_PROGRESS:
-                report = ErrorReport(event.errorClassOnException or "", event.exception, "")
-                ledger.fail(last.schedule_id, report)
+            try:
+                open_batch = watched.ledger.open_batch(gate)
+                if open_batch is not None:
+                    report = ErrorReport(event.errorClassOnException or "", event.exception, "")
+                    watched.ledger.fail(open_batch.schedule_id, report)
+            except HeadgateError as error:
+                _LOG.warning("A batch's failure was not taken in: %s", error)
 
-    def _on_source(self, progress: StreamingQueryProgress, source: SourceProgress) -> None:
-        end = _offset(source.endOffset)
-        ledger = self._ledger_of(end.gate) if end is not None and end.gate is not None else None
-        if end is None or end.gate is None or ledger is None:
-            return
-        watched = self._watch(ledger, progress.runId, end.gate)
-        if watched is None:
-            return
-        ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
-        batch = schedule_id(end.gate, end.run, ranges)
-        if ranges:
-            ledger.attach(batch, progress.batchId)
-            ledger.succeed(batch)
-        present = BatchProgress(
-            start_ms=_epoch_ms(progress.timestamp),
-            duration_ms=progress.durationMs["triggerExecution"],
-            records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
-            left_over=_left_over(end, _offset(source.latestOffset)),
-        )
-        stats = batch_stats(watched.previous, present, watched.interval_ms)
-        watched.previous = present
-        if ranges:
-            ledger.publish_rate(_sample(end.gate, batch, progress.batchId, stats, watched))
-
-    def _watch(self, ledger: Ledger, run: UUID, gate: str) -> _Watched | None:
-        """The gate's estimator, made at its first report in a run from what the source declared."""
+    def _watch(self, run: UUID, gate: str) -> _Watched | None:
+        """The gate in this run, made at its first report from what the source declared."""
         if (run, gate) not in self._watched:
-            declared = next((g for g in ledger.gates() if g.name == gate), None)
-            if declared is None:
-                return None
-            settings = EstimatorSettings.from_text(declared.estimator)
-            self._watched[run, gate] = _Watched(
-                declared.interval_ms, settings.create(declared.interval_ms)
-            )
+            self._watched[run, gate] = self._first_seen(gate)
         return self._watched[run, gate]
+
+    def _first_seen(self, gate: str) -> _Watched | None:
+        ledger = self._ledger_of(gate)
+        declared = next((g for g in ledger.gates() if g.name == gate), None) if ledger else None
+        if ledger is None or declared is None:
+            _LOG.warning(
+                "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
+                " its option headgate.ledger in headgate.register(spark, ledger=...).",
+                gate,
+            )
+            return None
+        try:
+            settings = EstimatorSettings.from_text(declared.estimator)
+            estimator = settings.create(declared.interval_ms)
+        except OptionError as error:
+            _LOG.warning("The gate %r learns no rate: %s", gate, error)
+            return _Watched(ledger, declared.interval_ms, None)
+        return _Watched(ledger, declared.interval_ms, estimator)
+
+
+def _on_batch(
+    watched: _Watched,
+    gate: str,
+    progress: StreamingQueryProgress,
+    source: SourceProgress,
+    end: StreamOffset,
+) -> None:
+    ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
+    present = BatchProgress(
+        start_ms=_epoch_ms(progress.timestamp),
+        duration_ms=progress.durationMs["triggerExecution"],
+        records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
+        left_over=_left_over(end, _offset(source.latestOffset)),
+    )
+    stats = batch_stats(watched.previous, present, watched.interval_ms)
+    watched.previous = present
+    if not ranges:
+        return
+    batch = schedule_id(gate, end.run, ranges)
+    # Where the gate's own handler has done this already, nothing changes.
+    watched.ledger.attach(batch, progress.batchId, start_time_ms=present.start_ms)
+    watched.ledger.succeed(batch)
+    if present.records and watched.estimator is not None:
+        watched.ledger.publish_rate(
+            _sample(gate, batch, progress.batchId, stats, watched.estimator)
+        )
 
 
 def _sample(
-    gate: str, batch: str, query_batch_id: int, stats: BatchStats, watched: _Watched
+    gate: str, batch: str, query_batch_id: int, stats: BatchStats, estimator: RateEstimator
 ) -> RateSample:
-    rate = watched.estimator.compute(
+    rate = estimator.compute(
         stats.time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
     )
-    pid = watched.estimator
-    terms = pid.terms if rate is not None and isinstance(pid, PIDRateEstimator) else None
+    terms = estimator.terms if isinstance(estimator, PIDRateEstimator) and rate else None
     return RateSample(
         gate=gate,
         time_ms=stats.time_ms,

@@ -1,0 +1,93 @@
+"""Spark's stream reader behind a gate: wrong options are told before a query starts."""
+
+from typing import Any, Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
+
+from headgate.errors import OptionError
+from headgate.gate.ledgers import keep_books
+from headgate.kafka.check import check_stream
+
+
+class GatedStreamReader(DataStreamReader):
+    """Spark's reader, which checks the options on the driver when it loads.
+
+    Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
+    """
+
+    def __init__(
+        self, spark: SparkSession, source: str, *, gate: str, ledger_url: str, interval_ms: int
+    ) -> None:
+        super().__init__(spark)
+        self._source = source
+        self._gate = gate
+        self._ledger_url = ledger_url
+        self._of_gate = {
+            "headgate.gate": gate,
+            "headgate.ledger": ledger_url,
+            "headgate.interval": f"{interval_ms} ms",
+        }
+        self._given: dict[str, str] = {}
+        super().format(source)
+        super().options(**self._of_gate)
+
+    def format(self, source: str) -> Self:
+        """Refuse any format but the gate's source: another one would not heed the gate.
+
+        Raises:
+            OptionError: it is another one.
+        """
+        if source != self._source:
+            raise OptionError(
+                f"The format is {source!r}, but behind the gate {self._gate!r} stands"
+                f" {self._source}; leave format() out, or read without a gate."
+            )
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option of the source, over one of the same name in any case; None sets nothing.
+
+        Raises:
+            OptionError: the option is the gate's to set.
+        """
+        if value is None:
+            return self
+        if key.lower() in self._of_gate:
+            raise OptionError(f"The option {key} is set by the gate; leave it out here.")
+        for same in [name for name in self._given if name.lower() == key.lower()]:
+            del self._given[same]
+        self._given[key] = _as_spark_writes(value)
+        super().option(key, value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Set options of the source."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002  (Spark's own name)
+        schema: StructType | str | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Check the options, reach the brokers and the ledger; then what Spark does.
+
+        Raises:
+            OptionError: an option is wrong.
+            BrokerError: the brokers cannot be reached.
+            SourceError: a topic or partition that is named does not exist.
+            LedgerError: the ledger cannot be opened or written.
+        """
+        self.options(**options)
+        check_stream(self._given | self._of_gate)
+        keep_books(self._gate, self._ledger_url)
+        return super().load(path, format, schema)
+
+
+def _as_spark_writes(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,27 @@
+"""What the gate's tests share: a ledger of their own, and its URL."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.control import EstimatorSettings
+from headgate.ledger import Ledger
+
+GATES = ("orders", "payments")
+
+
+@pytest.fixture
+def ledger_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/headgate.db"
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    """A ledger with the gates ``orders`` and ``payments``, as their planners declare them."""
+    with Ledger.open(ledger_url) as opened:
+        for name in GATES:
+            opened.declare_gate(
+                name, interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
+            )
+        yield opened

@@ -1,0 +1,217 @@
+"""The wrapped handler, called as Spark's foreachBatch calls it, with a real ledger."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.sql import DataFrame
+from tests.gate.events import planned
+
+from headgate.control import OffsetRange
+from headgate.gate import Batch
+from headgate.gate.handler import GatedHandler
+from headgate.ledger import BatchRecord, ErrorReport, Ledger, Status
+
+FIRST = OffsetRange("orders-topic", 0, 0, 100)
+SECOND = OffsetRange("orders-topic", 0, 100, 200)
+
+
+class FullError(Exception):
+    """What a sink raises."""
+
+
+class Sink:
+    """A handler that keeps what it was told, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.error: Exception | None = None
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        self.batches.append(batch)
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Query:
+    """The query whose batch a data frame is, as far as a handler can ask for it."""
+
+    id: str = "a query"
+
+    def data_frame(self) -> DataFrame:
+        context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": self.id}.get)
+        return cast(DataFrame, SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+@pytest.fixture
+def df() -> DataFrame:
+    return Query().data_frame()
+
+
+@pytest.fixture
+def handler(ledger: Ledger, ledger_url: str, sink: Sink) -> GatedHandler:
+    return GatedHandler("orders", ledger_url, sink)
+
+
+def begin(ledger: Ledger, *ranges: OffsetRange, gate: str = "orders", run: str = "run") -> str:
+    return ledger.begin(planned(gate, *ranges, run_id=run)).schedule_id
+
+
+def row(ledger: Ledger, batch: str) -> BatchRecord:
+    found = ledger.batch(batch)
+    assert found is not None
+    return found
+
+
+def test_a_handler_is_told_its_batchs_key_ranges_attempt_and_kind(
+    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    other = OffsetRange("orders-topic", 1, 5, 6)
+    key = begin(ledger, other, FIRST)
+    handler(df, 0)
+    assert sink.batches == [Batch(key, 0, (FIRST, other), 1, "live")]
+
+
+def test_a_batch_is_in_progress_while_it_is_handled_and_a_success_after_arrow_d(
+    ledger: Ledger, ledger_url: str, df: DataFrame
+) -> None:
+    seen = []
+
+    def look(_df: DataFrame, batch: Batch) -> None:
+        seen.append(row(ledger, batch.key))
+
+    handler = GatedHandler("orders", ledger_url, look)
+    key = begin(ledger, FIRST)
+    handler(df, 7)
+    assert [(each.status, each.query_batch_id) for each in seen] == [(Status.IN_PROGRESS, 7)]
+    assert seen[0].start_time_ms is not None
+    assert row(ledger, key).status is Status.SUCCESS
+
+
+def test_an_exception_fails_the_batch_and_reaches_spark_arrow_e(
+    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    sink.error = FullError("no space left")
+    key = begin(ledger, FIRST)
+    with pytest.raises(FullError):
+        handler(df, 0)
+    failed = row(ledger, key)
+    assert failed.status is Status.FAILED
+    assert failed.error is not None
+    assert failed.error.error_class.endswith("FullError")
+    assert failed.error.message == "no space left"
+    assert "raise self.error" in failed.error.trace
+
+
+def test_a_batch_that_failed_is_run_again_with_the_same_key_arrow_c(
+    ledger: Ledger, ledger_url: str, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    sink.error = FullError()
+    key = begin(ledger, FIRST)
+    with pytest.raises(FullError):
+        handler(df, 0)
+    sink.error = None
+    restarted = GatedHandler("orders", ledger_url, sink)
+    begin(ledger, FIRST)
+    restarted(df, 0)
+    assert sink.batches == [Batch(key, 0, (FIRST,), attempt, "live") for attempt in (1, 2)]
+    assert row(ledger, key).status is Status.SUCCESS
+    assert row(ledger, key).error is None
+
+
+def test_a_batch_that_a_crash_interrupted_is_run_again_with_the_same_key_arrow_b(
+    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+) -> None:
+    key = begin(ledger, FIRST)
+    ledger.attach(key, 0)
+    restarted = GatedHandler("orders", ledger_url, sink)
+    begin(ledger, FIRST)
+    restarted(df, 0)
+    assert sink.batches == [Batch(key, 0, (FIRST,), 2, "live")]
+
+
+def test_a_batch_that_succeeded_just_before_a_crash_is_not_handed_out_again(
+    ledger: Ledger, ledger_url: str, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    begin(ledger, FIRST)
+    handler(df, 0)
+    restarted = GatedHandler("orders", ledger_url, sink)
+    begin(ledger, FIRST)
+    restarted(df, 0)
+    assert len(sink.batches) == 1
+    begin(ledger, SECOND)
+    restarted(df, 1)
+    assert [batch.ranges for batch in sink.batches] == [(FIRST,), (SECOND,)]
+
+
+def test_a_batch_in_which_the_gate_has_nothing_is_handed_out_without_ranges(
+    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    handler(df, 0)
+    key = begin(ledger, FIRST)
+    handler(df, 1)
+    handler(df, 2)
+    nothing, batch, nothing_again = sink.batches
+    assert (nothing.id, nothing.ranges, nothing.attempt, nothing.kind) == (0, (), 1, "live")
+    assert batch.key == key
+    assert (nothing_again.id, nothing_again.ranges) == (2, ())
+    assert len({each.key for each in sink.batches}) == 3
+    assert [each.schedule_id for each in ledger.batches("orders")] == [key]
+
+
+def test_the_key_of_a_batch_without_ranges_is_its_querys_own_and_stays_the_same(
+    ledger: Ledger, handler: GatedHandler, sink: Sink, ledger_url: str
+) -> None:
+    query, fresh_checkpoint = Query("one"), Query("another")
+    handler(query.data_frame(), 3)
+    GatedHandler("orders", ledger_url, sink)(query.data_frame(), 3)
+    handler(fresh_checkpoint.data_frame(), 3)
+    GatedHandler("payments", ledger_url, sink)(query.data_frame(), 3)
+    first, again, *others = [batch.key for batch in sink.batches]
+    assert first == again
+    assert len({first, *others}) == 3
+
+
+def test_what_another_checkpoint_left_in_progress_is_not_taken_for_an_empty_batch(
+    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+) -> None:
+    # A crash; then the checkpoint is deleted, and the query begins anew at the latest offsets.
+    left = begin(ledger, FIRST, run="the run that crashed")
+    ledger.attach(left, 0)
+    restarted = GatedHandler("orders", ledger_url, sink)
+    restarted(df, 0)
+    assert sink.batches[0].ranges == ()
+    assert row(ledger, left).status is Status.IN_PROGRESS
+    key = begin(ledger, SECOND, run="a new run")
+    restarted(df, 1)
+    assert sink.batches[1] == Batch(key, 1, (SECOND,), 1, "live")
+
+
+def test_what_an_empty_batch_raises_reaches_spark_too(
+    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    key = begin(ledger, FIRST)
+    handler(df, 0)
+    sink.error = FullError()
+    with pytest.raises(FullError):
+        handler(df, 1)
+    assert row(ledger, key).status is Status.SUCCESS
+
+
+def test_a_row_that_somebody_else_has_settled_stays_as_they_left_it(
+    ledger: Ledger, ledger_url: str, df: DataFrame
+) -> None:
+    def settled_meanwhile(_df: DataFrame, batch: Batch) -> None:
+        assert ledger.fail(batch.key, ErrorReport("Lost", "its owner was thought dead", ""))
+
+    handler = GatedHandler("orders", ledger_url, settled_meanwhile)
+    key = begin(ledger, FIRST)
+    handler(df, 0)
+    assert row(ledger, key).status is Status.FAILED

@@ -1,0 +1,350 @@
+"""The listener, told of batches by hand-made events, with a real ledger."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from tests.gate.events import gated_source, planned, progress, source, terminated
+
+from headgate.control import EstimatorSettings, OffsetRange
+from headgate.errors import LedgerError
+from headgate.gate.listener import GateListener
+from headgate.ledger import Ledger, Status
+
+START_MS = 1_700_000_000_000
+
+
+def orders(start: int, until: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange("orders-topic", partition, start, until)
+
+
+def payments(start: int, until: int) -> OffsetRange:
+    return OffsetRange("payments-topic", 0, start, until)
+
+
+@pytest.fixture
+def listener(ledger: Ledger) -> GateListener:
+    return GateListener(lambda _gate: ledger)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The warnings of the gate's log so far."""
+    caplog.set_level(logging.WARNING, "headgate.gate")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def begin(ledger: Ledger, gate: str, *ranges: OffsetRange) -> str:
+    return ledger.begin(planned(gate, *ranges)).schedule_id
+
+
+def status_of(ledger: Ledger, batch: str) -> Status:
+    found = ledger.batch(batch)
+    assert found is not None
+    return found.status
+
+
+def test_a_batch_that_ended_is_settled_as_a_success_arrow_d(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    batch = begin(ledger, "orders", orders(0, 500))
+    source = gated_source("orders", orders(0, 500), first=True)
+    listener.onQueryProgress(progress(source, run=uuid4(), batch_id=4, start_ms=START_MS))
+    settled = ledger.batch(batch)
+    assert settled is not None
+    assert settled.status is Status.SUCCESS
+    assert (settled.query_batch_id, settled.start_time_ms, settled.records) == (4, START_MS, 500)
+
+
+def test_the_second_batch_of_a_run_gives_the_rate_at_which_it_was_processed(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    first = gated_source("orders", orders(0, 500), first=True)
+    listener.onQueryProgress(progress(first, run=run, start_ms=START_MS, duration_ms=1_000))
+    assert ledger.rate("orders") is None
+    second = gated_source("orders", orders(500, 900), unread=50)
+    listener.onQueryProgress(
+        progress(second, run=run, batch_id=1, start_ms=START_MS + 1_000, duration_ms=2_000)
+    )
+    assert ledger.rate("orders") == 200.0
+    newest, oldest = ledger.rates("orders")
+    assert (oldest.rate_per_s, oldest.records, oldest.proportional) == (None, 500, None)
+    assert newest.rate_per_s == newest.processing_rate_per_s == 200.0
+    assert (newest.proportional, newest.integral, newest.derivative) == (-300.0, 0.0, 0.0)
+    assert newest.time_ms == START_MS + 3_000
+
+
+def test_a_batch_that_began_late_with_data_waiting_counts_as_delayed(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    first = gated_source("orders", orders(0, 500), first=True, unread=1)
+    second = gated_source("orders", orders(500, 900))
+    listener.onQueryProgress(progress(first, run=run, start_ms=START_MS, duration_ms=1_700))
+    listener.onQueryProgress(progress(second, run=run, start_ms=START_MS + 1_700, batch_id=1))
+    assert [sample.scheduling_delay_ms for sample in ledger.rates("orders")] == [700, 0]
+
+
+def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    a = [gated_source("orders", orders(0, 100)), gated_source("payments", payments(0, 1_000))]
+    b = [gated_source("payments", payments(1_000, 2_000)), gated_source("orders", orders(100, 200))]
+    c = [gated_source("orders", orders(200, 300)), gated_source("payments", payments(2_000, 3_000))]
+    for number, sources in enumerate((a, b, c)):
+        listener.onQueryProgress(
+            progress(*sources, run=run, batch_id=number, start_ms=START_MS + number * 1_000)
+        )
+    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [100.0, 100.0, None]
+    assert [sample.rate_per_s for sample in ledger.rates("payments")] == [1000.0, 1000.0, None]
+
+
+def test_sources_without_a_gate_are_none_of_its_business(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    listener = GateListener(lambda gate: pytest.fail(f"asked for the ledger of {gate}"))
+    others = [
+        source(None, 5, 5, rows=5),  # the rate source
+        source({"logOffset": 0}, {"logOffset": 1}, None, rows=5),  # files
+        source([1], [2], None, rows=5),
+        source(None, "no JSON object", None, rows=5),
+        source({"t": {"0": 1}}, {"t": {"0": 9}}, {"t": {"0": 9}}, rows=8),  # the native connector
+        gated_source(None, orders(0, 5)),
+    ]
+    listener.onQueryProgress(progress(*others, run=uuid4()))
+    assert ledger.batches("orders") == ()
+    assert warnings() == []
+
+
+def test_a_gate_is_found_among_sources_of_other_kinds(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    sources = [source(None, 5, 5, rows=5), gated_source("orders", orders(0, 5))]
+    listener.onQueryProgress(progress(*sources, run=uuid4()))
+    assert [sample.records for sample in ledger.rates("orders")] == [5]
+
+
+def test_a_batch_in_which_the_gate_had_nothing_teaches_nothing(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    sources = [gated_source("orders"), gated_source("payments", payments(0, 10))]
+    for number in range(3):
+        listener.onQueryProgress(progress(*sources, run=uuid4(), batch_id=number))
+    assert ledger.rates("orders") == ()
+    assert len(ledger.rates("payments")) == 3
+
+
+def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    # Its handler failed and the query went on, or it had been processed before a crash.
+    batch = begin(ledger, "orders", orders(0, 500))
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 500), rows=0), run=uuid4()))
+    assert ledger.rates("orders") == ()
+    found = ledger.batch(batch)
+    assert found is not None
+    assert found.records is None
+
+
+def test_a_failed_batch_stays_failed_though_the_query_goes_on(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    batch = begin(ledger, "orders", orders(0, 500))
+    ledger.fail(batch, ValueError("the sink is full"))
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 500), rows=0), run=uuid4()))
+    assert status_of(ledger, batch) is Status.FAILED
+    assert ledger.rates("orders") == ()
+
+
+def test_a_handler_that_reads_its_batch_twice_does_not_double_the_records(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    read_twice = gated_source("orders", orders(0, 500), orders(10, 20, partition=1), rows=1_020)
+    listener.onQueryProgress(progress(read_twice, run=uuid4()))
+    assert [sample.records for sample in ledger.rates("orders")] == [510]
+
+
+def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    first, second = uuid4(), uuid4()
+    for number in range(2):
+        ranges = orders(number * 100, number * 100 + 100)
+        listener.onQueryProgress(
+            progress(
+                gated_source("orders", ranges),
+                run=first,
+                batch_id=number,
+                start_ms=START_MS + number * 1_000,
+            )
+        )
+    assert ledger.rate("orders") == 100.0
+    restarted = progress(
+        gated_source("orders", orders(200, 1_200)),
+        run=second,
+        batch_id=2,
+        start_ms=START_MS + 60_000,
+    )
+    listener.onQueryProgress(restarted)
+    assert ledger.rate("orders") == 100.0
+    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [None, 100.0, None]
+
+
+def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    batch = begin(ledger, "orders", orders(100, 200))
+    other = begin(ledger, "payments", payments(0, 10))
+    listener.onQueryTerminated(terminated(run, "the executor ran out of memory"))
+    found = ledger.batch(batch)
+    assert found is not None
+    assert found.error is not None
+    assert found.status is Status.FAILED
+    assert (found.error.error_class, found.error.message) == (
+        "STREAM_FAILED",
+        "the executor ran out of memory",
+    )
+    assert status_of(ledger, other) is Status.IN_PROGRESS
+
+
+def test_a_query_that_is_stopped_leaves_its_batch_to_be_run_again(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    batch = begin(ledger, "orders", orders(100, 200))
+    listener.onQueryTerminated(terminated(run))
+    assert status_of(ledger, batch) is Status.IN_PROGRESS
+
+
+def test_the_end_of_one_query_does_not_touch_the_gates_of_another(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    one, other = uuid4(), uuid4()
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=one))
+    listener.onQueryProgress(progress(gated_source("payments", payments(0, 10)), run=other))
+    batch = begin(ledger, "payments", payments(10, 20))
+    listener.onQueryTerminated(terminated(one, "it failed"))
+    assert status_of(ledger, batch) is Status.IN_PROGRESS
+
+
+def test_nothing_is_kept_of_a_query_that_ended(listener: GateListener) -> None:
+    runs = [uuid4() for _ in range(10)]
+    for run in runs:
+        listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    assert len(listener._watched) == 10
+    for run in runs:
+        listener.onQueryTerminated(terminated(run))
+    assert listener._watched == {}
+
+
+def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    def fail(_gate: str) -> Ledger:
+        raise LedgerError("The ledger is gone.")
+
+    run = uuid4()
+    listener = GateListener(fail)
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    assert warnings() == ["A batch's report was not taken in: The ledger is gone."]
+    listener._ledger_of = lambda _gate: ledger  # it is back
+    listener.onQueryProgress(progress(gated_source("orders", orders(100, 200)), run=run))
+    assert [sample.records for sample in ledger.rates("orders")] == [100]
+
+
+def test_one_source_that_cannot_be_taken_in_does_not_keep_the_others_from_it(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    def only_payments(gate: str) -> Ledger:
+        if gate == "orders":
+            raise LedgerError("The ledger of orders is gone.")
+        return ledger
+
+    sources = [gated_source("orders", orders(0, 5)), gated_source("payments", payments(0, 5))]
+    GateListener(only_payments).onQueryProgress(progress(*sources, run=uuid4()))
+    assert len(ledger.rates("payments")) == 1
+    assert len(warnings()) == 1
+
+
+def test_a_failure_that_cannot_be_written_is_a_warning(
+    ledger: Ledger, warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise LedgerError("The ledger is gone.")
+
+    run = uuid4()
+    listener = GateListener(lambda _gate: ledger)
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    begin(ledger, "orders", orders(100, 200))
+    monkeypatch.setattr(ledger, "fail", fail)
+    listener.onQueryTerminated(terminated(run, "it failed"))
+    assert warnings() == ["A batch's failure was not taken in: The ledger is gone."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "[1]",
+        '{"unheard_of": 1}',
+        '{"proportional": "much"}',
+        EstimatorSettings(min_rate=-1).to_text(),
+        EstimatorSettings(name="clairvoyant").to_text(),
+    ],
+)
+def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settled_still(
+    ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]], text: str
+) -> None:
+    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator=text)
+    run = uuid4()
+    for number in range(3):
+        ranges = orders(number * 10, number * 10 + 10)
+        batch = begin(ledger, "orders", ranges)
+        listener.onQueryProgress(progress(gated_source("orders", ranges), run=run, batch_id=number))
+        assert status_of(ledger, batch) is Status.SUCCESS
+    assert [warning.partition(":")[0] for warning in warnings()] == [
+        "The gate 'orders' learns no rate"
+    ]
+    assert ledger.rates("orders") == ()
+
+
+def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
+    warnings: Callable[[], list[str]],
+) -> None:
+    listener = GateListener(lambda _gate: None)
+    run = uuid4()
+    for _ in range(3):
+        listener.onQueryProgress(progress(gated_source("orders", orders(0, 5)), run=run))
+    (told,) = warnings()
+    assert "headgate.register(spark, ledger=...)" in told
+    listener.onQueryTerminated(terminated(run, "it failed"))
+    assert listener._watched == {}
+
+
+def test_queries_that_report_at_the_same_time_do_not_disturb_each_other(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    def report(gate: str) -> None:
+        run = uuid4()
+        for number in range(20):
+            ranges = orders(number * 10, number * 10 + 10)
+            ledger.begin(planned(gate, ranges))
+            at_ms = START_MS + number * 1_000
+            listener.onQueryProgress(
+                progress(gated_source(gate, ranges), run=run, batch_id=number, start_ms=at_ms)
+            )
+        listener.onQueryTerminated(terminated(run))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(report, ("orders", "payments")))
+    for gate in ("orders", "payments"):
+        assert [sample.rate_per_s for sample in ledger.rates(gate)] == [100.0] * 19 + [None]
+        assert {batch.status for batch in ledger.batches(gate)} == {Status.SUCCESS}
+    assert listener._watched == {}
