@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-DEFAULT_SECONDS: Final = 80.0
+DEFAULT_SECONDS: Final = 105.0
 
 
 def demo(
@@ -22,7 +22,7 @@ def demo(
         bool, typer.Option("--produce", help="Write the demo's orders to that topic, too.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=5, help="About how long it lasts once it has started.")
+        float, typer.Option(min=10, help="About how long it lasts, start and end included.")
     ] = DEFAULT_SECONDS,
     svg: Annotated[
         Path | None,

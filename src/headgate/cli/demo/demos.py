@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,7 +17,7 @@ from headgate.cli.demo.orders import PARTITION_WEIGHTS, OrderBook
 from headgate.cli.demo.producer import OrderProducer
 from headgate.cli.demo.rehearsal import rehearse
 from headgate.cli.demo.script import COST_S, SLOWDOWN, Phase, Script
-from headgate.cli.demo.stage import Stage
+from headgate.cli.demo.stage import Scene, Stage
 from headgate.cli.demo.work import CountingHandler, OrderHandler
 from headgate.cli.snapshot import GateSnapshot
 from headgate.cli.words import count, plural
@@ -75,7 +76,7 @@ def latest_offsets(target: Target) -> dict[TopicPartition, int]:
     return lookup.latest(partitions_of(topics))
 
 
-def orders_demo(stage: Stage, target: Target, seconds: float) -> Finding:
+def orders_demo(stage: Stage, target: Target) -> Finding:
     """Produce orders into the topic, process them, and count them.
 
     Raises:
@@ -83,7 +84,7 @@ def orders_demo(stage: Stage, target: Target, seconds: float) -> Finding:
     """
     positions = latest_offsets(target)
     stage.console.print("Rehearsing the handler, to see how fast this machine is")
-    script = rehearse(stage.spark, seconds)
+    script = rehearse(stage.spark, stage.seconds_left)
     book = OrderBook(f"shop-{uuid.uuid4().hex[:8]}", SEED, len(positions))
     audit = OrderAudit()
     handler = OrderHandler(book.shop, audit, COST_S)
@@ -93,8 +94,8 @@ def orders_demo(stage: Stage, target: Target, seconds: float) -> Finding:
             f"{count(script.orders_per_s)} more will come each second"
         )
         producer.fill(script.backlog)
-        producer.start(script.orders_per_s)
         stage.run(
+            timedelta(seconds=script.interval_s),
             {
                 "kafka.bootstrap.servers": target.servers,
                 "subscribe": target.topic,
@@ -120,8 +121,9 @@ class OrdersDirector:
         self._audit = audit
         self._draining = False
 
-    def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> str | None:
+    def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Scene | None:
         """Do what the script says for this moment."""
+        self._producer.start(self._script.orders_per_s)
         phase = self._phase(elapsed_s, snapshot)
         self._handler.slowdown = SLOWDOWN if phase is Phase.SLOW else 1
         self._producer.check()
@@ -131,10 +133,11 @@ class OrdersDirector:
                 return None
         if self._script.is_over(elapsed_s):
             return None
-        return (
+        title = (
             f"{phase} · {count(self._producer.produced)} orders produced"
             f" · {count(self._audit.arrived)} arrived"
         )
+        return Scene(title, self._script.is_best(elapsed_s))
 
     def _phase(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Phase:
         """The script's phase; but a demo that has begun to end does not go back."""
@@ -145,7 +148,7 @@ class OrdersDirector:
         return Phase.DRAINING if self._draining else phase
 
 
-def topic_demo(stage: Stage, target: Target, seconds: float) -> Finding:
+def topic_demo(stage: Stage, target: Target) -> Finding:
     """Read a topic from its beginning for a while, and count its records; nothing is written to it.
 
     Raises:
@@ -153,13 +156,14 @@ def topic_demo(stage: Stage, target: Target, seconds: float) -> Finding:
     """
     audit = OffsetAudit()
     stage.run(
+        timedelta(seconds=1),
         {
             "kafka.bootstrap.servers": target.servers,
             "subscribe": target.topic,
             "startingOffsets": "earliest",
         },
         CountingHandler(audit),
-        TopicDirector(seconds, audit),
+        TopicDirector(stage.seconds_left(), audit),
     )
     return audit.finding()
 
@@ -171,8 +175,9 @@ class TopicDirector:
         self._seconds = seconds
         self._audit = audit
 
-    def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> str | None:
+    def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Scene | None:
         """Count."""
         if elapsed_s >= self._seconds:
             return None
-        return f"reading · {plural(self._audit.arrived, 'record')} arrived"
+        title = f"reading · {plural(self._audit.arrived, 'record')} arrived"
+        return Scene(title, elapsed_s >= self._seconds / 2)

@@ -4,6 +4,7 @@ import logging
 import signal
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ from rich.console import Console
 
 from headgate.cli.demo.audit import Finding
 from headgate.cli.demo.demos import Target, latest_offsets, orders_demo, own_broker, topic_demo
-from headgate.cli.demo.script import SLOW_FROM, SLOW_UNTIL
 from headgate.cli.demo.session import spark_session
 from headgate.cli.demo.stage import Stage, told_of_batches
 from headgate.cli.words import count
@@ -27,7 +27,7 @@ class Request:
     Attributes:
         target: The user's own topic; None for a broker that is there for the demo only.
         produce: Whether orders are written into that topic.
-        seconds: How long it lasts.
+        seconds: How long it lasts, with all that is started for it.
         picture_file: Where the picture of its best moment is written; None for nowhere.
         ledger_url: A ledger that stays; None for one that goes with the demo.
     """
@@ -62,6 +62,7 @@ def play(request: Request, console: Console) -> bool:
 
 
 def _play(request: Request, console: Console, cleanup: ExitStack) -> tuple[Finding, str]:
+    began_s = time.monotonic()
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headgate-demo-")))
     ensure_java()
     if request.target is None:
@@ -76,12 +77,12 @@ def _play(request: Request, console: Console, cleanup: ExitStack) -> tuple[Findi
         ledger_url=request.ledger_url or f"sqlite:///{folder}/headgate.db",
         console=console,
         picture_file=request.picture_file,
-        picture_s=request.seconds * (SLOW_FROM + SLOW_UNTIL) / 2,
+        ends_s=began_s + request.seconds,
     )
     if request.target is None or request.produce:
-        finding = orders_demo(stage, target, request.seconds)
+        finding = orders_demo(stage, target)
     else:
-        finding = topic_demo(stage, target, request.seconds)
+        finding = topic_demo(stage, target)
     return finding, told_of_batches(stage.ledger_url)
 
 

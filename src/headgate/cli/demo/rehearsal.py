@@ -1,6 +1,7 @@
 """Run the handler once before it is watched: for Spark to warm up, and to learn its speed here."""
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -15,8 +16,8 @@ WARM_UP: Final = 200
 MEASURED: Final = 2_000
 
 
-def rehearse(spark: SparkSession, seconds: float) -> Script:
-    """The script of a demo of so many seconds, for a machine as fast as this one."""
+def rehearse(spark: SparkSession, seconds_left: Callable[[], float]) -> Script:
+    """The script of a demo that takes the time left after this, on a machine as fast as this."""
     took_s = 0.0
     for orders in (WARM_UP, MEASURED):
         book = OrderBook("rehearsal", 0, 1)
@@ -25,4 +26,4 @@ def rehearse(spark: SparkSession, seconds: float) -> Script:
         began_s = time.monotonic()
         handler(df, Batch("rehearsal", 0, (), 1, "live"))
         took_s = time.monotonic() - began_s
-    return Script.rehearsed(seconds, MEASURED, took_s)
+    return Script.rehearsed(seconds_left(), MEASURED, took_s)

@@ -16,14 +16,14 @@ COST_S: Final = 0.0002
 CORES: Final = 2
 """Cores that work at the same time."""
 
-OVERHEAD_S: Final = 0.3
-"""What a streaming batch takes besides its handler: planning, reading, committing."""
+OVERHEAD: Final = 1.5
+"""A streaming batch's fixed cost over the handler's own: it also plans, reads and commits."""
 
-LEAST_CAPACITY_PER_S: Final = 300
-"""Orders per second that the slowest machine is expected to do."""
+INTERVALS_S: Final = (1, 2, 5)
+"""Of which a batch gets the shortest that its fixed cost leaves enough of."""
 
-LATENESS_S: Final = 20
-"""How long after its time the demo waits for the last orders."""
+LATENESS_S: Final = 30
+"""How long after its time the demo waits for the last orders, on a machine with other work."""
 
 
 class Phase(StrEnum):
@@ -41,19 +41,23 @@ class Script:
     """The course of a demo.
 
     Attributes:
-        seconds: How long it lasts.
-        capacity_per_s: Orders that batches of one second can do.
+        seconds: How long it lasts from the query's start to its end.
+        interval_s: The time that a batch should take.
+        capacity_per_s: Orders that such batches can do.
     """
 
     seconds: float
+    interval_s: int
     capacity_per_s: float
 
     @classmethod
     def rehearsed(cls, seconds: float, orders: int, took_s: float) -> "Script":
         """For a machine on which the handler took so long for a batch of so many orders."""
-        fixed_s = took_s - orders * COST_S / CORES + OVERHEAD_S
-        capacity_per_s = (1 - fixed_s) * CORES / COST_S
-        return cls(seconds, max(capacity_per_s, LEAST_CAPACITY_PER_S))
+        fixed_s = OVERHEAD * (took_s - orders * COST_S / CORES)
+        enough = (each for each in INTERVALS_S if fixed_s <= 0.6 * each)
+        interval_s = next(enough, INTERVALS_S[-1])
+        part = max(1 - fixed_s / interval_s, 0.1)
+        return cls(seconds, interval_s, part * CORES / COST_S)
 
     @property
     def orders_per_s(self) -> float:
@@ -81,6 +85,10 @@ class Script:
         if left_over == 0 and throughput_per_s is not None:
             return Phase.STEADY
         return Phase.BACKLOG if part < SLOW_FROM else Phase.RECOVERING
+
+    def is_best(self, elapsed_s: float) -> bool:
+        """Whether the gate has answered to the slow handler: what a picture should show."""
+        return 2 * elapsed_s / self.seconds >= SLOW_FROM + SLOW_UNTIL
 
     def is_over(self, elapsed_s: float) -> bool:
         """Whether even the last orders have had their time."""

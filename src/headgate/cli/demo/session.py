@@ -62,8 +62,9 @@ def _settings(folder: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         **RECOMMENDED_CONF,
     }
 

@@ -39,20 +39,20 @@ class Show(AbstractContextManager["Show"]):
         if self._live is not None:
             self._live.stop()
 
-    def update(self, elapsed_s: float, title: str, snapshot: GateSnapshot) -> None:
+    def update(self, elapsed_s: float, title: str, snapshot: GateSnapshot | None) -> None:
         """Show the present state; where there are lines, no more than one a second."""
         if self._live is not None:
             self._live.update(picture(elapsed_s, title, snapshot), refresh=True)
-        elif elapsed_s - self._last_line_s >= LINE_EVERY_S:
+        elif snapshot is not None and elapsed_s - self._last_line_s >= LINE_EVERY_S:
             self._last_line_s = elapsed_s
             self._console.print(line(elapsed_s, title, snapshot), soft_wrap=True)
 
 
-def picture(elapsed_s: float, title: str, snapshot: GateSnapshot) -> RenderableType:
+def picture(elapsed_s: float, title: str, snapshot: GateSnapshot | None) -> RenderableType:
     """The picture of one moment: at most 29 lines."""
     head = Text(f" {elapsed_s:3.0f} s  ", style="dim", no_wrap=True, overflow="ellipsis")
     head.append(title, style="bold")
-    return Group(head, gate_view(snapshot))
+    return Group(head, gate_view(snapshot) if snapshot else Text(" The query is starting."))
 
 
 def line(elapsed_s: float, title: str, snapshot: GateSnapshot) -> Text:

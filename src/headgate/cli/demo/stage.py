@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Final, Protocol
@@ -20,17 +21,33 @@ from headgate.gate import Gate, Handler
 from headgate.ledger import Ledger
 
 GATE: Final = "headgate-demo"
-INTERVAL: Final = "1 second"
 LOOK_EVERY_S: Final = 0.25
+CLOSING_S: Final = 4
+"""What starting the query and ending everything takes."""
+
+SHORTEST_S: Final = 8
 EVERYTHING: Final = 10_000
 """More batches than a demo has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is shown at a moment.
+
+    Attributes:
+        title: In words.
+        is_best: Whether this is what a picture of the demo should show.
+    """
+
+    title: str
+    is_best: bool
 
 
 class Director(Protocol):
     """Leads one demo."""
 
-    def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> str | None:
-        """Do what is due now, and say what is being shown; None ends the demo."""
+    def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Scene | None:
+        """Do what is due now, and say what is shown; None ends the demo."""
         ...
 
 
@@ -43,8 +60,8 @@ class Stage:
         folder: For the checkpoint.
         ledger_url: The gate's ledger.
         console: Where it is seen.
-        picture_file: Where the picture of one moment is written; None for nowhere.
-        picture_s: That moment (seconds after the start).
+        picture_file: Where the picture of its best moment is written; None for nowhere.
+        ends_s: When the demo is to be over, on `time.monotonic`'s clock.
     """
 
     spark: SparkSession
@@ -52,15 +69,25 @@ class Stage:
     ledger_url: str
     console: Console
     picture_file: Path | None
-    picture_s: float
+    ends_s: float
 
-    def run(self, options: Mapping[str, str], handler: Handler, director: Director) -> None:
-        """Run the query until the director ends it.
+    def seconds_left(self) -> float:
+        """The time for the query: what the start has left of the whole, but enough to see it."""
+        return max(self.ends_s - time.monotonic() - CLOSING_S, SHORTEST_S)
+
+    def run(
+        self,
+        interval: timedelta,
+        options: Mapping[str, str],
+        handler: Handler,
+        director: Director,
+    ) -> None:
+        """Run the query, with batches of this interval, until the director ends it.
 
         Raises:
             HeadgateError: It cannot start, or stops by itself.
         """
-        gate = Gate(GATE, interval=INTERVAL, ledger=self.ledger_url)
+        gate = Gate(GATE, interval=interval, ledger=self.ledger_url)
         orders = gate.read(self.spark, "kafka").options(**options).load()
         writer = gate.write(orders, handler).option(
             "checkpointLocation", str(self.folder / "checkpoint")
@@ -73,21 +100,19 @@ class Stage:
                 query.stop()
 
     def _watch(self, query: StreamingQuery, ledger: Ledger, show: Show, director: Director) -> None:
-        began_s, pictured = time.monotonic(), self.picture_file is None
+        began_s, file = time.monotonic(), self.picture_file
         while True:
             elapsed_s = time.monotonic() - began_s
             snapshot = _look(ledger)
-            title = director.direct(elapsed_s, snapshot)
-            if title is None:
+            scene = director.direct(elapsed_s, snapshot)
+            if scene is None:
                 return
             if (error := query.exception()) is not None:
                 raise HeadgateError(f"The demo's query stopped: {_cause(error)}")
-            if snapshot is not None:
-                show.update(elapsed_s, title, snapshot)
-                if not pictured and self.picture_file and elapsed_s >= self.picture_s:
-                    shown = picture(elapsed_s, title, snapshot)
-                    write_picture(shown, self.picture_file, "headgate demo")
-                    pictured = True
+            show.update(elapsed_s, scene.title, snapshot)
+            if file is not None and scene.is_best and snapshot is not None:
+                write_picture(picture(elapsed_s, scene.title, snapshot), file, "headgate demo")
+                file = None
             time.sleep(LOOK_EVERY_S)
 
 
@@ -97,13 +122,13 @@ def told_of_batches(ledger_url: str) -> str:
         batches = ledger.batches(GATE, EVERYTHING)
         newest = {batch.schedule_id for batch in batches if batch.run_id == batches[0].run_id}
         samples = ledger.rates(GATE, EVERYTHING)
-        (gate,) = (gate for gate in ledger.gates() if gate.name == GATE)
+        intervals_ms = [gate.interval_ms for gate in ledger.gates() if gate.name == GATE]
     took_ms = [each.processing_delay_ms for each in samples if each.schedule_id in newest]
     if not took_ms:
         return "No batch ended."
     return (
         f"{plural(len(took_ms), 'batch')} took {duration(median(took_ms))} at the median and "
-        f"{duration(max(took_ms))} at most, for an interval of {duration(gate.interval_ms)}."
+        f"{duration(max(took_ms))} at most, for an interval of {duration(intervals_ms[0])}."
     )
 
 
