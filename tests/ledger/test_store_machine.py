@@ -1,0 +1,247 @@
+"""Any sequence of calls leaves in the ledger what it leaves in a few lists and dictionaries."""
+
+import tempfile
+from collections import defaultdict
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from tests.ledger.samples import ManualClock, a_sample, batch_number
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import (
+    BatchRecord,
+    ErrorReport,
+    Kind,
+    Ledger,
+    Loss,
+    PlannedBatch,
+    Pruned,
+    RateSample,
+    Status,
+)
+
+GATES = ("orders", "clicks")
+
+gates = st.sampled_from(GATES)
+planned_batches = st.builds(batch_number, st.integers(0, 3), gate=gates)
+times_ms = st.integers(-3, 3)
+messages = st.sampled_from(["no", "\x00", "größer"])
+
+
+@cache
+def ledger_with_gates() -> bytes:
+    """A file to begin with; each example copies it, which is faster than to make it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        with Ledger.open(f"sqlite:///{path}") as ledger:
+            for gate in GATES:
+                ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")
+        return path.read_bytes()
+
+
+class Model:
+    """The ledger as its documentation has it."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, BatchRecord] = {}
+        self.rates: list[RateSample] = []
+        self.in_force: dict[str, float] = {}
+        self.losses: dict[str, dict[OffsetRange, Loss]] = defaultdict(dict)
+
+    def of(self, gate: str) -> tuple[BatchRecord, ...]:
+        own = [batch for batch in self.batches.values() if batch.gate == gate]
+        return tuple(sorted(own, key=lambda batch: -batch.created_time_ms))
+
+    def rates_of(self, gate: str) -> tuple[RateSample, ...]:
+        newest_first = [sample for sample in reversed(self.rates) if sample.gate == gate]
+        return tuple(sorted(newest_first, key=lambda sample: -sample.time_ms))
+
+    def begin(self, planned: PlannedBatch, now_ms: int) -> None:
+        key = planned.schedule_id
+        found = self.batches.get(key)
+        if found is None:
+            newest_ms = max((batch.created_time_ms for batch in self.of(planned.gate)), default=0)
+            self.batches[key] = new_record(planned, max(now_ms, newest_ms + 1))
+        elif found.status in {Status.IN_PROGRESS, Status.FAILED}:
+            self.change(
+                key,
+                status=Status.IN_PROGRESS,
+                attempts=found.attempts + 1,
+                start_time_ms=None,
+                end_time_ms=None,
+                records=None,
+                error=None,
+            )
+
+    def is_in_progress(self, key: str) -> bool:
+        return key in self.batches and self.batches[key].status is Status.IN_PROGRESS
+
+    def change(self, key: str, **values: Any) -> None:
+        self.batches[key] = replace(self.batches[key], **values)
+
+    def prune(self, before_ms: int) -> Pruned:
+        newest = {batches[0].schedule_id for gate in GATES if (batches := self.of(gate))}
+        old = [
+            key
+            for key, batch in self.batches.items()
+            if batch.status is Status.SUCCESS
+            and key not in newest
+            # It ended before this time, and so it was created before, unless the clock was set.
+            and max(batch.created_time_ms, batch.end_time_ms or 0) < before_ms
+        ]
+        for key in old:
+            del self.batches[key]
+        kept = [sample for sample in self.rates if sample.time_ms >= before_ms]
+        pruned = Pruned(len(old), len(self.rates) - len(kept))
+        self.rates = kept
+        return pruned
+
+
+def new_record(planned: PlannedBatch, created_ms: int) -> BatchRecord:
+    return BatchRecord(
+        schedule_id=planned.schedule_id,
+        gate=planned.gate,
+        run_id=planned.run_id,
+        kind=Kind.LIVE,
+        status=Status.IN_PROGRESS,
+        attempts=1,
+        query_batch_id=None,
+        created_time_ms=created_ms,
+        start_time_ms=None,
+        end_time_ms=None,
+        reason=planned.reason,
+        planned_records=10,
+        lag=planned.lag,
+        rate_per_s=planned.rate_per_s,
+        records=None,
+        error=None,
+    )
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    begun = Bundle("begun")
+
+    @initialize()
+    def open(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        path = Path(self.folder.name) / "ledger.db"
+        path.write_bytes(ledger_with_gates())
+        self.url = f"sqlite:///{path}"
+        self.clock = ManualClock()
+        self.ledger = Ledger.open(self.url, clock=self.clock)
+        self.model = Model()
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        self.folder.cleanup()
+
+    @rule()
+    def open_again(self) -> None:
+        self.ledger.close()
+        self.ledger = Ledger.open(self.url, clock=self.clock)
+
+    @rule(by_ms=times_ms)
+    def set_clock(self, by_ms: int) -> None:
+        self.clock.now_ms += by_ms
+
+    @rule(target=begun, planned=planned_batches, reason=st.sampled_from(["rate", "cap"]))
+    def begin(self, planned: PlannedBatch, reason: str) -> PlannedBatch:
+        answer = self.ledger.begin(replace(planned, reason=reason))
+        self.model.begin(replace(planned, reason=reason), self.clock())
+        assert answer == self.model.batches[planned.schedule_id]
+        return planned
+
+    @rule(planned=begun, number=st.integers(0, 9))
+    def attach(self, planned: PlannedBatch, number: int) -> None:
+        key = planned.schedule_id
+        moves = self.model.is_in_progress(key)
+        assert self.ledger.attach(key, number) == moves
+        if moves:
+            self.model.change(key, query_batch_id=number, start_time_ms=self.clock())
+
+    @rule(planned=begun, records=st.none() | st.integers(0, 9))
+    def succeed(self, planned: PlannedBatch, records: int | None) -> None:
+        key = planned.schedule_id
+        moves = self.model.is_in_progress(key)
+        assert self.ledger.succeed(key, records=records) == moves
+        if moves:
+            self.model.change(key, status=Status.SUCCESS, end_time_ms=self.clock())
+            if records is not None:
+                self.model.change(key, records=records)
+
+    @rule(planned=begun, message=messages)
+    def fail(self, planned: PlannedBatch, message: str) -> None:
+        key = planned.schedule_id
+        report = ErrorReport("ValueError", message, message)
+        moves = self.model.is_in_progress(key)
+        assert self.ledger.fail(key, report) == moves
+        if moves:
+            self.model.change(key, status=Status.FAILED, end_time_ms=self.clock(), error=report)
+
+    @rule(planned=begun, time_ms=times_ms, rate=st.none() | st.floats(1, 1e9))
+    def publish_rate(self, planned: PlannedBatch, time_ms: int, rate: float | None) -> None:
+        key, gate = planned.schedule_id, planned.gate
+        sample = a_sample(self.clock() + time_ms, rate, gate=gate, records=8, schedule_id=key)
+        self.ledger.publish_rate(sample)
+        self.model.rates.append(sample)
+        if rate is not None:
+            self.model.in_force[gate] = rate
+        if key in self.model.batches:
+            self.model.change(key, records=8)
+
+    @rule(gate=gates, start=st.integers(0, 2), count=st.integers(0, 3))
+    def record_losses(self, gate: str, start: int, count: int) -> None:
+        offsets = OffsetRange("orders", 0, start, start + count)
+        self.ledger.record_losses(gate, [offsets])
+        if count:
+            known = self.model.losses[gate]
+            position = replace(offsets, until=0)
+            first = known.setdefault(position, Loss(gate, self.clock(), offsets))
+            if first.offsets.until < offsets.until:
+                known[position] = replace(first, offsets=offsets)
+
+    @precondition(lambda self: self.model.batches)
+    @rule(time_ms=times_ms)
+    def prune(self, time_ms: int) -> None:
+        before_ms = self.clock() + time_ms
+        assert self.ledger.prune(before_ms) == self.model.prune(before_ms)
+
+    @rule(gate=gates)
+    def look_at_a_gate(self, gate: str) -> None:
+        batches = self.model.of(gate)
+        assert self.ledger.rate(gate) == self.model.in_force.get(gate)
+        assert self.ledger.last_batch(gate) == next(iter(batches), None)
+        assert self.ledger.open_batch(gate) == next(
+            (batch for batch in batches if batch.status is Status.IN_PROGRESS), None
+        )
+
+    @rule(planned=begun)
+    def look_at_a_batch(self, planned: PlannedBatch) -> None:
+        key = planned.schedule_id
+        assert self.ledger.batch(key) == self.model.batches.get(key)
+        assert self.ledger.ranges(key) == (planned.ranges if key in self.model.batches else ())
+
+    @invariant()
+    def everything_is_as_in_the_model(self) -> None:
+        for gate in GATES:
+            assert self.ledger.batches(gate) == self.model.of(gate)
+            assert self.ledger.rates(gate) == self.model.rates_of(gate)
+            lost = self.model.losses[gate].values()
+            in_order = sorted(lost, key=lambda loss: (loss.time_ms, loss.offsets))
+            assert self.ledger.losses(gate) == tuple(in_order)
+
+
+LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestAnySequenceOfCalls = LedgerMachine.TestCase
