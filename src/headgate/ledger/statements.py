@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from sqlalchemy import Update, bindparam, delete, func, select, update
 
-from headgate.ledger.status import Arrow, Kind, Status
+from headgate.ledger.rows import error_values
+from headgate.ledger.status import FAILED_RUN_AGAIN, RUN_AGAIN, Arrow, Kind, Status
 from headgate.ledger.tables import control, failure, gate, lost, rate
 
 GATES: Final = select(gate).order_by(gate.c.name)
@@ -49,6 +50,22 @@ OPEN_BATCH: Final = (
     .where(control.c.kind == Kind.LIVE)
     .order_by(control.c.created_time_ms.desc())
     .limit(1)
+)
+
+# Arrows B and C in one statement: between two, another process could move the row from one's
+# beginning to the other's.
+BEGIN_AGAIN: Final = (
+    update(control)
+    .where(control.c.schedule_id == bindparam("batch"))
+    .where(control.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]))
+    .values(
+        status=RUN_AGAIN.after,
+        attempts=control.c.attempts + RUN_AGAIN.attempts,
+        start_time_ms=None,
+        end_time_ms=None,
+        records=None,
+        **error_values(None),
+    )
 )
 
 SET_RECORDS: Final = (

@@ -34,7 +34,7 @@ from headgate.ledger.rows import (
     range_from,
     rate_row,
 )
-from headgate.ledger.status import FAILED, FAILED_RUN_AGAIN, RUN_AGAIN, SUCCEEDED
+from headgate.ledger.status import FAILED, SUCCEEDED
 from headgate.ledger.tables import control, failure, gate, lost, rate
 
 Clock = Callable[[], int]
@@ -210,10 +210,7 @@ class Ledger:
                 f"gate {batch.gate!r} than the batch itself, so its rows were changed or damaged; "
                 "restore it from a copy."
             )
-        fresh = {"start_time_ms": None, "end_time_ms": None, "records": None, **error_values(None)}
-        for arrow in (RUN_AGAIN, FAILED_RUN_AGAIN):
-            if _changes_a_row(connection, statements.move(arrow, schedule_id, **fresh)):
-                return
+        connection.execute(statements.BEGIN_AGAIN, {"batch": schedule_id})
 
     def attach(
         self, schedule_id: str, query_batch_id: int, *, start_time_ms: int | None = None

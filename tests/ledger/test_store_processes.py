@@ -1,0 +1,132 @@
+"""What processes or threads do to a ledger at the same time, and what a killed one leaves."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.ledger.conftest import NewUrl
+from tests.ledger.worker import Worker, wide_batch
+
+from headgate.ledger import Ledger, Status
+
+ROUNDS = 20
+
+
+@pytest.fixture(scope="module")
+def workers(pytestconfig: pytest.Config) -> Iterator[list[Worker]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Worker(pytestconfig.rootpath)) for _ in range(3)]
+
+
+def at_once(workers: list[Worker], *calls: tuple[Any, ...]) -> list[Any]:
+    """Have each worker make its call, all at the same time, and gather the answers."""
+    for worker, call in zip(workers, calls, strict=True):
+        worker.send(*call)
+    return [worker.answer() for worker in workers]
+
+
+def test_processes_that_open_a_new_ledger_at_once_all_get_it(
+    workers: list[Worker], new_url: NewUrl
+) -> None:
+    for _ in range(5):
+        url = new_url()
+        assert at_once(workers, *[("open", url)] * 3) == ["opened"] * 3
+        at_once(workers, ("declare", "a"), ("declare", "b"), ("declare", "c"))
+        with Ledger.open(url, create=False) as ledger:
+            assert [gate.name for gate in ledger.gates()] == ["a", "b", "c"]
+
+
+def test_of_processes_that_end_a_batch_by_arrow_d_or_e_one_is_told_true(
+    workers: list[Worker], ledger: Ledger, url: str
+) -> None:
+    at_once(workers, *[("open", url)] * 3)
+    for number in range(ROUNDS):
+        key = ledger.begin(wide_batch(number)).schedule_id
+        answers = at_once(workers, ("succeed", key), ("fail", key), ("fail", key))
+        assert sorted(answers) == [False, False, True]
+        batch = ledger.batch(key)
+        assert batch is not None
+        assert batch.status == (Status.SUCCESS if answers[0] else Status.FAILED)
+        assert (batch.error is None) == answers[0]
+
+
+def test_of_processes_that_begin_a_batch_one_takes_arrow_a_and_the_others_arrow_b(
+    workers: list[Worker], ledger: Ledger, url: str
+) -> None:
+    at_once(workers, *[("open", url)] * 3)
+    for number in range(ROUNDS):
+        assert sorted(at_once(workers, *[("begin", number)] * 3)) == [1, 2, 3]
+        planned = wide_batch(number)
+        assert ledger.ranges(planned.schedule_id) == planned.ranges
+    assert len(ledger.batches("orders")) == ROUNDS
+
+
+def one_after_the_other(calls: Iterable[str]) -> tuple[dict[str, object], Status]:
+    """What the calls answer, and what they leave, on a batch in its first attempt."""
+    status, attempts, answers = Status.IN_PROGRESS, 1, dict[str, object]()
+    for call in calls:
+        if call == "begin" and status in {Status.IN_PROGRESS, Status.FAILED}:
+            status, attempts = Status.IN_PROGRESS, attempts + 1
+        moves = status is Status.IN_PROGRESS
+        answers[call] = attempts if call == "begin" else moves
+        if call != "begin" and moves:
+            status = Status.SUCCESS if call == "succeed" else Status.FAILED
+    return answers, status
+
+
+def test_calls_at_the_same_time_do_what_they_would_do_one_after_the_other(
+    workers: list[Worker], ledger: Ledger, url: str
+) -> None:
+    calls = ("begin", "succeed", "fail")
+    possible = [one_after_the_other(order) for order in itertools.permutations(calls)]
+    at_once(workers, *[("open", url)] * 3)
+    for number in range(ROUNDS):
+        key = ledger.begin(wide_batch(number)).schedule_id
+        answers = at_once(workers, ("begin", number), ("succeed", key), ("fail", key))
+        batch = ledger.batch(key)
+        assert batch is not None
+        assert (dict(zip(calls, answers, strict=True)), batch.status) in possible
+
+
+@pytest.mark.parametrize(
+    "end", [Ledger.succeed, lambda ledger, key: ledger.fail(key, ValueError())]
+)
+def test_of_threads_that_share_a_ledger_and_end_a_batch_one_is_told_true(
+    ledger: Ledger, end: Callable[[Ledger, str], bool]
+) -> None:
+    together = threading.Barrier(4)
+
+    def run(key: str) -> bool:
+        together.wait()
+        return end(ledger, key)
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(ROUNDS):
+            key = ledger.begin(wide_batch(number)).schedule_id
+            assert sorted(pool.map(run, [key] * 4)) == [False, False, False, True]
+
+
+def test_what_was_told_as_done_is_in_the_ledger_after_a_kill(
+    new_url: NewUrl, pytestconfig: pytest.Config
+) -> None:
+    url = new_url()
+    told: list[tuple[str, str]] = []
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        for answers_before_the_kill in (40, 1, 23, 2, 7):
+            with Worker(pytestconfig.rootpath) as worker:
+                worker.send("open", url)
+                assert worker.answer() == "opened"
+                # As an engine does: the last batch again, then the next.
+                worker.send("go on from", max(len(ledger.batches("orders", 10_000)) - 1, 0))
+                told += [worker.answer() for _ in range(answers_before_the_kill)]
+                told += worker.kill()
+            stored = {batch.schedule_id: batch for batch in ledger.batches("orders", 10_000)}
+            for done, key in told:
+                assert stored[key].status is Status.SUCCESS or done == "begun"
+            for number, key in enumerate(reversed(stored)):
+                assert ledger.ranges(key) == wide_batch(number).ranges

@@ -1,0 +1,104 @@
+"""A process that uses a ledger: it obeys its standard input, and answers each line with one line.
+
+A test starts one with `Worker`; the process itself runs `main`.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from tests.ledger.samples import a_batch, a_sample
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import ErrorReport, Ledger, PlannedBatch
+
+RANGES = 20
+
+
+def wide_batch(number: int) -> PlannedBatch:
+    """One of a sequence of batches, with enough ranges to be interrupted among them."""
+    first = number * 10
+    return a_batch(*[OffsetRange("orders", p, first, first + p + 1) for p in range(RANGES)])
+
+
+class Worker:
+    """The test's end of the process."""
+
+    def __init__(self, root: Path) -> None:
+        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.ledger.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def send(self, call: str, *arguments: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([call, *arguments]) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def kill(self) -> list[Any]:
+        """End the process with SIGKILL, and gather the answers that nobody has read yet."""
+        assert self._process.stdout is not None
+        self._process.kill()
+        whole = [line for line in self._process.stdout if line.endswith("\n")]
+        self._process.wait()
+        return [json.loads(line) for line in whole]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def tell(answer: object) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def go_on_from(ledger: Ledger, number: int) -> None:
+    """Run one batch after the other, for ever, and tell what is done as soon as it is."""
+    for n in itertools.count(number):
+        key = ledger.begin(wide_batch(n)).schedule_id
+        tell(["begun", key])
+        ledger.attach(key, n)
+        ledger.publish_rate(a_sample(n, schedule_id=key))
+        ledger.succeed(key)
+        tell(["succeeded", key])
+
+
+def main() -> None:
+    """Obey until there is nothing more to read."""
+    ledger: Ledger
+    for line in sys.stdin:
+        match json.loads(line):
+            case ["open", url]:
+                ledger = Ledger.open(url)
+                tell("opened")
+            case ["declare", gate]:
+                ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator="pid")
+                tell("declared")
+            case ["begin", number]:
+                tell(ledger.begin(wide_batch(number)).attempts)
+            case ["succeed", key]:
+                tell(ledger.succeed(key))
+            case ["fail", key]:
+                tell(ledger.fail(key, ErrorReport("ValueError", "no", "")))
+            case ["go on from", number]:
+                go_on_from(ledger, number)
+
+
+if __name__ == "__main__":
+    main()
