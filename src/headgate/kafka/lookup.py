@@ -20,6 +20,10 @@ from headgate.errors import BrokerError
 from headgate.kafka.consumers import ClientConfig
 
 _LOG: Final = logging.getLogger("headgate.kafka")
+# An administrator's client takes a consumer's settings, and warns of each that it has no use for.
+_CLIENT_LOG: Final = logging.getLogger("headgate.kafka.admin")
+_CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
+
 _Answer = TypeVar("_Answer")
 
 # A broker that cannot be reached at the start is a mistake, to be told within ten seconds; one that
@@ -46,6 +50,26 @@ _PERMANENT: Final = frozenset(
         KafkaError.TOPIC_EXCEPTION,
     }
 )
+
+
+# These come at once and pass: partitions are new or move, leaders are elected, brokers restart.
+_PASSING: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+    }
+)
+_PASSING_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +104,25 @@ class Lookup:
         self._reached = False
         self._reason: KafkaError | None = None
         settings: dict[str, Any] = {**client, "error_cb": self._on_error}
-        self._admin = AdminClient(settings, logger=_LOG)
+        self._admin = AdminClient(settings, logger=_CLIENT_LOG)
 
     def _on_error(self, error: KafkaError) -> None:
-        # "All brokers down" follows the error that says why; the first is worth keeping.
-        if self._reason is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+        # "All brokers down" only follows the error that says why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._reason = error
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that exist."""
-        wanted = sorted(names)
+        """Those of the topics that exist; a topic is missing when no try has found it."""
+        wanted = sorted(set(names))
         if not wanted:
             return {}
-        return self._ask(lambda timeout: self._describe(wanted, timeout))
+        found = self._ask(lambda timeout: self._describe(wanted, timeout))
+        for _ in range(self._retries):
+            if len(found) == len(wanted):
+                break
+            time.sleep(self._retry_interval_s)  # not every broker knows a new topic at once
+            found |= self._ask(lambda timeout: self._describe(wanted, timeout))
+        return found
 
     def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
         """The topics in whose name the pattern is found, but Kafka's own.
@@ -111,11 +141,11 @@ class Lookup:
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition's log begins."""
-        return self._offsets(dict.fromkeys(partitions, _EARLIEST))
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST))[0]
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition's log ends; with ``read_committed``, its last stable offset."""
-        return self._offsets(dict.fromkeys(partitions, _LATEST))
+        return self._offsets(dict.fromkeys(partitions, _LATEST))[0]
 
     def bounds(
         self, partitions: Iterable[TopicPartition]
@@ -125,24 +155,42 @@ class Lookup:
         if not wanted:
             return {}, {}
 
-        def both(timeout: float) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-            earliest = self._request(dict.fromkeys(wanted, _EARLIEST), timeout)
-            latest = self._request(dict.fromkeys(wanted, _LATEST), timeout)
-            return _results(earliest), _results(latest)
-
-        return self._ask(both)
+        earliest, latest = self._offsets(
+            dict.fromkeys(wanted, _EARLIEST), dict.fromkeys(wanted, _LATEST)
+        )
+        return earliest, latest
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
         """The first offset whose record is at or after the time (ms); None where there is none."""
         specs = {tp: OffsetSpec.for_timestamp(ms) for tp, ms in timestamps_ms.items()}
-        return {tp: o if o >= 0 else None for tp, o in self._offsets(specs).items()}
+        (found,) = self._offsets(specs)
+        return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
 
-    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
-        if not specs:
-            return {}
-        return self._ask(lambda timeout: _results(self._request(specs, timeout)))
+    def _offsets(
+        self, *questions: Mapping[TopicPartition, OffsetSpec]
+    ) -> list[dict[TopicPartition, int]]:
+        """The answers to all of the questions, asked at the same time."""
+        if not any(questions):
+            return [{} for _ in questions]
+        topics = sorted({tp.topic for specs in questions for tp in specs})
+
+        def offsets(timeout: float) -> list[dict[TopicPartition, int]]:
+            asked = [self._request(specs, timeout) for specs in questions]
+            try:
+                return [_results(futures) for futures in asked]
+            except KafkaException:
+                self._learn_leaders(topics, timeout)
+                raise
+
+        return self._ask(offsets)
+
+    def _learn_leaders(self, topics: list[str], timeout: float) -> None:
+        """Have the client hear who leads: after an election it goes on to ask as if for the old."""
+        described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
+        for future in described.values():
+            future.exception()  # waits; what is wrong will be told to the next try
 
     def _request(
         self, specs: Mapping[TopicPartition, OffsetSpec], timeout: float
@@ -183,12 +231,12 @@ class Lookup:
         attempts = self._retries + 1
         for attempt in range(1, attempts + 1):
             try:
-                answer = question(_LATER_S if self._reached else _FIRST_CONTACT_S)
+                answer = self._ask_patiently(question)
             except (KafkaException, _Unready) as error:
                 self._admin.poll(0)  # runs _on_error, which learns the reason
                 reason = self._explain(error)
                 unreached = not self._reached and isinstance(error, KafkaException)
-                if attempt == attempts or unreached or _is_permanent(error):
+                if attempt == attempts or unreached or _code(error) in _PERMANENT:
                     raise BrokerError(
                         f"Kafka at {self._servers} (kafka.bootstrap.servers) did not answer:"
                         f" {reason}; check the address, that the broker runs,"
@@ -201,18 +249,30 @@ class Lookup:
                 return answer
         raise AssertionError("unreachable: the last attempt returns or raises")
 
+    def _ask_patiently(self, question: Callable[[float], _Answer]) -> _Answer:
+        """One try: what passes within its time, an election for instance, is waited for."""
+        deadline = time.monotonic() + (_LATER_S if self._reached else _FIRST_CONTACT_S)
+        while True:
+            left_s = max(deadline - time.monotonic(), _PASSING_POLL_S)
+            try:
+                return question(left_s)
+            except (KafkaException, _Unready) as error:
+                passing = isinstance(error, _Unready) or _code(error) in _PASSING
+                if not passing or left_s <= _PASSING_POLL_S:
+                    raise
+            time.sleep(_PASSING_POLL_S)
+
     def _explain(self, error: Exception) -> str:
-        if self._reason is not None:
-            return self._reason.str()
-        return error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        told = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        return told if self._reason is None else f"{told} ({self._reason.str()})"
 
 
 class _Unready(Exception):  # noqa: N818  (not an error to anybody outside)
     """An answer that a broker gives only for a moment."""
 
 
-def _is_permanent(error: Exception) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in _PERMANENT
+def _code(error: Exception) -> int | None:
+    return error.args[0].code() if isinstance(error, KafkaException) else None
 
 
 def _results(futures: Mapping[Position, Future[Any]]) -> dict[TopicPartition, int]:

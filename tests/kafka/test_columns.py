@@ -1,0 +1,114 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, Producer
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kafka.reads import reader_config, rows, whole
+from tests.services.kafka import Headers, TopicFactory
+
+from headgate.kafka.columns import ARROW_SCHEMA, Chunk, RecordBatchBuilder, bounded
+from headgate.kafka.reader import read_ranges
+
+CORNERS: list[tuple[bytes | None, bytes | None, Headers]] = [
+    (None, None, []),
+    (b"", b"", []),
+    (b"k", None, [("one", b"1")]),
+    (None, b"v", [("one", b"1"), ("two", b"2")]),
+    (b"\x00\xff", b"\x00" * 10, [("same", b"a"), ("same", b"b"), ("other", b"")]),
+    (b"k", b"v", [("null", None)]),
+    (b"k", b"v", [("grüße-鍵-🔑", "wért".encode()), ("", b"no name")]),
+]
+
+
+def test_keys_values_and_headers_come_back_as_they_went(topic: TopicFactory) -> None:
+    made = topic(1)
+    for key, value, headers in CORNERS:
+        made.produce(value, key=key, headers=headers)
+    config = reader_config(made.bootstrap_servers, columns=["key", "value", "headers"])
+    found = rows(read_ranges(config, [whole(made, len(CORNERS))]))
+    assert found == [
+        {
+            "key": key,
+            "value": value,
+            "headers": [{"key": name, "value": content} for name, content in headers] or None,
+        }
+        for key, value, headers in CORNERS
+    ]
+
+
+def test_all_columns_have_the_native_connectors_names_and_types(topic: TopicFactory) -> None:
+    made = topic(3, {"retention.ms": "-1"})
+    made.produce(b"v", key=b"k", partition=2, timestamp_ms=1_700_000_000_001)
+    batch = next(read_ranges(reader_config(made.bootstrap_servers), [whole(made, 1, partition=2)]))
+    assert batch.schema == ARROW_SCHEMA
+    assert batch.to_pylist() == [
+        {
+            "key": b"k",
+            "value": b"v",
+            "topic": made.name,
+            "partition": 2,
+            "offset": 0,
+            "timestamp": datetime(2023, 11, 14, 22, 13, 20, 1000, UTC),
+            "timestampType": 0,
+            "headers": None,
+        }
+    ]
+
+
+def test_a_compressed_record_is_the_record(topic: TopicFactory) -> None:
+    made = topic(1)
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        producer = Producer(
+            {"bootstrap.servers": made.bootstrap_servers, "compression.type": codec}
+        )
+        producer.produce(made.name, codec.encode() * 100)
+        assert producer.flush(30) == 0
+    config = reader_config(made.bootstrap_servers, columns=["value"])
+    assert [row["value"][:4] for row in rows(read_ranges(config, [whole(made, 4)]))] == [
+        b"gzip",
+        b"snap",
+        b"lz4l",
+        b"zstd",
+    ]
+
+
+def chunk(*messages: dict[str, Any], topic: str | None = None) -> Chunk:
+    made = [Message(**{"topic": "t", "partition": 0, "offset": 0, **each}) for each in messages]
+    return Chunk(
+        made,
+        np.array([message.offset() for message in made], np.int64),
+        np.array([message.partition() for message in made], np.int32),
+        topic,
+    )
+
+
+def test_a_record_without_a_timestamp_has_the_native_connectors_minus_one() -> None:
+    builder = RecordBatchBuilder(["timestampType", "timestamp"])
+    batch = builder.build(chunk({"timestamp": (TIMESTAMP_NOT_AVAILABLE, -1)}))
+    assert batch.column("timestampType").to_pylist() == [-1]
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [-1000]
+
+
+def test_the_topic_is_each_messages_own_unless_all_have_one() -> None:
+    builder = RecordBatchBuilder(["topic"])
+    assert builder.build(chunk({"topic": "a"}, {"topic": "b"})).column(0).to_pylist() == ["a", "b"]
+    assert builder.build(chunk({}, {}, topic="t")).column(0).to_pylist() == ["t", "t"]
+
+
+def test_a_column_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(KeyError, match="velocity"):
+        RecordBatchBuilder(["value", "velocity"])
+
+
+@given(st.lists(st.none() | st.binary(max_size=300), min_size=1, max_size=40), st.integers(1, 2000))
+def test_parts_of_a_batch_are_bounded_and_make_up_the_batch(
+    values: list[bytes | None], most_bytes: int
+) -> None:
+    batch = RecordBatchBuilder(["value"]).build(chunk(*({"value": value} for value in values)))
+    parts = list(bounded(batch, most_bytes))
+    assert [row["value"] for row in rows(iter(parts))] == values
+    assert all(part.nbytes <= most_bytes or part.num_rows == 1 for part in parts)
