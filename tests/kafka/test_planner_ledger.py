@@ -5,25 +5,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
-from confluent_kafka.admin import AdminClient
-from tests.services.changes import delete_records
 from tests.services.kafka import TopicFactory
-from tests.services.planners import next_batch, planner_of
+from tests.services.planners import gated, next_batch, planner_of
 
 from headgate.control import OffsetRange, Reason
-from headgate.errors import DataLossError, LedgerError
+from headgate.errors import LedgerError
 from headgate.ledger import Ledger, PlannedRange, RateSample, Status
-
-
-def gated(url: str, **options: object) -> dict[str, object]:
-    """Options of a gate whose first batch is of 100 records at most."""
-    return {
-        "headgate.gate": "orders",
-        "headgate.ledger": url,
-        "headgate.interval": "1 second",
-        "backpressure.initialRate": 100,
-        **options,
-    }
 
 
 def report(ledger: Ledger, rate_per_s: float | None) -> None:
@@ -151,44 +138,6 @@ def test_an_empty_first_batch_has_no_row(topic: TopicFactory, url: str) -> None:
         assert planner.advance(start, everything=False) != start
         assert next_batch(planner, start)[1] == []
         assert ledger.batches("orders") == ()
-
-
-def test_offsets_that_are_gone_stop_the_stream_with_the_ranges_that_are_missing(
-    topic: TopicFactory, admin: AdminClient, url: str
-) -> None:
-    orders = topic()
-    orders.produce(*[b"x"] * 10)
-    with planner_of(orders, gated(url, maxOffsetsPerTrigger=2)) as planner:
-        end, _ = next_batch(planner, planner.initial())
-        delete_records(admin, orders, before=7)
-        with pytest.raises(DataLossError) as raised:
-            next_batch(planner, end)
-        name = orders.name
-        assert str(raised.value) == (
-            "Kafka has lost records that this query had still to read:"
-            f" {name}-0 [2, 7) is gone (the log of {name}-0 begins at 7 now);"
-            " to go on without them, counted, set the option failOnDataLoss to false."
-        )
-
-
-def test_offsets_that_are_gone_are_counted_once_and_passed_over_where_the_user_says_so(
-    topic: TopicFactory, admin: AdminClient, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    orders = topic()
-    orders.produce(*[b"x"] * 10)
-    options = gated(url, maxOffsetsPerTrigger=2, failOnDataLoss=False)
-    with planner_of(orders, options) as before:
-        end, _ = next_batch(before, before.initial())
-        delete_records(admin, orders, before=7)
-        before.advance(end, everything=False)  # and the process dies before Spark has the answer
-    with planner_of(orders, options) as after, Ledger.open(url) as ledger:
-        for expected in (OffsetRange(orders.name, 0, 7, 9), OffsetRange(orders.name, 0, 9, 10)):
-            end, ranges = next_batch(after, end)
-            assert ranges == [expected]
-        assert [loss.offsets for loss in ledger.losses("orders")] == [
-            OffsetRange(orders.name, 0, 2, 7)
-        ]
-    assert f"{orders.name}-0 [2, 7) is gone" in caplog.text
 
 
 def test_a_ledger_that_cannot_be_opened_stops_the_stream_before_it_plans(

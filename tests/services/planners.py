@@ -20,6 +20,17 @@ def planner_of(topic: Topic, options: Mapping[str, object] | None = None) -> clo
     return closing(StreamPlanner(parse_options(given, streaming=True)))
 
 
+def gated(url: str, **options: object) -> dict[str, object]:
+    """Options of a gate whose first batch is of 100 records at most."""
+    return {
+        "headgate.gate": "orders",
+        "headgate.ledger": url,
+        "headgate.interval": "1 second",
+        "backpressure.initialRate": 100,
+        **options,
+    }
+
+
 def next_batch(
     planner: StreamPlanner, start: dict[str, Any]
 ) -> tuple[dict[str, Any], list[OffsetRange]]:

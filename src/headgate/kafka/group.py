@@ -4,6 +4,7 @@ Nothing here is read back: the query's checkpoint says where it goes on.
 """
 
 import logging
+import time
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -14,6 +15,9 @@ from headgate.kafka.positions import Positions
 
 _LOG: Final = logging.getLogger("headgate.kafka")
 
+_PATIENCE_S: Final = 3.0  # the first commit looks for the group's coordinator, too
+_POLL_S: Final = 0.005
+
 
 class GroupOffsets:
     """Commits to one group, without joining it; what fails is logged and stops nobody."""
@@ -21,6 +25,7 @@ class GroupOffsets:
     def __init__(self, client: ClientConfig, group: str) -> None:
         self._group = group
         self._committed: Positions = {}
+        self._unanswered = 0
         self._consumer = Consumer(
             {
                 **client,
@@ -32,8 +37,11 @@ class GroupOffsets:
         )
 
     def commit(self, positions: Positions) -> None:
-        """Have these positions committed soon; the same ones again cost nothing."""
-        self._consumer.poll(0)  # runs _on_commit for those before
+        """Commit these positions; the same ones again cost nothing.
+
+        They are committed on return, unless the broker is slower than a few seconds: Spark ends the
+        planner's process without a word when a query ends, and what was under way with it.
+        """
         changed = {tp: o for tp, o in positions.items() if self._committed.get(tp) != o}
         if not changed:
             return
@@ -44,16 +52,23 @@ class GroupOffsets:
             )
         except KafkaException as error:
             self._warn(error.args[0])
-        else:
-            self._committed = dict(positions)
+            return
+        self._committed = dict(positions)
+        self._unanswered += 1
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._unanswered and time.monotonic() < deadline:
+            self._consumer.poll(_POLL_S)  # runs _on_commit
 
     def close(self) -> None:
         """Wait for what is under way, and let go."""
         self._consumer.close()
 
-    def _on_commit(self, error: KafkaError | None, _positions: list[Position]) -> None:
-        if error is not None:
-            self._warn(error)
+    def _on_commit(self, error: KafkaError | None, positions: list[Position]) -> None:
+        self._unanswered -= 1
+        failed = error or next((p.error for p in positions if p.error is not None), None)
+        if failed is not None:
+            self._committed = {}  # so that the next time commits them all
+            self._warn(failed)
 
     def _warn(self, error: KafkaError) -> None:
         _LOG.warning(

@@ -1,0 +1,111 @@
+"""The planner where records are gone before they were read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from tests.services.changes import add_partitions, create_again, delete_records, delete_topic
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.planners import gated, next_batch, planner_of
+
+from headgate.control import OffsetRange
+from headgate.errors import DataLossError
+from headgate.ledger import Ledger
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/headgate.db"
+
+
+def half_read(topic: TopicFactory) -> tuple[Topic, dict[str, Any]]:
+    """A topic of ten records, and the end of a batch that has read two of them."""
+    orders = topic()
+    orders.produce(*[b"x"] * 10)
+    with planner_of(orders, {"maxOffsetsPerTrigger": 2}) as planner:
+        return orders, next_batch(planner, planner.initial())[0]
+
+
+def refusal(orders: Topic, end: dict[str, Any]) -> str:
+    """Why the next batch is not planned."""
+    with planner_of(orders) as planner, pytest.raises(DataLossError) as raised:
+        planner.advance(end, everything=False)
+    beginning, _, told = str(raised.value).partition(": ")
+    assert beginning == "Kafka has lost records that this query had still to read"
+    reason, _, advice = told.rpartition("; ")
+    assert advice == "to go on without them, counted, set the option failOnDataLoss to false."
+    return reason
+
+
+def test_retention_that_passed_the_position_stops_the_stream_with_the_ranges_missing(
+    topic: TopicFactory, admin: AdminClient
+) -> None:
+    orders, end = half_read(topic)
+    delete_records(admin, orders, before=7)
+    assert refusal(orders, end) == (
+        f"{orders.name}-0 [2, 7) is gone (the log of {orders.name}-0 begins at 7 now)"
+    )
+
+
+def test_a_deleted_topic_stops_the_stream(topic: TopicFactory, admin: AdminClient) -> None:
+    orders, end = half_read(topic)
+    delete_topic(admin, orders)
+    assert refusal(orders, end) == f"{orders.name}-0 does not exist any more"
+
+
+def test_a_topic_created_again_stops_the_stream_however_long_it_is_by_now(
+    topic: TopicFactory, admin: AdminClient
+) -> None:
+    orders, end = half_read(topic)
+    create_again(admin, orders)
+    for _ in range(2):
+        assert refusal(orders, end) == (
+            f"{orders.name} was deleted and created again; it begins at 0"
+        )
+        orders.produce(*[b"x"] * 20)
+
+
+def test_a_partition_that_joins_without_its_beginning_stops_the_stream(
+    topic: TopicFactory, admin: AdminClient
+) -> None:
+    orders, end = half_read(topic)
+    add_partitions(admin, orders, 2)
+    orders.produce(*[b"x"] * 3, partition=1)
+    delete_records(admin, orders, before=2, partition=1)
+    assert refusal(orders, end) == (
+        f"{orders.name}-1 [0, 2) is gone ({orders.name}-1 is new to this query and begins at 2)"
+    )
+
+
+def test_a_topic_created_again_is_read_from_its_beginning_where_the_user_says_so(
+    topic: TopicFactory, admin: AdminClient
+) -> None:
+    orders, end = half_read(topic)
+    create_again(admin, orders)
+    orders.produce(*[b"x"] * 5)
+    with planner_of(orders, {"failOnDataLoss": False}) as planner:
+        end, ranges = next_batch(planner, end)
+        assert ranges == [OffsetRange(orders.name, 0, 0, 5)]
+        assert end["@from"] == {orders.name: {"0": 0}}
+        assert next_batch(planner, end) == (end, [])
+
+
+def test_offsets_that_are_gone_are_counted_once_and_passed_over_where_the_user_says_so(
+    topic: TopicFactory, admin: AdminClient, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 10)
+    options = gated(url, maxOffsetsPerTrigger=2, failOnDataLoss=False)
+    with planner_of(orders, options) as before:
+        end, _ = next_batch(before, before.initial())
+        delete_records(admin, orders, before=7)
+        before.advance(end, everything=False)  # and the process dies before Spark has the answer
+    with planner_of(orders, options) as after, Ledger.open(url) as ledger:
+        for expected in (OffsetRange(orders.name, 0, 7, 9), OffsetRange(orders.name, 0, 9, 10)):
+            end, ranges = next_batch(after, end)
+            assert ranges == [expected]
+        assert [loss.offsets for loss in ledger.losses("orders")] == [
+            OffsetRange(orders.name, 0, 2, 7)
+        ]
+    assert f"{orders.name}-0 [2, 7) is gone" in caplog.text
