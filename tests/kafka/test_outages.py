@@ -1,12 +1,17 @@
+"""What brokers that die, restart or stay away mean to a read and to a look at offsets."""
+
+import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.kafka.reads import offsets, reader_config, rows, whole
+from tests.kafka.reads import client, offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, Topics
 
+from headgate.control.ranges import TopicPartition
 from headgate.errors import BrokerError
 from headgate.kafka import logs
 from headgate.kafka.consumers import close_idle_consumers
+from headgate.kafka.lookup import Lookup
 from headgate.kafka.reader import read_ranges
 from headgate.local import Java, KafkaBroker, kafka_server_jars
 
@@ -78,3 +83,23 @@ def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(
         own_broker.start()
     patient = reader_config(big.bootstrap_servers, columns=["offset"])
     assert offsets(patient, whole(big, 5)) == [0, 1, 2, 3, 4]
+
+
+def test_offsets_are_looked_up_through_a_restart_and_the_elections_after_it(
+    own_broker: KafkaBroker, big: Topic
+) -> None:
+    partitions = [TopicPartition(big.name, number) for number in range(2)]
+    lookup = Lookup(
+        client(big.bootstrap_servers, reconnect_backoff_max_ms=500),
+        retries=0,
+        retry_interval_ms=0,
+    )
+    before = lookup.bounds(partitions)
+    own_broker.kill()
+    starting = threading.Thread(target=own_broker.start)
+    starting.start()
+    try:
+        assert lookup.bounds(partitions) == before
+        assert lookup.topics([big.name])[big.name].partitions == (0, 1)
+    finally:
+        starting.join()

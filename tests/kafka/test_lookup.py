@@ -1,0 +1,256 @@
+import logging
+import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient
+from tests.kafka.reads import Transactions, client
+from tests.services.kafka import Topic, TopicFactory, Topics
+from tests.services.waiting import wait_until
+
+from headgate.control.ranges import TopicPartition
+from headgate.errors import BrokerError
+from headgate.kafka import lookup as lookup_module
+from headgate.kafka.lookup import Lookup
+from headgate.local import KafkaBroker
+from headgate.local.ports import free_ports
+
+
+def look(broker: KafkaBroker, **settings: str | bool) -> Lookup:
+    return Lookup(client(broker.bootstrap_servers, **settings), retries=3, retry_interval_ms=10)
+
+
+@pytest.fixture
+def lookup(broker: KafkaBroker) -> Lookup:
+    return look(broker)
+
+
+@pytest.fixture(scope="module")
+def numbers(topic: TopicFactory, admin: AdminClient) -> Topic:
+    """Partition 0 holds [4, 10), partition 1 [0, 3), partition 2 nothing."""
+    made = topic(3, {"retention.ms": "-1"}, prefix="lookup")
+    for offset in range(10):
+        made.produce(b"x", timestamp_ms=1_600_000_000_000 + 1000 * offset)
+    made.produce(*[b"x"] * 3, partition=1, timestamp_ms=1_700_000_000_000)
+    for done in admin.delete_records([Position(made.name, 0, 4)]).values():
+        done.result(30)
+    return made
+
+
+def partitions(topic: Topic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+
+
+def offsets(topic: Topic, *values: int | None) -> dict[TopicPartition, int | None]:
+    return dict(zip(partitions(topic), values, strict=False))
+
+
+def test_topics_are_those_that_exist_with_their_partitions_and_ids(
+    lookup: Lookup, numbers: Topic
+) -> None:
+    found = lookup.topics([numbers.name, "no-such-topic", numbers.name])
+    assert found.keys() == {numbers.name}
+    assert found[numbers.name].partitions == (0, 1, 2)
+    assert re.fullmatch(r"[\w+/-]{22}", found[numbers.name].topic_id or "")
+    assert lookup.topics(["no-such-topic"]) == {}
+    assert lookup.topics([]) == {}
+
+
+def test_a_topic_made_again_has_another_id(broker: KafkaBroker, lookup: Lookup) -> None:
+    topics = Topics(broker.bootstrap_servers)
+    name = topics.create(1, prefix="again").name
+    before = lookup.topics([name])[name]
+    topics.admin.delete_topics([name])[name].result(30)
+    wait_until(lambda: lookup.topics([name]) == {})
+    Topics(broker.bootstrap_servers).create(2, prefix="again")
+    after = lookup.topics([name])[name]
+    assert (before.partitions, after.partitions) == ((0,), (0, 1))
+    assert before.topic_id != after.topic_id
+
+
+def test_a_pattern_finds_its_topics(lookup: Lookup, topic: TopicFactory) -> None:
+    first, second = topic(1, prefix="pattern-first"), topic(2, prefix="pattern-second")
+    found = lookup.matching(re.compile(r"^pattern-.*-\d+$"))
+    assert {name: len(each.partitions) for name, each in found.items()} == {
+        first.name: 1,
+        second.name: 2,
+    }
+    assert lookup.matching(re.compile("no-such-topic")) == {}
+
+
+def test_logs_begin_where_retention_has_come_and_end_at_the_next_offset(
+    lookup: Lookup, numbers: Topic
+) -> None:
+    assert lookup.earliest(partitions(numbers)) == offsets(numbers, 4, 0, 0)
+    assert lookup.latest(partitions(numbers)) == offsets(numbers, 10, 3, 0)
+    assert lookup.bounds(partitions(numbers)) == (
+        offsets(numbers, 4, 0, 0),
+        offsets(numbers, 10, 3, 0),
+    )
+
+
+def test_nothing_asked_is_nothing_answered_without_a_broker() -> None:
+    nowhere = Lookup(client("127.0.0.1:1"), retries=0, retry_interval_ms=0)
+    assert nowhere.bounds([]) == ({}, {})
+    assert nowhere.latest([]) == {}
+    assert nowhere.at_timestamps({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "offset"), [(-5, 4), (4, 4), (4.5, 5), (9, 9), (9.001, None), (10**7, None)]
+)
+def test_a_time_is_the_first_offset_at_or_after_it(
+    lookup: Lookup, numbers: Topic, seconds: float, offset: int | None
+) -> None:
+    asked = {partitions(numbers)[0]: 1_600_000_000_000 + int(1000 * seconds)}
+    assert lookup.at_timestamps(asked) == offsets(numbers, offset)
+
+
+def test_each_partition_has_its_own_time(lookup: Lookup, numbers: Topic) -> None:
+    asked = dict(zip(partitions(numbers), (1_600_000_007_000, 0, 0), strict=True))
+    assert lookup.at_timestamps(asked) == offsets(numbers, 7, 0, None)
+
+
+def test_read_committed_ends_where_the_first_open_transaction_begins(
+    broker: KafkaBroker, topic: TopicFactory
+) -> None:
+    made = topic(1)
+    made.produce(b"x")
+    transactions = Transactions(made)
+    committed = look(broker, isolation_level="read_committed")
+    uncommitted = look(broker, isolation_level="read_uncommitted")
+    transactions.begin(2)
+    assert committed.latest(partitions(made)) == offsets(made, 1)
+    assert uncommitted.latest(partitions(made)) == offsets(made, 3)
+    transactions.end(commit=False)
+    assert committed.latest(partitions(made)) == offsets(made, 4)
+
+
+def test_a_topic_made_this_moment_is_looked_up(broker: KafkaBroker, lookup: Lookup) -> None:
+    topics = Topics(broker.bootstrap_servers)
+    for _ in range(3):
+        made = topics.create(40, prefix="moment")
+        found = lookup.topics([made.name])
+        assert len(found[made.name].partitions) == 40
+        assert set(lookup.bounds(partitions(made))[1].values()) == {0}
+        topics.admin.delete_topics([made.name])[made.name].result(30)
+
+
+def test_all_partitions_of_a_broker_are_asked_for_in_one_request(
+    broker: KafkaBroker, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = topic(60)
+    told = look(broker, debug="protocol")
+    told.bounds(partitions(made))
+    with caplog.at_level(logging.DEBUG, "headgate.kafka"):
+        told._admin.poll(0)  # what has been logged so far
+        caplog.clear()
+        told.latest(partitions(made))
+        wait_until(lambda: told._admin.poll(0) or "Received ListOffsetsResponse" in caplog.text)
+    assert caplog.text.count("Sent ListOffsetsRequest") == 1
+
+
+def test_settings_of_consumers_are_no_reason_to_warn(
+    broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    lookup = look(broker, check_crcs=True)
+    assert lookup.topics(["no-such-topic"]) == {}
+    lookup._admin.poll(0)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_an_address_that_cannot_be_reached_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert lookup_module._FIRST_CONTACT_S < 10
+    monkeypatch.setattr(lookup_module, "_FIRST_CONTACT_S", 0.5)
+    servers = f"127.0.0.1:{free_ports(1)[0]}"
+    questions: list[Callable[[Lookup], object]] = [
+        lambda lookup: lookup.topics(["orders"]),
+        lambda lookup: lookup.matching(re.compile("orders")),
+        lambda lookup: lookup.latest([TopicPartition("orders", 0)]),
+    ]
+    for question in questions:
+        lookup = Lookup(client(servers), retries=3, retry_interval_ms=10)
+        with pytest.raises(
+            BrokerError,
+            match=rf"Kafka at {servers} \(kafka.bootstrap.servers\).*Connection refused",
+        ):
+            question(lookup)
+
+
+class ScriptedAdmin:
+    """Describes one topic: an error code is raised, a number is its count of partitions."""
+
+    def __init__(self, *answers: int | KafkaError) -> None:
+        self.answers = list(answers)
+
+    def describe_topics(
+        self, topics: TopicCollection, request_timeout: float
+    ) -> dict[str, Future[Any]]:
+        assert request_timeout > 0
+        future: Future[Any] = Future()
+        answer = self.answers.pop(0)
+        if isinstance(answer, KafkaError):
+            future.set_exception(KafkaException(answer))
+        else:
+            found = [SimpleNamespace(id=number) for number in range(answer)]
+            described = SimpleNamespace(partitions=found, topic_id=Uuid(0, 0))
+            future.set_result(described)
+        return {"orders": future}
+
+    def poll(self, _timeout: float) -> int:
+        return 0
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *answers: int | KafkaError) -> Lookup:
+    monkeypatch.setattr(lookup_module, "_PASSING_POLL_S", 0.001)
+    lookup = Lookup(client("127.0.0.1:1"), retries=2, retry_interval_ms=0)
+    monkeypatch.setattr(lookup, "_admin", ScriptedAdmin(*answers))
+    return lookup
+
+
+def test_a_busy_brokers_empty_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup = scripted(monkeypatch, 0, 0, 0, 0, 2)
+    assert lookup.topics(["orders"])["orders"].partitions == (0, 1)
+
+
+def test_a_broker_without_topic_ids_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scripted(monkeypatch, 1).topics(["orders"])["orders"].topic_id is None
+
+
+def test_a_topic_is_missing_only_when_no_try_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    assert scripted(monkeypatch, unknown, unknown, 1).topics(["orders"]).keys() == {"orders"}
+    lookup = scripted(monkeypatch, unknown, unknown, unknown, 1)
+    assert lookup.topics(["orders"]) == {}
+
+
+def test_an_election_is_waited_for_however_long_the_list_of_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    electing = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+    lookup = scripted(monkeypatch, *[electing] * 20, 1)
+    assert lookup.topics(["orders"]).keys() == {"orders"}
+
+
+def test_other_errors_are_tried_as_often_as_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = KafkaError(KafkaError.UNKNOWN, "odd")
+    lookup = scripted(monkeypatch, 1, odd, odd, 1, odd, odd, odd, 1)
+    for _ in range(2):
+        assert lookup.topics(["orders"]).keys() == {"orders"}
+    with pytest.raises(BrokerError, match="odd"):
+        lookup.topics(["orders"])
+
+
+def test_a_refusal_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not for you")
+    lookup = scripted(monkeypatch, 1, refusal, 1)
+    lookup.topics(["orders"])
+    with pytest.raises(BrokerError, match="not for you"):
+        lookup.topics(["orders"])
