@@ -1,13 +1,13 @@
 """A ledger's database: its transactions, and its errors in one sentence each."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import format_exception
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -51,20 +51,25 @@ class Database:
                 if self.is_sqlite
                 else _postgresql_engine(parsed)
             )
-        # A single statement needs no transaction, and without one PostgreSQL saves two round trips.
-        self._reads = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        # A statement alone is its own transaction, which saves PostgreSQL two round trips.
+        self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Lend a connection for statements that only read, each for itself."""
-        with self._explained(), self._reads.connect() as connection:
+        with self._explained(), self._alone.connect() as connection:
             yield connection
+
+    def change(self, statement: Executable, values: Mapping[str, Any]) -> int:
+        """Run one statement that writes, durable when this returns; how many rows it changed."""
+        self._refuse_readers()
+        with self._explained(), self._alone.connect() as connection:
+            return changed_rows(connection, statement, values)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Lend a connection within one transaction: durable at the end, undone by an exception."""
-        if self._read_only:
-            raise LedgerError(f"The ledger {self.name} was opened for reading only.")
+        self._refuse_readers()
         with self._explained(), self._engine.begin() as connection:
             if self.is_sqlite:
                 # The lock now: a reader that turns into a writer later would fail instead of wait.
@@ -82,7 +87,7 @@ class Database:
             LedgerError: The file is no SQLite database, or its file system cannot do this.
         """
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        with self._explained(), self._reads.connect() as connection:
+        with self._explained(), self._alone.connect() as connection:
             while True:
                 try:
                     mode = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
@@ -101,6 +106,10 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
+
+    def _refuse_readers(self) -> None:
+        if self._read_only:
+            raise LedgerError(f"The ledger {self.name} was opened for reading only.")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -132,6 +141,16 @@ class Database:
                 "see that its server runs, and that the URL is right."
             )
         return f"The ledger {self.name} cannot be used: {said}."
+
+
+def changed_rows(
+    connection: Connection,
+    statement: Executable,
+    values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> int:
+    """Run a statement that writes; how many rows it changed."""
+    asked = {"preserve_rowcount": True}  # without it, an INSERT does not tell
+    return connection.execute(statement, values, execution_options=asked).rowcount
 
 
 def _postgresql_engine(url: URL) -> Engine:

@@ -1,5 +1,6 @@
 """Between the ledger's values and the rows of its tables."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -28,11 +29,16 @@ def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int) -> Value
         "kind": batch.kind,
         "status": PLANNED.after,
         "attempts": PLANNED.attempts,
+        "query_batch_id": None,
         "created_time_ms": created_ms,
+        "start_time_ms": None,
+        "end_time_ms": None,
         "reason": batch.reason,
         "planned_records": batch.records,
         "lag": batch.lag,
         "rate_per_s": batch.rate_per_s,
+        "records": None,
+        **error_values(None),
     }
 
 
@@ -80,9 +86,9 @@ def loss_row(gate: str, offsets: OffsetRange, now_ms: int) -> Values:
     }
 
 
-def batch_from(row: Row[Any]) -> BatchRecord:
+def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
     """The batch that a row of ``control`` describes."""
-    values = row._asdict()
+    values = dict(row)
     error = [values.pop(name) for name in error_values(None)]
     values["kind"] = Kind(values["kind"])
     values["status"] = Status(values["status"])

@@ -2,11 +2,29 @@
 
 from typing import Any, Final
 
-from sqlalchemy import Update, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, Update, bindparam, delete, func, select, update
 
 from headgate.ledger.rows import error_values
-from headgate.ledger.status import FAILED_RUN_AGAIN, RUN_AGAIN, Arrow, Kind, Status
+from headgate.ledger.status import (
+    FAILED,
+    FAILED_RUN_AGAIN,
+    RUN_AGAIN,
+    SUCCEEDED,
+    Arrow,
+    Kind,
+    Status,
+)
 from headgate.ledger.tables import control, failure, gate, lost, rate
+
+
+def _move(arrow: Arrow, **values: Any) -> Update:
+    """Move a batch along an arrow, if it stands where the arrow begins; else no row matches."""
+    return (
+        update(control)
+        .where(control.c.schedule_id == bindparam("batch"), control.c.status == arrow.before)
+        .values(status=arrow.after, attempts=control.c.attempts + arrow.attempts, **values)
+    )
+
 
 GATES: Final = select(gate).order_by(gate.c.name)
 
@@ -68,6 +86,18 @@ BEGIN_AGAIN: Final = (
     )
 )
 
+SUCCEED: Final = _move(
+    SUCCEEDED,
+    end_time_ms=bindparam("ended_ms"),
+    records=func.coalesce(bindparam("counted", type_=BigInteger), control.c.records),
+)
+
+FAIL: Final = _move(
+    FAILED,
+    end_time_ms=bindparam("ended_ms"),
+    **{name: bindparam(name) for name in error_values(None)},
+)
+
 SET_RECORDS: Final = (
     update(control)
     .where(control.c.schedule_id == bindparam("batch"))
@@ -114,12 +144,3 @@ DELETE_OLD_RATES: Final = delete(rate).where(
         .limit(bindparam("limit"))
     )
 )
-
-
-def move(arrow: Arrow, schedule_id: str, **values: Any) -> Update:
-    """Move a batch along an arrow, if it stands where the arrow begins; else no row matches."""
-    return (
-        update(control)
-        .where(control.c.schedule_id == schedule_id, control.c.status == arrow.before)
-        .values(status=arrow.after, attempts=control.c.attempts + arrow.attempts, **values)
-    )

@@ -13,7 +13,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError
 from headgate.ledger import history, schema, statements
 from headgate.ledger.bulk import insert_rows
-from headgate.ledger.engine import Database
+from headgate.ledger.engine import Database, changed_rows
 from headgate.ledger.records import (
     BatchRecord,
     ErrorReport,
@@ -34,7 +34,6 @@ from headgate.ledger.rows import (
     range_from,
     rate_row,
 )
-from headgate.ledger.status import FAILED, SUCCEEDED
 from headgate.ledger.tables import control, failure, gate, lost, rate
 
 Clock = Callable[[], int]
@@ -122,10 +121,7 @@ class Ledger:
         statement = self._database.insert(gate).on_conflict_do_update(
             index_elements=[gate.c.name], set_=description
         )
-        with self._database.writing() as connection:
-            connection.execute(
-                statement, {"name": name, "created_ms": self._clock(), **description}
-            )
+        self._database.change(statement, {"name": name, "created_ms": self._clock(), **description})
 
     def gates(self) -> tuple[GateRecord, ...]:
         """All gates, by name."""
@@ -194,14 +190,14 @@ class Ledger:
         with self._database.writing() as connection:
             newest_ms = connection.scalar(statements.NEWEST_CREATED_MS, {"gate": batch.gate})
             row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1))
-            if self._insert_under(batch.gate, connection, statement, row):
-                insert_rows(connection, failure, failure_rows(batch, schedule_id))
-            else:
-                self._begin_again(connection, batch, schedule_id)
-            stored = connection.execute(statements.BATCH, {"schedule_id": schedule_id}).one()
-        return batch_from(stored)
+            if self._insert_under(batch.gate, connection, statement, row) == 0:
+                return self._begin_again(connection, batch, schedule_id)
+            insert_rows(connection, failure, failure_rows(batch, schedule_id))
+        return batch_from(row)
 
-    def _begin_again(self, connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
+    def _begin_again(
+        self, connection: Connection, batch: PlannedBatch, schedule_id: str
+    ) -> BatchRecord:
         rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
         stored = {planned.offsets for planned in map(range_from, rows)}
         if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
@@ -211,6 +207,8 @@ class Ledger:
                 "restore it from a copy."
             )
         connection.execute(statements.BEGIN_AGAIN, {"batch": schedule_id})
+        row = connection.execute(statements.BATCH, {"schedule_id": schedule_id})
+        return batch_from(row.mappings().one())
 
     def attach(
         self, schedule_id: str, query_batch_id: int, *, start_time_ms: int | None = None
@@ -225,8 +223,7 @@ class Ledger:
             "number": query_batch_id,
             "started_ms": self._clock() if start_time_ms is None else start_time_ms,
         }
-        with self._database.writing() as connection:
-            return _changes_a_row(connection, statements.ATTACH, values)
+        return self._database.change(statements.ATTACH, values) == 1
 
     def succeed(self, schedule_id: str, *, records: int | None = None) -> bool:
         """Move a batch from ``in_progress`` to ``success`` (arrow D).
@@ -238,9 +235,8 @@ class Ledger:
         Returns:
             Whether it was ``in_progress``; if not, nothing is changed.
         """
-        values = {"end_time_ms": self._clock()} | ({} if records is None else {"records": records})
-        with self._database.writing() as connection:
-            return _changes_a_row(connection, statements.move(SUCCEEDED, schedule_id, **values))
+        values = {"batch": schedule_id, "ended_ms": self._clock(), "counted": records}
+        return self._database.change(statements.SUCCEED, values) == 1
 
     def fail(self, schedule_id: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``in_progress`` to ``failed`` (arrow E).
@@ -253,9 +249,8 @@ class Ledger:
             Whether it was ``in_progress``; if not, nothing is changed.
         """
         report = error if isinstance(error, ErrorReport) else ErrorReport.of(error)
-        values = {"end_time_ms": self._clock(), **error_values(report)}
-        with self._database.writing() as connection:
-            return _changes_a_row(connection, statements.move(FAILED, schedule_id, **values))
+        values = {"batch": schedule_id, "ended_ms": self._clock(), **error_values(report)}
+        return self._database.change(statements.FAIL, values) == 1
 
     # Batches as they stand
 
@@ -283,7 +278,7 @@ class Ledger:
 
     def _batches(self, statement: Executable, **values: Any) -> tuple[BatchRecord, ...]:
         with self._database.reading() as connection:
-            return tuple(map(batch_from, connection.execute(statement, values)))
+            return tuple(map(batch_from, connection.execute(statement, values).mappings()))
 
     # Losses and history
 
@@ -329,22 +324,13 @@ class Ledger:
         connection: Connection,
         statement: Executable,
         values: dict[str, Any] | list[dict[str, Any]],
-    ) -> bool:
-        """Insert rows that belong to a gate, and say whether the one row was new."""
+    ) -> int:
+        """Insert rows that belong to a gate; how many."""
         try:
-            return _changes_a_row(connection, statement, values)
+            return changed_rows(connection, statement, values)
         except IntegrityError as error:
             # The gate is all that these tables refer to.
             raise LedgerError(
                 f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
                 "declare it first."
             ) from error
-
-
-def _changes_a_row(
-    connection: Connection,
-    statement: Executable,
-    values: dict[str, Any] | list[dict[str, Any]] | None = None,
-) -> bool:
-    result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
-    return result.rowcount == 1
