@@ -17,7 +17,8 @@ from headgate.kafka.positions import Positions, StreamOffset
 class Loss:
     """Offsets that will never be read, and why.
 
-    The range is empty where nobody can say how many there were: the rest of a deleted topic.
+    The range is empty where nobody can say how many there were: the rest of a deleted topic, or
+    what was cut from the end of a log, of which this query had read a part.
     """
 
     missing: OffsetRange
@@ -86,8 +87,9 @@ def _place(
     if position > end:
         # The same topic was cut by an unclean election: what is left was read. Where brokers give
         # no ids a topic created again is the likelier story, and nothing of it was read.
-        why = f"the log of {tp} ends at {end} now, before {position}"
-        return end if same_topic else begin, lost(end, position, why)
+        moved_to = end if same_topic else begin
+        why = f"the log of {tp} ends at {end} now, before {position}; it is read on from {moved_to}"
+        return moved_to, lost(position, position, why)
     return position, None
 
 

@@ -62,12 +62,12 @@ class StreamOffset:
         """
         try:
             return cls(
-                positions=flat({k: v for k, v in offset.items() if not k.startswith("@")}),
-                gate=offset.get("@gate"),
-                run=offset.get("@run", ""),
-                topic_ids=offset.get("@ids", {}),
-                begins=flat(offset.get("@from", {})),
-                first=bool(offset.get("@first", False)),
+                positions=_reached({k: v for k, v in offset.items() if not k.startswith("@")}),
+                gate=_text(offset["@gate"]) if "@gate" in offset else None,
+                run=_text(offset.get("@run", "")),
+                topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
+                begins=_reached(offset.get("@from", {})),
+                first=offset.get("@first", False) is True,
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise SourceError(
@@ -76,10 +76,14 @@ class StreamOffset:
             ) from error
 
     def ranges_from(self, start: "StreamOffset") -> list[OffsetRange]:
-        """What the batch that ends here reads, empty ranges left out, by topic and partition."""
+        """What the batch that ends here reads, empty ranges left out, by topic and partition.
+
+        A partition of which nothing says where it begins is read from 0: the native connector,
+        which may have planned the batch, began a new one at its earliest offset and wrote nothing.
+        """
         ranges = []
         for tp, until in sorted(self.positions.items()):
-            begin = self.begins.get(tp, start.positions.get(tp, until))
+            begin = self.begins.get(tp, start.positions.get(tp, 0))
             if begin < until:
                 ranges.append(OffsetRange(tp.topic, tp.partition, begin, until))
         return ranges
@@ -106,16 +110,36 @@ def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
         ValueError, TypeError, AttributeError: it is not of that shape.
     """
     return {
-        TopicPartition(topic, int(partition)): _whole(offset)
+        TopicPartition(topic, _number(partition)): _whole(offset)
         for topic, partitions in topics.items()
         for partition, offset in partitions.items()
     }
+
+
+def _reached(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """As ``flat``, without the negative numbers that stand for earliest and latest in options."""
+    positions = flat(topics)
+    if any(offset < 0 for offset in positions.values()):
+        raise ValueError("an offset is negative")
+    return positions
+
+
+def _number(partition: str) -> int:
+    if not (partition.isascii() and partition.isdecimal()):
+        raise ValueError(f"{partition!r} is not a partition")
+    return int(partition)
 
 
 def _whole(offset: object) -> int:
     if isinstance(offset, bool) or not isinstance(offset, int):
         raise TypeError(f"{offset!r} is not an offset")
     return offset
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
 
 
 def partitions_of(topics: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
