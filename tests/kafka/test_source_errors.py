@@ -1,0 +1,59 @@
+"""What a user of the bare format is told, and what is found before a query starts."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from tests.services.kafka import TopicFactory
+from tests.services.queries import available_now, sentence, stream_of
+
+from headgate.errors import BrokerError, OptionError, SourceError
+from headgate.kafka.check import check_stream
+from headgate.local.ports import free_ports
+
+
+def test_with_the_bare_format_spark_shows_the_sentence(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = topic()
+    for options, told in (
+        (
+            {"maxOffsetPerTrigger": 3},
+            "OptionError: There is no option maxoffsetpertrigger for headgate-kafka; did you mean"
+            " maxOffsetsPerTrigger?",
+        ),
+        (
+            {"subscribe": "no-such-topic"},
+            "SourceError: Kafka has no 'no-such-topic' (subscribe); make it, or correct the name.",
+        ),
+        (
+            {"headgate.gate": "orders", "headgate.ledger": f"sqlite:///{tmp_path}/none/ledger.db"},
+            f"LedgerError: The ledger {tmp_path}/none/ledger.db cannot be made: its folder does not"
+            " exist; make it.",
+        ),
+    ):
+        with pytest.raises(StreamingQueryException) as raised:
+            available_now(stream_of(spark, orders, options), tmp_path / "checkpoint")
+        assert sentence(raised.value) == told
+
+
+def test_a_check_finds_a_wrong_option_a_missing_topic_and_an_unreachable_broker(
+    topic: TopicFactory,
+) -> None:
+    orders = topic()
+    right = {"kafka.bootstrap.servers": orders.bootstrap_servers, "subscribe": orders.name}
+    check_stream(right)
+    with pytest.raises(OptionError, match="exactly one of subscribe, subscribePattern and assign"):
+        check_stream({**right, "assign": '{"orders": [0]}'})
+    with pytest.raises(SourceError) as missing:
+        check_stream({**right, "subscribe": f"{orders.name},no-such-topic"})
+    assert str(missing.value) == (
+        "Kafka has no 'no-such-topic' (subscribe); make it, or correct the name."
+    )
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(BrokerError) as unreachable:
+        check_stream({**right, "kafka.bootstrap.servers": nobody})
+    told = str(unreachable.value)
+    assert told.startswith(f"Kafka at {nobody} (kafka.bootstrap.servers) did not answer: ")
+    assert "Connection refused" in told
