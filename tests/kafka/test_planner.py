@@ -6,8 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.services.changes import add_partitions
 from tests.services.kafka import TopicFactory
-from tests.services.planners import next_batch, planner_of
-from tests.services.waiting import wait_until
+from tests.services.planners import ManualTime, next_batch, planner_of
 
 from headgate.control import OffsetRange
 from headgate.errors import OptionError, SourceError
@@ -173,41 +172,43 @@ def test_once_takes_everything_whatever_the_limits(topic: TopicFactory) -> None:
         assert planner.begin(start, end) == [OffsetRange(orders.name, 0, 0, 5)]
 
 
-def test_too_few_records_wait_for_more_but_not_before_the_first_batch(topic: TopicFactory) -> None:
-    orders = topic()
+def test_too_few_records_wait_for_more_until_they_have_waited_long_enough(
+    topic: TopicFactory,
+) -> None:
+    orders, clock = topic(), ManualTime()
     orders.produce(b"x")
-    with planner_of(orders, {"minOffsetsPerTrigger": 3, "maxTriggerDelay": "1h"}) as planner:
+    options = {"minOffsetsPerTrigger": 3, "maxTriggerDelay": "15m"}
+    with planner_of(orders, options, clock) as planner:
         end, ranges = next_batch(planner, planner.initial())
-        assert ranges == [OffsetRange(orders.name, 0, 0, 1)]
+        assert ranges == [OffsetRange(orders.name, 0, 0, 1)], "the first batch does not wait"
         orders.produce(b"x", b"x")
         assert next_batch(planner, end) == (end, [])
         orders.produce(b"x")
-        _, ranges = next_batch(planner, end)
+        end, ranges = next_batch(planner, end)
         assert ranges == [OffsetRange(orders.name, 0, 1, 4)]
+        orders.produce(b"x")
+        clock.now_s += 15 * 60 - 1
+        assert next_batch(planner, end) == (end, [])
+        clock.now_s += 1
+        end, ranges = next_batch(planner, end)
+        assert ranges == [OffsetRange(orders.name, 0, 4, 5)]
 
 
-def test_a_restart_that_finds_nothing_has_had_its_batch_without_waiting(
+def test_how_long_too_few_wait_counts_from_the_last_look_that_was_let_through(
     topic: TopicFactory,
 ) -> None:
-    orders = topic()
+    orders, clock = topic(), ManualTime()
     orders.produce(b"x")
     with planner_of(orders) as before:
         end, _ = next_batch(before, before.initial())
-    with planner_of(orders, {"minOffsetsPerTrigger": 2, "maxTriggerDelay": "1h"}) as after:
-        assert next_batch(after, end) == (end, [])
+    options = {"minOffsetsPerTrigger": 2, "maxTriggerDelay": "1h"}
+    with planner_of(orders, options, clock) as after:
+        assert next_batch(after, end) == (end, []), "nothing was there, and nothing was held back"
         orders.produce(b"x")
+        clock.now_s += 3_599
         assert next_batch(after, end) == (end, [])
-
-
-def test_too_few_records_are_read_once_they_have_waited_long_enough(topic: TopicFactory) -> None:
-    orders = topic()
-    orders.produce(b"x")
-    with planner_of(orders, {"minOffsetsPerTrigger": 100, "maxTriggerDelay": "1s"}) as planner:
-        end, _ = next_batch(planner, planner.initial())
-        orders.produce(b"x")
-        assert wait_until(lambda: next_batch(planner, end)[1]) == [
-            OffsetRange(orders.name, 0, 1, 2)
-        ]
+        clock.now_s += 1
+        assert next_batch(after, end)[1] == [OffsetRange(orders.name, 0, 1, 2)]
 
 
 def test_bytes_bound_a_batch_by_the_size_of_the_records_that_come_next(topic: TopicFactory) -> None:

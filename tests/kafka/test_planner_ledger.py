@@ -1,6 +1,5 @@
 """The planner of a gated stream: its rate comes from the ledger, its batches go there."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -85,22 +84,6 @@ def test_the_rate_survives_a_restart(topic: TopicFactory, url: str) -> None:
         report(ledger, 60.0)
     with planner_of(orders, gated(url)) as after:
         assert count(next_batch(after, end)[1]) == 60
-
-
-def test_a_plan_waits_a_little_for_the_report_of_the_batch_before(
-    topic: TopicFactory, url: str
-) -> None:
-    orders = topic()
-    orders.produce(*[b"x"] * 100_000)
-    options = gated(url, **{"headgate.interval": "10 minutes"})
-    with planner_of(orders, options) as planner, Ledger.open(url) as ledger:
-        end, ranges = next_batch(planner, planner.initial())
-        assert count(ranges) == 60_000
-        reporting = threading.Timer(0.2, report, (ledger, 10.0))
-        reporting.start()
-        _, ranges = next_batch(planner, end)
-        reporting.join()
-        assert count(ranges) == 6_000
 
 
 def test_a_batch_run_again_has_the_same_ranges_and_its_row_another_attempt(

@@ -1,23 +1,43 @@
 """Planners of streams, to test without Spark what each batch will read."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from tests.services.kafka import Topic
 
 from headgate.control import OffsetRange
+from headgate.kafka.books import Clock
 from headgate.kafka.options import parse_options
 from headgate.kafka.planner import StreamPlanner
 
 
-def planner_of(topic: Topic, options: Mapping[str, object] | None = None) -> closing[StreamPlanner]:
+@dataclass
+class ManualTime:
+    """A clock that stands still but for sleep, during which ``on_sleep`` happens."""
+
+    now_s: float = 0.0
+    on_sleep: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now_s += seconds
+        self.on_sleep()
+
+
+def planner_of(
+    topic: Topic, options: Mapping[str, object] | None = None, clock: Clock = time
+) -> closing[StreamPlanner]:
     """A planner of one topic from its beginning, unless the options say otherwise."""
     given = {"kafka.bootstrap.servers": topic.bootstrap_servers, "startingOffsets": "earliest"}
     if not options or not {"assign", "subscribePattern"} & options.keys():
         given["subscribe"] = topic.name
     given |= {name: str(value) for name, value in (options or {}).items()}
-    return closing(StreamPlanner(parse_options(given, streaming=True)))
+    return closing(StreamPlanner(parse_options(given, streaming=True), clock))
 
 
 def gated(url: str, **options: object) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from headgate.control import EstimatorSettings, OffsetRange, Plan
 from headgate.kafka.positions import Positions
@@ -25,14 +25,25 @@ class GateIdentity:
     bootstrap_servers: str
 
 
+class Clock(Protocol):
+    """What the module ``time`` has of this."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Return so many seconds later."""
+
+
 class GateBooks:
     """One gate's pages of the ledger, for its planner.
 
     Every method raises ``LedgerError`` where the ledger cannot be read or written.
     """
 
-    def __init__(self, ledger_url: str, gate: GateIdentity) -> None:
+    def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:
         self._gate = gate
+        self._clock = clock
         self._ledger = Ledger.open(ledger_url)
         self._ledger.declare_gate(
             gate.name,
@@ -40,8 +51,8 @@ class GateBooks:
             source="kafka",
             estimator=gate.estimator.to_text(),
         )
-        self._begun: PlannedBatch | None = None
-        self._listening = True
+        self._begun: str | None = None
+        self._begun_before: str | None = None
 
     def rate(self) -> float | None:
         """The rate in force (records/s), after the report of the last batch if that comes soon.
@@ -54,18 +65,19 @@ class GateBooks:
     def _await_report(self) -> None:
         if self._begun is None:
             return
-        patience_s = self._gate.interval_ms / 1000 * _REPORT_PATIENCE if self._listening else 0
-        deadline = time.monotonic() + patience_s
-        while not (heard := self._is_reported(self._begun.schedule_id)):
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(_REPORT_POLL_S)
+        newest = self._newest_report()
         # Where nobody listens (no headgate.register), waiting for it each time would be in vain.
-        self._listening = heard
+        listening = self._begun_before is None or newest == self._begun_before
+        patience_s = self._gate.interval_ms / 1000 * _REPORT_PATIENCE if listening else 0
+        deadline = self._clock.monotonic() + patience_s
+        while newest != self._begun and self._clock.monotonic() < deadline:
+            self._clock.sleep(_REPORT_POLL_S)
+            newest = self._newest_report()
 
-    def _is_reported(self, batch: str) -> bool:
+    def _newest_report(self) -> str | None:
+        """The batch that the newest report is of."""
         newest = self._ledger.rates(self._gate.name, limit=1)
-        return bool(newest) and newest[0].schedule_id == batch
+        return newest[0].schedule_id if newest else None
 
     def begin(
         self, run: str, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
@@ -97,7 +109,8 @@ class GateBooks:
             rate_per_s=plan.rate_per_s if plan else None,
         )
         self._ledger.begin(batch)
-        self._begun = batch
+        if batch.schedule_id != self._begun:
+            self._begun_before, self._begun = self._begun, batch.schedule_id
 
     def record_losses(self, missing: Sequence[OffsetRange]) -> None:
         """Count offsets that were gone before they were read."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from headgate.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
 from headgate.errors import DataLossError
 from headgate.kafka.advance import Footing, Loss, find_footing
-from headgate.kafka.books import GateBooks, GateIdentity
+from headgate.kafka.books import Clock, GateBooks, GateIdentity
 from headgate.kafka.consumers import close_idle_consumers
 from headgate.kafka.group import GroupOffsets
 from headgate.kafka.lookup import Lookup
@@ -42,14 +42,15 @@ class StreamPlanner:
     ledger cannot: the batch does not start then.
     """
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, clock: Clock = time) -> None:
         self._options = options
+        self._clock = clock
         self._lookup = Lookup(
             options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
         )
         self._cluster = Cluster(options.subscription, self._lookup)
         self._sizes = RecordSizes(options.client, options.poll_timeout_ms)
-        self._books = _open_books(options)
+        self._books = _open_books(options, clock)
         self._group = (
             GroupOffsets(options.client, options.commit_group) if options.commit_group else None
         )
@@ -154,7 +155,7 @@ class StreamPlanner:
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._target is not None:
             return False
-        now = time.monotonic()
+        now = self._clock.monotonic()
         longest_ms = self._options.max_trigger_delay_ms
         waited_ms = int(min((now - self._last_let_through) * 1000, longest_ms))
         if should_wait(unread, minimum, waited_ms, longest_ms):
@@ -199,10 +200,10 @@ class StreamPlanner:
         close_idle_consumers()
 
 
-def _open_books(options: KafkaOptions) -> GateBooks | None:
+def _open_books(options: KafkaOptions, clock: Clock) -> GateBooks | None:
     if options.gate is None or options.ledger is None:
         return None
     gate = GateIdentity(
         options.gate, options.interval_ms, options.estimator, options.bootstrap_servers
     )
-    return GateBooks(options.ledger, gate)
+    return GateBooks(options.ledger, gate, clock)

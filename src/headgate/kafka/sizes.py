@@ -1,7 +1,11 @@
 """How large the records are that a batch would read, for a cap in bytes."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.control import OffsetRange, TopicPartition
 from headgate.kafka.consumers import ClientConfig
@@ -21,7 +25,7 @@ class RecordSizes:
     """
 
     def __init__(self, client: ClientConfig, timeout_ms: int) -> None:
-        self._config = ReaderConfig(client, ("key", "value"), False, timeout_ms)
+        self._config = ReaderConfig(client, ("topic", "key", "value"), False, timeout_ms)
         self._mean_bytes: dict[str, float] = {}
 
     def measure(self, current: Positions, latest: Positions) -> Mapping[str, float]:
@@ -33,25 +37,30 @@ class RecordSizes:
         Raises:
             BrokerError: the brokers cannot be reached.
         """
-        for topic, partitions in _by_topic(current, latest).items():
-            furthest = sorted(partitions, key=lambda r: -r.count)[:_PARTITIONS]
-            sample = [
-                OffsetRange(r.topic, r.partition, r.start, min(r.until, r.start + _RECORDS))
-                for r in furthest
-            ]
-            records = size_bytes = 0
-            for batch in read_ranges(self._config, sample):
-                records += batch.num_rows
-                size_bytes += batch.nbytes
-            if records:
-                self._mean_bytes[topic] = size_bytes / records
+        records: Counter[str] = Counter()
+        size_bytes: Counter[str] = Counter()
+        for batch in read_ranges(self._config, _sample(current, latest)):
+            for topic in pc.unique(batch["topic"]).to_pylist():
+                of_topic = batch.filter(pc.equal(batch["topic"], topic))
+                records[topic] += of_topic.num_rows
+                size_bytes[topic] += _length(of_topic["key"]) + _length(of_topic["value"])
+        self._mean_bytes |= {topic: size_bytes[topic] / n for topic, n in records.items()}
         return self._mean_bytes
 
 
-def _by_topic(current: Positions, latest: Positions) -> dict[str, list[OffsetRange]]:
+def _sample(current: Positions, latest: Positions) -> list[OffsetRange]:
+    """The next records of each topic's partitions that are furthest behind."""
     topics: dict[str, list[OffsetRange]] = {}
     for (topic, partition), until in latest.items():
         start = current[TopicPartition(topic, partition)]
         if start < until:
             topics.setdefault(topic, []).append(OffsetRange(topic, partition, start, until))
-    return topics
+    return [
+        OffsetRange(r.topic, r.partition, r.start, min(r.until, r.start + _RECORDS))
+        for ranges in topics.values()
+        for r in sorted(ranges, key=lambda r: -r.count)[:_PARTITIONS]
+    ]
+
+
+def _length(column: pa.Array) -> int:
+    return pc.sum(pc.binary_length(column)).as_py() or 0

@@ -1,0 +1,136 @@
+"""A gate's pages of the ledger as its planner keeps them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.services.planners import ManualTime
+
+from headgate.control import EstimatorSettings, Limits, OffsetRange, Reason, TopicPartition, plan
+from headgate.kafka.books import GateBooks, GateIdentity
+from headgate.ledger import Ledger, PlannedRange, RateSample, schedule_id
+
+RUN = "run"
+SETTINGS = EstimatorSettings(proportional=0.5)
+GATE = GateIdentity("orders", 10_000, SETTINGS, "broker:9092")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/headgate.db"
+
+
+@pytest.fixture
+def clock() -> ManualTime:
+    return ManualTime()
+
+
+@pytest.fixture
+def books(url: str, clock: ManualTime) -> Iterator[GateBooks]:
+    opened = GateBooks(url, GATE, clock)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def ledger(url: str, books: GateBooks) -> Iterator[Ledger]:
+    """The same ledger, as the driver's listener has it."""
+    with Ledger.open(url) as opened:
+        yield opened
+
+
+def ranges_of(number: int) -> list[OffsetRange]:
+    return [OffsetRange("orders", 0, number * 10, number * 10 + 10)]
+
+
+def begin(books: GateBooks, number: int) -> str:
+    """Begin the batch of this number; its name."""
+    books.begin(RUN, ranges_of(number), None, {})
+    return schedule_id("orders", RUN, ranges_of(number))
+
+
+def report(ledger: Ledger, batch: str, rate_per_s: float) -> None:
+    ledger.publish_rate(RateSample("orders", 0, rate_per_s, 10, 900, 0, schedule_id=batch))
+
+
+def test_the_gate_is_declared_with_what_the_listener_must_know(ledger: Ledger) -> None:
+    (gate,) = ledger.gates()
+    assert (gate.name, gate.interval_ms, gate.source) == ("orders", 10_000, "kafka")
+    assert EstimatorSettings.from_text(gate.estimator) == SETTINGS
+
+
+def test_a_batch_is_written_down_with_its_plan(books: GateBooks, ledger: Ledger) -> None:
+    here, there = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    latest = {here: 30, there: 2}
+    decided = plan({here: 0, there: 2}, latest, 7.0, Limits(1.0, initial_rate=1.0))
+    ranges = [OffsetRange("orders", 0, 0, 7)]
+    books.begin(RUN, ranges, decided, latest)
+    (batch,) = ledger.batches("orders")
+    assert (batch.reason, batch.lag, batch.rate_per_s) == (Reason.RATE, 30, 7.0)
+    assert ledger.ranges(batch.schedule_id) == (PlannedRange(ranges[0], 30, Reason.RATE),)
+
+
+def test_a_batch_of_nothing_is_not_written_down(books: GateBooks, ledger: Ledger) -> None:
+    books.begin(RUN, [], None, {})
+    assert ledger.batches("orders") == ()
+
+
+def test_before_the_first_batch_nothing_is_waited_for(books: GateBooks, clock: ManualTime) -> None:
+    assert books.rate() is None
+    assert clock.now_s == 0
+
+
+def test_the_report_of_the_last_batch_is_waited_for(
+    books: GateBooks, ledger: Ledger, clock: ManualTime
+) -> None:
+    for number in range(3):
+        batch = begin(books, number)
+        clock.on_sleep = lambda: report(ledger, batch, 40.0 + number)  # noqa: B023
+        assert books.rate() == 40.0 + number
+
+
+def test_a_report_that_is_there_costs_no_time(
+    books: GateBooks, ledger: Ledger, clock: ManualTime
+) -> None:
+    report(ledger, begin(books, 0), 40.0)
+    assert books.rate() == 40.0
+    assert clock.now_s == 0
+
+
+def test_a_report_that_does_not_come_is_waited_for_a_tenth_of_the_interval_and_the_rate_stays(
+    books: GateBooks, ledger: Ledger, clock: ManualTime
+) -> None:
+    report(ledger, begin(books, 0), 40.0)
+    begin(books, 1)
+    assert books.rate() == 40.0
+    assert clock.now_s == pytest.approx(1.0, abs=0.01)
+
+
+def test_where_nobody_listens_only_the_first_report_is_waited_for(
+    books: GateBooks, ledger: Ledger, clock: ManualTime
+) -> None:
+    begin(books, 0)
+    assert books.rate() is None
+    waited_s = clock.now_s
+    for number in range(1, 4):
+        begin(books, number)
+        assert books.rate() is None
+    assert clock.now_s == waited_s > 0
+
+
+def test_one_report_that_came_late_does_not_end_the_waiting(
+    books: GateBooks, ledger: Ledger, clock: ManualTime
+) -> None:
+    first = begin(books, 0)
+    assert books.rate() is None
+    report(ledger, first, 40.0)
+    second = begin(books, 1)
+    clock.on_sleep = lambda: report(ledger, second, 50.0)
+    assert books.rate() == 50.0
+
+
+def test_a_batch_begun_twice_has_one_row_and_two_attempts(books: GateBooks, ledger: Ledger) -> None:
+    begin(books, 0)
+    begin(books, 0)
+    (batch,) = ledger.batches("orders")
+    assert (batch.attempts, batch.reason) == (2, "run again after a restart")
