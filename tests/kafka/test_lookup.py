@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka import TopicPartition as Position
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.kafka.reads import Transactions, client
 from tests.services.kafka import Topic, TopicFactory, Topics
 from tests.services.waiting import wait_until
@@ -185,7 +185,7 @@ def test_an_address_that_cannot_be_reached_is_named_with_the_reason(
 
 
 class ScriptedAdmin:
-    """Describes one topic: an error code is raised, a number is its count of partitions."""
+    """Describes one topic: an error is raised, a number is its count of partitions."""
 
     def __init__(self, *answers: int | KafkaError) -> None:
         self.answers = list(answers)
@@ -203,6 +203,21 @@ class ScriptedAdmin:
             described = SimpleNamespace(partitions=found, topic_id=Uuid(0, 0))
             future.set_result(described)
         return {"orders": future}
+
+    def list_offsets(
+        self, asked: dict[Position, OffsetSpec], isolation_level: object, request_timeout: float
+    ) -> dict[Position, Future[Any]]:
+        """A number is the offset of every partition."""
+        assert isolation_level == IsolationLevel.READ_UNCOMMITTED
+        assert request_timeout > 0
+        answer = self.answers.pop(0)
+        futures: dict[Position, Future[Any]] = {position: Future() for position in asked}
+        for future in futures.values():
+            if isinstance(answer, KafkaError):
+                future.set_exception(KafkaException(answer))
+            else:
+                future.set_result(SimpleNamespace(offset=answer))
+        return futures
 
     def poll(self, _timeout: float) -> int:
         return 0
@@ -237,6 +252,24 @@ def test_an_election_is_waited_for_however_long_the_list_of_tries(
     electing = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
     lookup = scripted(monkeypatch, *[electing] * 20, 1)
     assert lookup.topics(["orders"]).keys() == {"orders"}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        -1001,  # librdkafka's answer, without an error, for partitions of a broker that is down
+        KafkaError(KafkaError.FENCED_LEADER_EPOCH),
+        KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION),
+        KafkaError(KafkaError._TIMED_OUT),
+    ],
+)
+def test_a_partition_whose_leader_is_gone_is_asked_of_the_next_leader(
+    monkeypatch: pytest.MonkeyPatch, failure: int | KafkaError
+) -> None:
+    described = 1  # the client hears who leads by describing the topic
+    lookup = scripted(monkeypatch, failure, described, failure, described, 12)
+    partition = TopicPartition("orders", 0)
+    assert lookup.latest([partition]) == {partition: 12}
 
 
 def test_other_errors_are_tried_as_often_as_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,9 @@ _Answer = TypeVar("_Answer")
 # goes away later is a broker that restarts, and is waited for.
 _FIRST_CONTACT_S: Final = 8.0
 _LATER_S: Final = 60.0
+# One request may be for a broker that died, whose partitions others lead by now: it is not waited
+# for that long. Twice as long the next time, for it may be a slow one.
+_REQUEST_S: Final = 5.0
 
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -66,6 +69,7 @@ _PASSING: Final = frozenset(
         KafkaError.NETWORK_EXCEPTION,
         KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
         KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
         KafkaError._ALL_BROKERS_DOWN,
     }
 )
@@ -180,7 +184,7 @@ class Lookup:
             asked = [self._request(specs, timeout) for specs in questions]
             try:
                 return [_results(futures) for futures in asked]
-            except KafkaException:
+            except (KafkaException, _Unready):
                 self._learn_leaders(topics, timeout)
                 raise
 
@@ -252,15 +256,17 @@ class Lookup:
     def _ask_patiently(self, question: Callable[[float], _Answer]) -> _Answer:
         """One try: what passes within its time, an election for instance, is waited for."""
         deadline = time.monotonic() + (_LATER_S if self._reached else _FIRST_CONTACT_S)
+        request_s = _REQUEST_S
         while True:
             left_s = max(deadline - time.monotonic(), _PASSING_POLL_S)
             try:
-                return question(left_s)
+                return question(min(left_s, request_s))
             except (KafkaException, _Unready) as error:
                 passing = isinstance(error, _Unready) or _code(error) in _PASSING
                 if not passing or left_s <= _PASSING_POLL_S:
                     raise
             time.sleep(_PASSING_POLL_S)
+            request_s *= 2
 
     def _explain(self, error: Exception) -> str:
         told = error.args[0].str() if isinstance(error, KafkaException) else str(error)
@@ -276,7 +282,10 @@ def _code(error: Exception) -> int | None:
 
 
 def _results(futures: Mapping[Position, Future[Any]]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(position.topic, position.partition): future.result().offset
-        for position, future in futures.items()
-    }
+    found = {TopicPartition(p.topic, p.partition): f.result().offset for p, f in futures.items()}
+    for tp, offset in found.items():
+        # librdkafka says so, and no error, for the partitions of a broker that did not answer. A -1
+        # is an answer: no record is at or after the time asked for.
+        if offset < -1:
+            raise _Unready(f"the leader of {tp} did not answer")
+    return found
