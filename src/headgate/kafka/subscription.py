@@ -45,9 +45,10 @@ def parse_subscription(given: Mapping[str, str]) -> Subscription:
     """
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
     if len(chosen) != 1:
+        who = f"{' and '.join(chosen)} say" if chosen else "Nothing says"
         raise OptionError(
-            f"{' and '.join(chosen) if chosen else 'Nothing'} says which topics to read; give"
-            " exactly one of subscribe, subscribePattern and assign."
+            f"{who} which topics to read; give exactly one of subscribe, subscribePattern and"
+            " assign."
         )
     option, text = chosen[0], given[chosen[0]]
     match option:
