@@ -267,8 +267,9 @@ def test_a_partition_whose_leader_is_gone_is_asked_of_the_next_leader(
     monkeypatch: pytest.MonkeyPatch, failure: int | KafkaError
 ) -> None:
     described = 1  # the client hears who leads by describing the topic
-    lookup = scripted(monkeypatch, failure, described, failure, described, 12)
+    lookup = scripted(monkeypatch, 7, failure, described, failure, described, 12)
     partition = TopicPartition("orders", 0)
+    assert lookup.latest([partition]) == {partition: 7}
     assert lookup.latest([partition]) == {partition: 12}
 
 

@@ -1,6 +1,7 @@
 import time
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from tests.services.waiting import wait_until
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import BrokerError, SourceError
-from headgate.kafka import consumers
+from headgate.kafka import consumers, reader
 from headgate.kafka.columns import ARROW_SCHEMA
 from headgate.kafka.reader import read_ranges
 
@@ -83,11 +84,12 @@ def test_a_warm_consumer_goes_on_back_and_elsewhere(numbers: Topic) -> None:
 def test_a_reader_left_half_way_leaves_nothing_for_the_next(topic: TopicFactory) -> None:
     made = topic(1)
     made.produce(*[b"x" * 1000] * 2000)
+    consumers.close_idle_consumers()
     config = reader_config(made.bootstrap_servers)
     left = read_ranges(config, [whole(made, 2000, start=500)])
     assert next(left).column("offset")[0].as_py() == 500
     left.close()  # type: ignore[attr-defined]
-    (idle,) = (c for key, c in consumers._idle.items() if key >= config.client.items())
+    (idle,) = consumers._idle.values()
     assert idle.kafka.assignment() == []
     assert offsets(config, whole(made, 20)) == list(range(20))
 
@@ -235,3 +237,27 @@ def test_records_that_cannot_be_read_stop_the_read(
     config = reader_config("unused:1", fail_on_data_loss=False)
     with pytest.raises(kind, match=words):
         list(read_ranges(config, [OffsetRange("t", 0, 3, 9)]))
+
+
+class RefusedConsumer:
+    """A consumer whose broker does not accept the password: it hears nothing else."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._on_error = config["error_cb"]
+
+    def assign(self, _partitions: list[Position]) -> None:
+        pass
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Message]:
+        self._on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_refusal_is_told_long_before_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "Consumer", lambda config, **_: RefusedConsumer(config))
+    monkeypatch.setattr(reader, "_SILENCE_S", 0.01)
+    with pytest.raises(BrokerError, match="refused to serve the read: wrong password"):
+        list(read_ranges(reader_config("unused:1", timeout_ms=10**9), [OffsetRange("t", 0, 3, 9)]))

@@ -185,7 +185,8 @@ class Lookup:
             try:
                 return [_results(futures) for futures in asked]
             except (KafkaException, _Unready):
-                self._learn_leaders(topics, timeout)
+                if self._reached:
+                    self._learn_leaders(topics, timeout)
                 raise
 
         return self._ask(offsets)
