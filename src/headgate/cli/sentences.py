@@ -20,7 +20,7 @@ _HEADLINES: Final = {
     State.NEW: "No batch yet.",
     State.KEEPING_UP: "Keeping up: all that was waiting is admitted.",
     State.DRAINING: "Draining: {waiting}, {to_go}.",
-    State.HOLDING: "Holding back: {waiting}, about as many each time.",
+    State.HOLDING: "Holding back: {waiting}.",
     State.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
     State.IDLE: "Idle: no batch for {silence}; nothing new, or the query has stopped.",
     State.STALLED: "Stalled: no batch for {silence}, with {waiting}.",

@@ -224,7 +224,8 @@ def _with_arrow(trend: Trend | None, text: str) -> str:
 
 
 def _details(*parts: str) -> Text:
-    return _line(" · ".join(part for part in parts if part))
+    """What is known of these, beside each other."""
+    return _line(" · ".join(part for part in parts if part and UNKNOWN not in part))
 
 
 def _line(text: str, style: str = "") -> Text:

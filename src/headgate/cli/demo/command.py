@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-DEFAULT_SECONDS: Final = 105.0
+DEFAULT_SECONDS: Final = 90.0
 
 
 def demo(
@@ -49,5 +49,5 @@ def demo(
     from headgate.cli.demo.play import Request, play  # noqa: PLC0415
 
     target = Target(kafka, topic) if kafka is not None and topic is not None else None
-    if not play(Request(target, produce, seconds, svg, ledger), Console()):
+    if not play(Request(target, produce, seconds, svg, ledger), Console(highlight=False)):
         raise typer.Exit(1)

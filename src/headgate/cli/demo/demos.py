@@ -12,11 +12,11 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from headgate.cli.demo.audit import Finding, OffsetAudit, OrderAudit
+from headgate.cli.demo.audit import OffsetAudit, OrderAudit
 from headgate.cli.demo.orders import PARTITION_WEIGHTS, OrderBook
 from headgate.cli.demo.producer import OrderProducer
 from headgate.cli.demo.rehearsal import rehearse
-from headgate.cli.demo.script import COST_S, SLOWDOWN, Phase, Script
+from headgate.cli.demo.script import COST_S, LATENESS_S, SLOWDOWN, Phase, Script
 from headgate.cli.demo.stage import Scene, Stage
 from headgate.cli.demo.work import CountingHandler, OrderHandler
 from headgate.cli.snapshot import GateSnapshot
@@ -37,6 +37,19 @@ class Target:
 
     servers: str
     topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a demo ended.
+
+    Attributes:
+        passed: Whether every record arrived exactly once.
+        sentence: What was counted.
+    """
+
+    passed: bool
+    sentence: str
 
 
 @contextmanager
@@ -76,7 +89,7 @@ def latest_offsets(target: Target) -> dict[TopicPartition, int]:
     return lookup.latest(partitions_of(topics))
 
 
-def orders_demo(stage: Stage, target: Target) -> Finding:
+def orders_demo(stage: Stage, target: Target) -> Outcome:
     """Produce orders into the topic, process them, and count them.
 
     Raises:
@@ -106,7 +119,9 @@ def orders_demo(stage: Stage, target: Target) -> Finding:
             OrdersDirector(script, producer, handler, audit),
         )
         producer.stop()
-    return audit.finding(producer.produced)
+    finding = audit.finding(producer.produced)
+    told = f"{count(finding.expected)} orders produced, {count(finding.arrived)} arrived"
+    return Outcome(finding.passed, f"{told}: {finding}.")
 
 
 class OrdersDirector:
@@ -119,14 +134,19 @@ class OrdersDirector:
         self._producer = producer
         self._handler = handler
         self._audit = audit
+        self._warm_s: float | None = None
         self._draining = False
 
     def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Scene | None:
         """Do what the script says for this moment."""
         self._producer.start(self._script.orders_per_s)
-        phase = self._phase(elapsed_s, snapshot)
-        self._handler.slowdown = SLOWDOWN if phase is Phase.SLOW else 1
         self._producer.check()
+        if self._warm_s is None and self._audit.arrived:
+            self._warm_s = elapsed_s
+        # The first batch waits for processes to start: nothing to show the gate by.
+        played_s = 0.0 if self._warm_s is None else elapsed_s - self._warm_s
+        phase = self._phase(played_s, snapshot)
+        self._handler.slowdown = SLOWDOWN if phase is Phase.SLOW else 1
         if phase is Phase.DRAINING:
             self._producer.stop()
             if self._audit.arrived >= self._producer.produced:
@@ -137,18 +157,18 @@ class OrdersDirector:
             f"{phase} · {count(self._producer.produced)} orders produced"
             f" · {count(self._audit.arrived)} arrived"
         )
-        return Scene(title, self._script.is_best(elapsed_s))
+        return Scene(title, self._script.is_best(played_s))
 
-    def _phase(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Phase:
+    def _phase(self, played_s: float, snapshot: GateSnapshot | None) -> Phase:
         """The script's phase; but a demo that has begun to end does not go back."""
         left_over = (snapshot.left_over or 0) if snapshot else 0
         throughput_per_s = snapshot.throughput_per_s if snapshot else None
-        phase = self._script.phase(elapsed_s, left_over, throughput_per_s)
+        phase = self._script.phase(played_s, left_over, throughput_per_s)
         self._draining |= phase is Phase.DRAINING
         return Phase.DRAINING if self._draining else phase
 
 
-def topic_demo(stage: Stage, target: Target) -> Finding:
+def topic_demo(stage: Stage, target: Target) -> Outcome:
     """Read a topic from its beginning for a while, and count its records; nothing is written to it.
 
     Raises:
@@ -165,19 +185,25 @@ def topic_demo(stage: Stage, target: Target) -> Finding:
         CountingHandler(audit),
         TopicDirector(stage.seconds_left(), audit),
     )
-    return audit.finding()
+    finding = audit.finding()
+    told = f"{plural(audit.arrived, 'record')} arrived from {plural(audit.offsets, 'offset')}"
+    return Outcome(finding.passed, f"{told}: {finding}.")
 
 
 class TopicDirector:
-    """Ends when the time is over."""
+    """Ends when the time is over, which begins with the first records."""
 
     def __init__(self, seconds: float, audit: OffsetAudit) -> None:
         self._seconds = seconds
         self._audit = audit
+        self._warm_s: float | None = None
 
     def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Scene | None:
-        """Count."""
-        if elapsed_s >= self._seconds:
+        """Look at the clock."""
+        if self._warm_s is None and self._audit.arrived:
+            self._warm_s = elapsed_s
+        played_s = 0.0 if self._warm_s is None else elapsed_s - self._warm_s
+        if played_s >= self._seconds or elapsed_s >= self._seconds + LATENESS_S:
             return None
         title = f"reading · {plural(self._audit.arrived, 'record')} arrived"
-        return Scene(title, elapsed_s >= self._seconds / 2)
+        return Scene(title, played_s >= self._seconds / 2)

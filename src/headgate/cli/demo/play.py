@@ -1,22 +1,25 @@
 """What surrounds every demo: its services, its end, and its summary."""
 
 import logging
-import signal
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 
-from headgate.cli.demo.audit import Finding
-from headgate.cli.demo.demos import Target, latest_offsets, orders_demo, own_broker, topic_demo
+from headgate.cli.demo.demos import (
+    Outcome,
+    Target,
+    latest_offsets,
+    orders_demo,
+    own_broker,
+    topic_demo,
+)
 from headgate.cli.demo.session import spark_session
+from headgate.cli.demo.signals import ignore_signals, leave_in_good_order
 from headgate.cli.demo.stage import Stage, told_of_batches
-from headgate.cli.words import count
 from headgate.local import ensure_java
 
 
@@ -48,20 +51,19 @@ def play(request: Request, console: Console) -> bool:
     Raises:
         HeadgateError: It cannot run.
     """
-    _leave_in_good_order()
+    leave_in_good_order()
+    logging.getLogger().addHandler(logging.NullHandler())  # the screen is the show's
     with ExitStack() as cleanup:
         try:
-            finding, told = _play(request, console, cleanup)
+            outcome, told = _play(request, console, cleanup)
         finally:
-            _ignore_further_signals()
-    console.print(
-        f"{count(finding.expected)} produced, {count(finding.arrived)} arrived: {finding}."
-    )
-    console.print(told)
-    return finding.passed
+            ignore_signals()
+    console.print(outcome.sentence, soft_wrap=True)
+    console.print(told, soft_wrap=True)
+    return outcome.passed
 
 
-def _play(request: Request, console: Console, cleanup: ExitStack) -> tuple[Finding, str]:
+def _play(request: Request, console: Console, cleanup: ExitStack) -> tuple[Outcome, str]:
     began_s = time.monotonic()
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headgate-demo-")))
     ensure_java()
@@ -80,25 +82,7 @@ def _play(request: Request, console: Console, cleanup: ExitStack) -> tuple[Findi
         ends_s=began_s + request.seconds,
     )
     if request.target is None or request.produce:
-        finding = orders_demo(stage, target)
+        outcome = orders_demo(stage, target)
     else:
-        finding = topic_demo(stage, target)
-    return finding, told_of_batches(stage.ledger_url)
-
-
-def _leave_in_good_order() -> None:
-    """Be ended from outside as by Ctrl-C; and keep what runs below from writing over the screen."""
-
-    def leave(number: int, _frame: object) -> NoReturn:
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGHUP, leave)
-    for name in ("py4j", "headgate"):
-        logging.getLogger(name).addHandler(logging.NullHandler())
-
-
-def _ignore_further_signals() -> None:
-    """What has been started is ended first."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        outcome = topic_demo(stage, target)
+    return outcome, told_of_batches(stage.ledger_url)

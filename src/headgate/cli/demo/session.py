@@ -5,15 +5,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headgate.cli.demo.signals import signals_held
 from headgate.errors import SetupError
 from headgate.gate import RECOMMENDED_CONF
 
@@ -30,28 +32,27 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     conf = SparkConf(loadDefaults=False).setAll(list(_settings(folder).items()))
-    log_file = folder / "spark.log"
-    with log_file.open("wb") as log:
-        try:
-            gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, {"stdout": log, "stderr": subprocess.STDOUT}
-            )
-        except PySparkRuntimeError as error:
-            words = "\n".join(log_file.read_text(errors="replace").splitlines()[-LAST_WORDS:])
-            raise SetupError(f"Spark did not start; its last words:\n{words}") from error
-    process: subprocess.Popen[bytes] = gateway.proc
-    try:
+    with ExitStack() as cleanup:
+        with signals_held():
+            gateway = _launch(conf, folder / "spark.log")
+            cleanup.callback(_end, gateway.proc)
         context = SparkContext(conf=conf, gateway=gateway)
         # Spark's own would ask the Java process to cancel its jobs from within the signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         spark = SparkSession(context)
+        cleanup.callback(spark.stop)
+        yield spark
+
+
+def _launch(conf: SparkConf, log_file: Path) -> JavaGateway:
+    with log_file.open("wb") as log:
+        # In a session of its own: what the terminal tells us, we tell the Java process.
+        where = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
         try:
-            yield spark
-        finally:
-            spark.stop()
-    finally:
-        gateway.shutdown()
-        _end(process)
+            return launch_gateway(conf, where)  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            words = "\n".join(log_file.read_text(errors="replace").splitlines()[-LAST_WORDS:])
+            raise SetupError(f"Spark did not start; its last words:\n{words}") from error
 
 
 def _settings(folder: Path) -> dict[str, str]:

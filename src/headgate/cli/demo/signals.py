@@ -1,0 +1,39 @@
+"""Ctrl-C and the other ways to be ended: nothing that was started may stay behind."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def leave_in_good_order() -> None:
+    """Have what is open closed, by an exception, whichever signal ends this process."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGHUP, leave)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Let signals wait until the end of what could not be closed if it were interrupted."""
+    held: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: held.append(number)) for each in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
+def ignore_signals() -> None:
+    """Finish closing, however often the user presses Ctrl-C."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,136 @@
+"""``headgate demo``, for real and in a process of its own: what it counts, and what it leaves."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from tests.cli.commands import COMMAND, run
+from tests.services.kafka import TopicFactory
+from tests.services.waiting import wait_until
+
+from headgate.local import Java, KafkaBroker
+
+MARK = "HEADGATE_TEST_MARK"
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path, java: Java) -> Mapping[str, str]:
+    """Variables by which every process of a demo is known, and a folder for all it writes."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return {MARK: uuid.uuid4().hex, "TMPDIR": str(folder), "JAVA_HOME": str(java.home)}
+
+
+def alive(surroundings: Mapping[str, str]) -> list[str]:
+    """The command lines of all processes that have the mark."""
+    listed = subprocess.run(
+        ["ps", "axeww", "-o", "command"], capture_output=True, text=True, check=True
+    )
+    mark = f"{MARK}={surroundings[MARK]}"
+    return [line for line in listed.stdout.splitlines() if mark in line]
+
+
+def assert_nothing_is_left(surroundings: Mapping[str, str]) -> None:
+    wait_until(lambda: not alive(surroundings), timeout_s=10)
+    assert list(Path(surroundings["TMPDIR"]).iterdir()) == []
+
+
+def test_it_ends_with_a_count_and_leaves_nothing(
+    tmp_path: Path, surroundings: Mapping[str, str]
+) -> None:
+    picture, ledger = tmp_path / "demo.svg", f"sqlite:///{tmp_path}/ledger.db"
+    done = run(
+        *("demo", "--seconds", "25", "--svg", str(picture), "--ledger", ledger),
+        folder=tmp_path,
+        variables=surroundings,
+        timeout_s=200,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    summary = re.search(
+        r"^([\d,]+) orders produced, ([\d,]+) arrived: none missing, none twice\.$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert summary is not None, done.stdout
+    assert summary[1] == summary[2] != "0"
+    assert "backlog · " in done.stdout
+    assert "headgate-demo" in picture.read_text()
+    status = run("status", "--ledger", ledger, folder=tmp_path)
+    assert "headgate-demo · kafka" in status.stdout
+    assert_nothing_is_left(surroundings)
+
+
+def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str, str]) -> None:
+    output = tmp_path / "output.txt"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [*COMMAND, "demo"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **surroundings},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: "Rehearsing" in output.read_text(), timeout_s=120)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in output.read_text()
+    assert_nothing_is_left(surroundings)
+
+
+def test_a_topic_of_the_users_is_read_and_not_written(
+    tmp_path: Path, surroundings: Mapping[str, str], topic: TopicFactory, admin: AdminClient
+) -> None:
+    theirs = topic(2)
+    theirs.produce(*(b"%d" % number for number in range(300)), partition=1)
+    done = run(
+        *("demo", "--kafka", theirs.bootstrap_servers, "--topic", theirs.name, "--seconds", "10"),
+        folder=tmp_path,
+        variables=surroundings,
+        timeout_s=200,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    counted = re.search(r"^(\d+) records arrived from (\d+) offsets", done.stdout, re.MULTILINE)
+    assert counted is not None, done.stdout
+    assert 0 < int(counted[1]) == int(counted[2]) <= 300
+    assert "none missing, none twice" in done.stdout
+    latest = admin.list_offsets({TopicPartition(theirs.name, 1): OffsetSpec.latest()})
+    assert [each.result().offset for each in latest.values()] == [300]
+    assert_nothing_is_left(surroundings)
+
+
+def test_a_topic_that_does_not_exist_is_told_before_anything_starts(
+    tmp_path: Path, broker: KafkaBroker, surroundings: Mapping[str, str]
+) -> None:
+    done = run(
+        *("demo", "--kafka", broker.bootstrap_servers, "--topic", "no-such-topic"),
+        folder=tmp_path,
+        variables=surroundings,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("headgate: There is no topic 'no-such-topic' at 127.0.0.1:")
+    assert done.stderr.count("\n") == 1
+    assert_nothing_is_left(surroundings)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--kafka", "localhost:9092"), ("--topic", "orders"), ("--produce",), ("--seconds", "1")],
+    ids=" ".join,
+)
+def test_options_that_do_not_go_together_are_refused(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert run("demo", *arguments, folder=tmp_path).returncode == 2
