@@ -1,6 +1,6 @@
 """Between the ledger's values and the rows of its tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -95,10 +95,10 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
     return BatchRecord(**values, error=None if error[0] is None else ErrorReport(*error))
 
 
-def range_from(row: Row[Any]) -> PlannedRange:
+def range_from(row: Sequence[Any]) -> PlannedRange:
     """The range that a row of ``failure`` describes."""
-    offsets = OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
-    return PlannedRange(offsets, row.latest_offset, row.reason)
+    topic, partition, start, until, latest, reason = row
+    return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason)
 
 
 def loss_from(row: Row[Any]) -> Loss:

@@ -42,13 +42,35 @@ def sqlite_engine(url: URL, *, read_only: bool) -> Engine:
         url, connect_args={"timeout": LOCK_TIMEOUT_S}, hide_parameters=True
     )
 
+    opened: tuple[int, int] | None = None
+
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _: object) -> None:
+        nonlocal opened
         # FULL: what is committed stays committed, even when the machine loses its power.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        opened = opened or _identity(path)
+
+    @event.listens_for(engine, "checkout")
+    def require_the_same_file(*_: object) -> None:
+        # SQLite goes on with a file that was deleted, and what it writes there is lost with it.
+        if _identity(path) != opened:
+            raise LedgerError(
+                f"The ledger {path} was deleted or replaced while it was open; put it back, and "
+                "start what used it again."
+            )
 
     return engine
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from a later one at the same path; None where there is no file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def sqlite_cause(error: BaseException | None) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Update, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, Update, bindparam, delete, func, or_, select, update
 
 from headgate.ledger.rows import error_values
 from headgate.ledger.status import (
@@ -46,7 +46,14 @@ LAST_RATES: Final = (
 BATCH: Final = select(control).where(control.c.schedule_id == bindparam("schedule_id"))
 
 RANGES: Final = (
-    select(failure)
+    select(
+        failure.c.topic,
+        failure.c.partition,
+        failure.c.start_offset,
+        failure.c.until_offset,
+        failure.c.latest_offset,
+        failure.c.reason,
+    )
     .where(failure.c.schedule_id == bindparam("schedule_id"))
     .order_by(failure.c.topic, failure.c.partition, failure.c.start_offset)
 )
@@ -75,7 +82,7 @@ OPEN_BATCH: Final = (
 BEGIN_AGAIN: Final = (
     update(control)
     .where(control.c.schedule_id == bindparam("batch"))
-    .where(control.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]))
+    .where(or_(*[control.c.status == arrow.before for arrow in (RUN_AGAIN, FAILED_RUN_AGAIN)]))
     .values(
         status=RUN_AGAIN.after,
         attempts=control.c.attempts + RUN_AGAIN.attempts,
