@@ -1,0 +1,110 @@
+"""Start ``driver.py``, follow its moments, and kill it with all that it has started."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tests.services.kafka import Topic
+
+DRIVER: Final = Path(__file__).with_name("driver.py")
+
+
+class Driver:
+    """One process of ``driver.py``; within ``with``, at whose end nothing of it is left.
+
+    Args:
+        topic: what it reads.
+        folder: where its checkpoint, ledger and sink are; the next one goes on from there.
+        master: Spark's.
+    """
+
+    def __init__(self, topic: Topic, folder: Path, master: str = "local[2]") -> None:
+        folder.mkdir(exist_ok=True)
+        self._log = folder / "driver.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, DRIVER, topic.bootstrap_servers, topic.name, folder, master],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def wait_for(self, moment: str, times: int = 1) -> None:
+        """Return when it has come to the moment so many times from now.
+
+        Raises:
+            AssertionError: it ended before; the message shows the end of its log.
+        """
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            times -= line.strip() == moment
+            if times == 0:
+                return
+        raise AssertionError(f"it ended before {moment!r}: {self._last_words()}")
+
+    def let_go(self) -> None:
+        """Let it start its query, once it is ready."""
+        self.wait_for("ready")
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def finish(self) -> None:
+        """Wait until it has processed everything.
+
+        Raises:
+            AssertionError: it failed; the message shows the end of its log.
+        """
+        assert self._process.stdout is not None
+        self._process.stdout.read()
+        assert self._process.wait() == 0, self._last_words()
+
+    def kill(self) -> None:
+        """Kill it at once: itself, Spark's JVM, executors and Python workers."""
+        started = _descendants(self._process.pid)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for process in started:  # Spark's Python workers are in process groups of their own
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait()
+
+    def _last_words(self) -> str:
+        return self._log.read_text()[-3_000:]
+
+
+def _descendants(root: int) -> list[int]:
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
+    children: dict[int, list[int]] = {}
+    for line in listed.splitlines():
+        process, parent = map(int, line.split())
+        children.setdefault(parent, []).append(process)
+    found = [root]
+    for process in found:
+        found += children.get(process, [])
+    return found[1:]

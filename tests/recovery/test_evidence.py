@@ -1,0 +1,103 @@
+"""The judge of the crash tests finds every defect that is planted."""
+
+from dataclasses import replace
+
+import pytest
+from tests.recovery.evidence import Evidence, Run, problems, values
+
+from headgate.control import OffsetRange, TopicPartition
+
+BATCHES = {
+    "a": (OffsetRange("t", 0, 0, 3), OffsetRange("t", 1, 0, 2)),
+    "b": (OffsetRange("t", 0, 3, 5),),
+    "c": (OffsetRange("t", 0, 5, 6), OffsetRange("t", 1, 2, 4)),
+}
+RUNS = (
+    Run("a", 0, 1, BATCHES["a"]),
+    Run("b", 1, 1, BATCHES["b"]),
+    Run("b", 1, 3, BATCHES["b"]),
+    Run("c", 2, 1, BATCHES["c"]),
+)
+SOUND = Evidence(
+    produced={TopicPartition("t", 0): 6, TopicPartition("t", 1): 4},
+    arrived={key: tuple(values(ranges)) for key, ranges in BATCHES.items()},
+    runs=RUNS,
+    planned=BATCHES,
+)
+
+
+def without(batch: str) -> dict[str, tuple[OffsetRange, ...]]:
+    return {key: ranges for key, ranges in BATCHES.items() if key != batch}
+
+
+def test_nothing_is_wrong_where_each_record_arrived_once() -> None:
+    assert problems(SOUND) == []
+
+
+DEFECTS = {
+    "a batch's file is gone": (
+        replace(SOUND, arrived={"a": SOUND.arrived["a"], "c": SOUND.arrived["c"]}),
+        ["record 0/3 is missing", "record 0/4 is missing"],
+    ),
+    "a record is gone": (
+        replace(SOUND, arrived={**SOUND.arrived, "b": ("0/3",)}),
+        ["record 0/4 is missing", "batch b has other records than its ranges say"],
+    ),
+    "a record is there twice": (
+        replace(SOUND, arrived={**SOUND.arrived, "b": ("0/3", "0/4", "0/2")}),
+        ["record 0/2 arrived 2 times", "batch b has other records than its ranges say"],
+    ),
+    "a batch is there under a second key": (
+        replace(SOUND, arrived={**SOUND.arrived, "d": SOUND.arrived["b"]}),
+        [
+            "record 0/3 arrived 2 times",
+            "record 0/4 arrived 2 times",
+            "batch d has other records than its ranges say",
+        ],
+    ),
+    "a record comes from nowhere": (
+        replace(SOUND, arrived={**SOUND.arrived, "b": ("0/3", "0/4", "7/0")}),
+        ["record 7/0 was never produced", "batch b has other records than its ranges say"],
+    ),
+    "a range was dropped": (
+        replace(SOUND, planned=without("b"), runs=(RUNS[0], RUNS[3])),
+        [
+            "t-0 [5, 6) does not begin at 3, where the range before it ends",
+            "batch b has other records than its ranges say",
+        ],
+    ),
+    "a partition was never read": (
+        replace(SOUND, produced={**SOUND.produced, TopicPartition("t", 2): 1}),
+        ["record 2/0 is missing", "the ranges of t-2 end at 0, not at 1"],
+    ),
+    "a range was planned twice": (
+        replace(SOUND, planned={**BATCHES, "d": BATCHES["b"]}),
+        ["t-0 [3, 5) does not begin at 5, where the range before it ends"],
+    ),
+    "a range grew when it ran again": (
+        replace(SOUND, runs=(*RUNS[:2], Run("b", 1, 3, (OffsetRange("t", 0, 3, 6),)), RUNS[3])),
+        ["batch b ran with different ranges", "batch b ran with other ranges than the ledger has"],
+    ),
+    "a batch ran again under another key": (
+        replace(SOUND, runs=(*RUNS[:2], Run("c", 1, 3, BATCHES["c"]), RUNS[3])),
+        [
+            "Spark's batch 1 ran under 2 keys",
+            "key c was given to several of Spark's batches",
+            "the attempts at batch c were counted [3, 1]",
+        ],
+    ),
+    "an attempt was not counted": (
+        replace(SOUND, runs=(*RUNS[:2], RUNS[1], RUNS[3])),
+        ["the attempts at batch b were counted [1, 1]"],
+    ),
+    "a batch was never settled": (
+        replace(SOUND, unsettled=frozenset({"c"})),
+        ["batch c is not settled"],
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_defect_is_found(defect: str) -> None:
+    evidence, expected = DEFECTS[defect]
+    assert sorted(problems(evidence)) == sorted(expected)

@@ -1,0 +1,89 @@
+"""A gated query, killed again and again, processes each record once.
+
+The handler's sink is keyed by ``batch.key``: what a killed run wrote, the next one writes over.
+"""
+
+import itertools
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.recovery.drivers import Driver
+from tests.recovery.evidence import collect, problems
+from tests.services.kafka import Topic, TopicFactory
+
+from headgate.control import TopicPartition
+
+PARTITIONS = 3
+RECORDS = 1_000  # in each partition: more batches of 60 than can be done before the last kill
+
+WITHIN_S = {
+    "start": 3.0,  # Spark comes up
+    "ready": 3.0,  # the query comes up; its first batch is planned, or the last one run again
+    "handling": 0.2,  # the batch is read
+    "writing": 0.02,  # the sink writes
+    "written": 0.3,  # the outcome is written down, Spark commits, the next batch is planned
+}
+"""The moments after which a driver is killed, and how long after at most."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Kill the driver so long after it has come so often to this moment."""
+
+    moment: str
+    times: int
+    after_s: float
+
+
+def kills(count: int, chance: random.Random) -> Iterator[Kill]:
+    """As many kills after one moment as after another, in any order."""
+    moments = list(itertools.islice(itertools.cycle(WITHIN_S), count))
+    chance.shuffle(moments)
+    for moment in moments:
+        times = chance.randint(1, 3) if moment in {"handling", "writing", "written"} else 1
+        yield Kill(moment, times, chance.uniform(0, WITHIN_S[moment]))
+
+
+def live_through(kill: Kill, topic: Topic, folder: Path) -> None:
+    """Start a driver, and kill it."""
+    with Driver(topic, folder) as driver:
+        if kill.moment != "start":
+            driver.let_go()
+        if kill.moment in {"handling", "writing", "written"}:
+            driver.wait_for(kill.moment, kill.times)
+        time.sleep(kill.after_s)
+        driver.kill()
+
+
+def survive(count: int, topic: Topic, folder: Path) -> None:
+    """Kill drivers so often, let the last one finish, and judge what is there."""
+    seed = int(os.environ.get("HEADGATE_SEED", random.randrange(2**32)))
+    print(f"HEADGATE_SEED={seed}")  # noqa: T201  (shown if the test fails)
+    for partition in range(PARTITIONS):
+        records = (f"{partition}/{offset}".encode() for offset in range(RECORDS))
+        topic.produce(*records, partition=partition)
+    for kill in kills(count, random.Random(seed)):
+        live_through(kill, topic, folder)
+    with Driver(topic, folder) as last:
+        last.let_go()
+        last.finish()
+    produced = {TopicPartition(topic.name, number): RECORDS for number in range(PARTITIONS)}
+    evidence = collect(folder, produced)
+    assert problems(evidence) == []
+    assert any(run.attempt > 1 for run in evidence.runs), "no batch was ever interrupted"
+
+
+def test_twenty_kills_lose_nothing_and_double_nothing(topic: TopicFactory, tmp_path: Path) -> None:
+    survive(20, topic(PARTITIONS), tmp_path / "job")
+
+
+@pytest.mark.soak
+def test_a_hundred_kills_lose_nothing_and_double_nothing(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    survive(100, topic(PARTITIONS), tmp_path / "job")
