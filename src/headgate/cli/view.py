@@ -133,7 +133,7 @@ def _durations(snapshot: GateSnapshot) -> Table:
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True, justify="right")
     table.add_column(ratio=1)
-    title = Text(f"│ = {duration(snapshot.interval_ms)}   ", style="dim")
+    title = _line(f"│ = {duration(snapshot.interval_ms)}   ", style="dim")
     table.add_row(
         Text("batch", style="dim"),
         Text("records", style="dim"),
@@ -172,7 +172,7 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
     table.add_column(ratio=1)
     table.add_column(no_wrap=True)
     header = ("partition", "lag", "admitted", "█ admitted  ░ waiting", "limited by")
-    table.add_row(*(Text(name, style="dim") for name in header))
+    table.add_row(*(_line(name, style="dim") for name in header))
     longest = max((p.admitted if p.lag is None else p.lag for p in shown), default=1)
     for each in shown:
         table.add_row(

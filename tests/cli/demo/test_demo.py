@@ -106,8 +106,8 @@ def test_a_topic_of_the_users_is_read_and_not_written(
     assert counted is not None, done.stdout
     assert 0 < int(counted[1]) == int(counted[2]) <= 300
     assert "none missing, none twice" in done.stdout
-    latest = admin.list_offsets({TopicPartition(theirs.name, 1): OffsetSpec.latest()})
-    assert [each.result().offset for each in latest.values()] == [300]
+    end = {TopicPartition(theirs.name, 1): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+    assert [each.result().offset for each in admin.list_offsets(end).values()] == [300]
     assert_nothing_is_left(surroundings)
 
 
