@@ -42,6 +42,7 @@ def sqlite_engine(url: URL, *, read_only: bool) -> Engine:
         url, connect_args={"timeout": LOCK_TIMEOUT_S}, hide_parameters=True
     )
 
+    file = path.absolute()  # the same one wherever this process goes
     opened: tuple[int, int] | None = None
 
     @event.listens_for(engine, "connect")
@@ -50,12 +51,13 @@ def sqlite_engine(url: URL, *, read_only: bool) -> Engine:
         # FULL: what is committed stays committed, even when the machine loses its power.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        opened = opened or _identity(path)
+        opened = opened or _identity(file)
 
     @event.listens_for(engine, "checkout")
+    @event.listens_for(engine, "do_connect")
     def require_the_same_file(*_: object) -> None:
         # SQLite goes on with a file that was deleted, and what it writes there is lost with it.
-        if _identity(path) != opened:
+        if opened is not None and _identity(file) != opened:
             raise LedgerError(
                 f"The ledger {path} was deleted or replaced while it was open; put it back, and "
                 "start what used it again."
