@@ -2,6 +2,7 @@ import socket
 import traceback
 from collections.abc import Callable
 
+import psycopg
 import pytest
 import sqlalchemy
 from tests.ledger.conftest import NewUrl
@@ -107,3 +108,14 @@ def test_whatever_is_wrong_with_the_database_is_a_ledger_error(
         engine.dispose()
         with pytest.raises(LedgerError, match=r"cannot be used: .*(gate|control)"):
             call(ledger)
+
+
+def test_a_connection_that_the_server_has_cut_is_replaced(
+    new_postgresql_url: NewUrl, postgresql: str
+) -> None:
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    with Ledger.open(new_postgresql_url()) as ledger:
+        with psycopg.connect(postgresql, autocommit=True) as connection:
+            assert connection.execute(cut, ["headgate"]).fetchall() == [(True,)]
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        assert ledger.last_batch("orders") is None

@@ -108,6 +108,25 @@ def test_a_file_that_another_program_keeps_locked_is_told(
         ledger.begin(batch_number(1))
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_deleted_or_replaced_is_told_and_not_made_anew(
+    tmp_path: Path, replaced: bool
+) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}") as ledger:
+        begin_batches(ledger, 1)
+        for name in files(tmp_path):
+            (tmp_path / name).unlink()
+        if replaced:
+            Ledger.open(f"sqlite:///{path}").close()
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
+                ledger.begin(batch_number(1))
+            with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
+                ledger.gates()
+    assert path.exists() == replaced
+
+
 def test_a_folder_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordinary) -> None:
     open_folder.chmod(0o555)
     with (
