@@ -1,0 +1,46 @@
+"""A gated query on a cluster: a master, two workers and an executor process on each."""
+
+import json
+from pathlib import Path
+
+import pyspark
+import pytest
+from tests.recovery.drivers import Driver
+from tests.recovery.evidence import collect, problems
+from tests.services.kafka import TopicFactory
+
+from headgate.control import TopicPartition
+
+PARTITIONS = 4
+RECORDS = 60
+
+
+@pytest.fixture
+def _spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home for Spark in which its workers may write; their own would be pyspark's package."""
+    home = tmp_path / "spark"
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (home / entry.name).symlink_to(entry)
+    monkeypatch.setenv("SPARK_HOME", str(home))
+
+
+@pytest.mark.usefixtures("_spark_home")
+def test_executors_in_other_processes_read_all_there_is(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders = topic(PARTITIONS)
+    for partition in range(PARTITIONS):
+        records = (f"{partition}/{offset}".encode() for offset in range(RECORDS))
+        orders.produce(*records, partition=partition)
+    with Driver(orders, tmp_path / "job", master="local-cluster[2,1,1024]") as driver:
+        driver.let_go()
+        driver.finish()
+    produced = {TopicPartition(orders.name, number): RECORDS for number in range(PARTITIONS)}
+    assert problems(collect(tmp_path / "job", produced)) == []
+    executors = {
+        executor
+        for file in (tmp_path / "job" / "sink").glob("*.json")
+        for _value, executor in json.loads(file.read_text())
+    }
+    assert len(executors) == 2
