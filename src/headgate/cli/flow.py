@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from headgate.ledger import BatchRecord
 
-WINDOW: Final = 9
+WINDOW: Final = 6
 """Batches that one measurement spans: enough to even out one of an odd size, few enough to see a
 job slow down within seconds."""
 

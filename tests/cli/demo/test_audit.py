@@ -32,6 +32,13 @@ def test_a_missing_order_is_found_wherever_it_is() -> None:
         assert str(finding) == "1 missing, none twice"
 
 
+def test_orders_that_still_wait_are_not_missing_but_any_other_is() -> None:
+    audit = OrderAudit()
+    audit.add([0, 1, 3])
+    assert audit.finding(6, waiting=3).passed
+    assert audit.finding(6, waiting=2).missing == 1
+
+
 def test_an_order_that_comes_twice_is_found_even_if_another_is_missing() -> None:
     finding = audited([0, 1, 2], [2, 3], produced=5)
     assert finding.arrived == finding.expected, "the numbers alone would look right"

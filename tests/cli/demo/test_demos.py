@@ -65,10 +65,12 @@ def test_the_time_counts_from_the_first_arrival() -> None:
     demo = Rehearsed()
     demo.title(45)
     assert demo.handler.slowdown == 1
+    assert "start" not in demo.producer.told
     demo.audit.add([0])
     demo.title(50)
-    demo.title(90)
+    demo.title(95)
     assert demo.handler.slowdown == 4
+    assert demo.producer.told.count("start") == 1
 
 
 def test_it_ends_when_all_that_was_produced_has_arrived() -> None:

@@ -14,7 +14,7 @@ class Finding:
     Attributes:
         expected: How many records there were to arrive.
         arrived: How many arrivals there were, second ones included.
-        missing: How many never arrived.
+        missing: How many were lost: they never arrived, and do not wait in Kafka either.
         twice: How many arrived more than once, or were never sent.
     """
 
@@ -52,15 +52,20 @@ class OrderAudit:
             self._times[number] = min(self._times[number] + 1, 255)
             self.arrived += 1
 
-    def finding(self, produced: int) -> Finding:
-        """Compare with what was sent: the orders 0 up to ``produced``."""
+    def finding(self, produced: int, waiting: int = 0) -> Finding:
+        """Compare with what was sent.
+
+        Args:
+            produced: The orders 0 up to this were sent.
+            waiting: How many of them have not been admitted yet, and are still in Kafka.
+        """
         sent, never_sent = self._times[:produced], self._times[produced:]
         unseen = produced - len(sent)
         strangers = len(never_sent) - never_sent.count(0)
         return Finding(
             expected=produced,
             arrived=self.arrived,
-            missing=sent.count(0) + unseen,
+            missing=max(sent.count(0) + unseen - waiting, 0),
             twice=len(sent) - sent.count(0) - sent.count(1) + strangers,
         )
 

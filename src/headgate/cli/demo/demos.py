@@ -119,13 +119,18 @@ def orders_demo(stage: Stage, target: Target) -> Outcome:
             OrdersDirector(script, producer, handler, audit),
         )
         producer.stop()
-    finding = audit.finding(producer.produced)
+    handler.close()
+    ends = latest_offsets(target)
+    waiting = sum(ends[tp] - handler.positions.get(tp, begin) for tp, begin in positions.items())
+    finding = audit.finding(producer.produced, waiting)
     told = f"{count(finding.expected)} orders produced, {count(finding.arrived)} arrived"
+    if waiting:
+        told += f", {count(waiting)} still wait in Kafka"
     return Outcome(finding.passed, f"{told}: {finding}.")
 
 
 class OrdersDirector:
-    """Slows the handler down for a while, and ends when every order has arrived."""
+    """Goes on producing, slows the handler down for a while, and ends when every order is there."""
 
     def __init__(
         self, script: Script, producer: OrderProducer, handler: OrderHandler, audit: OrderAudit
@@ -139,10 +144,10 @@ class OrdersDirector:
 
     def direct(self, elapsed_s: float, snapshot: GateSnapshot | None) -> Scene | None:
         """Do what the script says for this moment."""
-        self._producer.start(self._script.orders_per_s)
-        self._producer.check()
         if self._warm_s is None and self._audit.arrived:
             self._warm_s = elapsed_s
+            self._producer.start(self._script.orders_per_s)
+        self._producer.check()
         # The first batch waits for processes to start: nothing to show the gate by.
         played_s = 0.0 if self._warm_s is None else elapsed_s - self._warm_s
         phase = self._phase(played_s, snapshot)

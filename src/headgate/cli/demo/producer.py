@@ -56,9 +56,8 @@ class OrderProducer:
         self._flush()
 
     def start(self, orders_per_s: float) -> None:
-        """Go on producing at a steady rate; again is harmless."""
-        if self._running is None:
-            self._running = self._thread.submit(self._stream, orders_per_s)
+        """Go on producing at a steady rate."""
+        self._running = self._thread.submit(self._stream, orders_per_s)
 
     def check(self) -> None:
         """See that it goes on.

@@ -51,13 +51,13 @@ class Script:
     capacity_per_s: float
 
     @classmethod
-    def rehearsed(cls, seconds: float, orders: int, took_s: float) -> "Script":
-        """For a machine on which the handler took so long for a batch of so many orders."""
-        fixed_s = OVERHEAD * (took_s - orders * COST_S / CORES)
+    def rehearsed(cls, seconds: float, fixed_s: float, per_order_s: float) -> "Script":
+        """For a machine on which the handler takes so long for a batch, and more for each order."""
+        fixed_s *= OVERHEAD
         enough = (each for each in INTERVALS_S if fixed_s <= 0.6 * each)
         interval_s = next(enough, INTERVALS_S[-1])
         part = max(1 - fixed_s / interval_s, 0.1)
-        return cls(seconds, interval_s, part * CORES / COST_S)
+        return cls(seconds, interval_s, part / per_order_s)
 
     @property
     def orders_per_s(self) -> float:

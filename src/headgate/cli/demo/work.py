@@ -1,6 +1,7 @@
 """The demo's handler: real work of a known cost on every order."""
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -33,6 +34,10 @@ class OrderHandler:
         """How many times longer the checks take; may be changed at any time."""
         self.revenue: dict[str, float] = {}
         """The total of the orders of each region."""
+        self.positions: dict[TopicPartition, int] = {}
+        """Up to where each partition has been processed."""
+        self._settling = threading.Lock()
+        self._closed = False
 
     def __call__(self, df: DataFrame, batch: Batch) -> None:
         """Process one batch."""
@@ -44,9 +49,20 @@ class OrderHandler:
         by_region = checked.groupBy("region").agg(
             F.sum("total").alias("revenue"), F.collect_list("id").alias("ids")
         )
-        for region, revenue, ids in by_region.collect():
-            self._audit.add(ids)
-            self.revenue[region] = self.revenue.get(region, 0.0) + revenue
+        totals = by_region.collect()
+        with self._settling:
+            if self._closed:
+                return
+            for region, revenue, ids in totals:
+                self._audit.add(ids)
+                self.revenue[region] = self.revenue.get(region, 0.0) + revenue
+            for each in batch.ranges:
+                self.positions[each.topic_partition] = each.until
+
+    def close(self) -> None:
+        """Count nothing from now on: a batch that a stopped query left behind may still run."""
+        with self._settling:
+            self._closed = True
 
 
 class CountingHandler:
