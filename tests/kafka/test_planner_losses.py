@@ -7,10 +7,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.services.changes import add_partitions, create_again, delete_records, delete_topic
 from tests.services.kafka import Topic, TopicFactory
-from tests.services.planners import gated, next_batch, planner_of
+from tests.services.planners import ManualTime, gated, next_batch, planner_of
 
 from headgate.control import OffsetRange
 from headgate.errors import DataLossError
+from headgate.kafka import lookup
 from headgate.ledger import Ledger
 
 
@@ -76,6 +77,24 @@ def test_a_partition_that_joins_without_its_beginning_stops_the_stream(
     assert refusal(orders, end) == (
         f"{orders.name}-1 [0, 2) is gone ({orders.name}-1 is new to this query and begins at 2)"
     )
+
+
+def test_a_deleted_topic_holds_up_one_plan_and_no_more_where_the_user_goes_on(
+    topic: TopicFactory, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted, orders = topic(), topic()
+    options = {"subscribe": f"{deleted.name},{orders.name}", "failOnDataLoss": False}
+    clock = ManualTime()
+    with planner_of(deleted, options) as planner:
+        end, _ = next_batch(planner, planner.initial())
+        delete_topic(admin, deleted)
+        monkeypatch.setattr(lookup, "time", clock)
+        end, _ = next_batch(planner, end)
+        waited_s = clock.now_s
+        assert waited_s > 0, "the topic might only be unknown to the broker that answered"
+        orders.produce(b"x")
+        assert next_batch(planner, end)[1] == [OffsetRange(orders.name, 0, 0, 1)]
+        assert clock.now_s == waited_s
 
 
 def test_a_topic_created_again_is_read_from_its_beginning_where_the_user_says_so(

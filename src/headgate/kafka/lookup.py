@@ -105,6 +105,7 @@ class Lookup:
         self._retries = retries
         self._retry_interval_s = retry_interval_ms / 1000
         self._committed_only = client.get("isolation.level") == "read_committed"
+        self._missing: frozenset[str] = frozenset()
         self._reached = False
         self._reason: KafkaError | None = None
         settings: dict[str, Any] = {**client, "error_cb": self._on_error}
@@ -116,16 +117,21 @@ class Lookup:
             self._reason = error
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that exist; a topic is missing when no try has found it."""
+        """Those of the topics that exist; a topic is missing when no try has found it.
+
+        One that was missing the last time is not tried more than once: a deleted topic that a query
+        still names must not hold up every plan.
+        """
         wanted = sorted(set(names))
         if not wanted:
             return {}
         found = self._ask(lambda timeout: self._describe(wanted, timeout))
         for _ in range(self._retries):
-            if len(found) == len(wanted):
+            if self._missing.issuperset(name for name in wanted if name not in found):
                 break
             time.sleep(self._retry_interval_s)  # not every broker knows a new topic at once
             found |= self._ask(lambda timeout: self._describe(wanted, timeout))
+        self._missing = frozenset(wanted) - found.keys()
         return found
 
     def matching(self, pattern: re.Pattern[str]) -> dict[str, Topic]:
