@@ -1,0 +1,75 @@
+"""``python -m bench``: measure, and show the figures."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from bench import small_batch, throughput
+from bench.figures import Figure
+from bench.machine import describe_machine
+from bench.scale import QUICK, Scale
+from bench.stage import Stage, open_stage
+from bench.table import show
+
+
+class Name(StrEnum):
+    """A benchmark."""
+
+    THROUGHPUT = "throughput"
+    SMALL_BATCH = "small-batch"
+
+
+Benchmark = Callable[[Stage, Scale], Iterator[Figure]]
+
+BENCHMARKS: Final[dict[Name, Benchmark]] = {
+    Name.THROUGHPUT: throughput.measure,
+    Name.SMALL_BATCH: small_batch.measure,
+}
+
+
+def main(
+    names: Annotated[
+        list[Name] | None, typer.Argument(help="Which benchmarks; all if none is named.")
+    ] = None,
+    pairs: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of each comparison.", show_default="5")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only see that it works, within a minute.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures here too.")
+    ] = None,
+    postgresql: Annotated[
+        str | None, typer.Option(help="URL of a PostgreSQL to measure the ledger on too.")
+    ] = None,
+) -> None:
+    """Measure Headgate side by side with Spark's own Kafka connector, and its parts alone."""
+    scale = QUICK if quick else Scale()
+    if pairs is not None:
+        scale = replace(scale, pairs=pairs)
+    console = Console()
+    machine = describe_machine()
+    figures: list[Figure] = []
+    try:
+        with console.status("starting a broker and a Spark") as status, open_stage(postgresql) as s:
+            for name in names or list(Name):
+                status.update(f"measuring {name}")
+                for figure in BENCHMARKS[name](s, scale):
+                    figures.append(figure)
+                    status.update(f"measuring {name}; done: {figure.name}")
+    finally:  # what was measured before an interruption is worth seeing
+        console.print(show(figures, machine))
+        if json_file is not None:
+            told = {"machine": machine, "figures": [figure.to_json() for figure in figures]}
+            json_file.write_text(json.dumps(told, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

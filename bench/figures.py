@@ -1,0 +1,105 @@
+"""What a benchmark finds: a figure of Headgate's, the native connector's beside it, the target."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from bench.pairs import Spread, ratios
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A target from below."""
+
+    bound: float
+
+    def is_met(self, value: float) -> bool:
+        """Whether the value reaches it."""
+        return value >= self.bound
+
+    def __str__(self) -> str:
+        return f"≥ {self.bound:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """A target from above."""
+
+    bound: float
+
+    def is_met(self, value: float) -> bool:
+        """Whether the value keeps to it."""
+        return value <= self.bound
+
+    def __str__(self) -> str:
+        return f"≤ {self.bound:g}"
+
+
+Target = AtLeast | AtMost
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of the table.
+
+    Attributes:
+        name: What was measured.
+        unit: Of the figures of both sides.
+        headgate: Headgate's.
+        native: The native connector's; None for what Headgate alone has.
+        ratio: Headgate's figure over the native one, round by round; None without a native one.
+        target: For the ratio or, without one, for Headgate's median. None: nothing was promised.
+        details: What is worth keeping beside it, as JSON can hold it.
+    """
+
+    name: str
+    unit: str
+    headgate: Spread
+    native: Spread | None = None
+    ratio: Spread | None = None
+    target: Target | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def side_by_side(
+        cls,
+        name: str,
+        unit: str,
+        *,
+        headgate: Sequence[float],
+        native: Sequence[float],
+        target: Target | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """A figure of values that were measured in the same rounds."""
+        return cls(
+            name,
+            unit,
+            Spread.of(headgate),
+            Spread.of(native),
+            ratios(headgate, to=native),
+            target,
+            details or {},
+        )
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the target is met; None where there is none."""
+        if self.target is None:
+            return None
+        return self.target.is_met((self.ratio or self.headgate).median)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; a figure that is not finite becomes null."""
+        told = asdict(self) | {
+            "target": None if self.target is None else str(self.target),
+            "met": self.is_met,
+        }
+        return {name: _finite(value) for name, value in told.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,54 @@
+"""How much is measured."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The size of every benchmark.
+
+    Attributes:
+        pairs: Rounds that count, of every comparison.
+        warm_ups: Rounds before them.
+        topic_bytes: The values in a topic that is read as a whole.
+        small_batches: Batches of a query of small batches, those at its start included.
+        small_batch_rows: Rows in each of them.
+        skipped_batches: Batches at a query's start that do not count.
+        repetitions: How often something short is measured alone.
+        planner_partitions: Partitions of the topic that is planned.
+        steady_batches: Batches before a handler becomes slow, and after it is fast again.
+        slow_batches: Batches between.
+        long_run_batches: Batches of the run whose memory is watched.
+        backlog_rows: Rows that are read in one batch while the memory is watched.
+    """
+
+    pairs: int = 5
+    warm_ups: int = 2
+    topic_bytes: int = 240_000_000
+    small_batches: int = 40
+    small_batch_rows: int = 20_000
+    skipped_batches: int = 6
+    repetitions: int = 200
+    planner_partitions: int = 500
+    steady_batches: int = 12
+    slow_batches: int = 12
+    long_run_batches: int = 200
+    backlog_rows: int = 4_000_000
+
+
+QUICK: Final = Scale(
+    pairs=1,
+    warm_ups=0,
+    topic_bytes=4_000_000,
+    small_batches=6,
+    small_batch_rows=3_200,
+    skipped_batches=2,
+    repetitions=10,
+    planner_partitions=50,
+    steady_batches=4,
+    slow_batches=5,
+    long_run_batches=10,
+    backlog_rows=20_000,
+)
+"""To see that everything works; its figures mean little."""

@@ -1,0 +1,97 @@
+"""The two sides: the same reads through Spark's own connector and through Headgate."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.stage import Stage
+from headgate.errors import HeadgateError
+
+NATIVE: Final = "kafka"
+HEADGATE: Final = "headgate-kafka"
+
+POLL_S: Final = 0.25
+"""How often a query is looked at: seldom, for that is work too."""
+
+DEADLINE_S: Final = 300
+
+
+def bounded(stage: Stage, source: str, topic: str, schema: str | None = None) -> DataFrame:
+    """All of a topic, as a bounded read; of these columns alone, which Headgate understands."""
+    reader = stage.spark.read.format(source)
+    if schema is not None:
+        reader = reader.schema(schema)
+    return (
+        reader.option("kafka.bootstrap.servers", stage.topics.servers)
+        .option("subscribe", topic)
+        .load()
+    )
+
+
+def stream(stage: Stage, source: str, topic: str, **options: object) -> DataFrame:
+    """A topic from its beginning, as a stream without a gate."""
+    return (
+        stage.spark.readStream.format(source)
+        .option("kafka.bootstrap.servers", stage.topics.servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .options(**{name: str(value) for name, value in options.items()})
+        .load()
+    )
+
+
+def discard(df: DataFrame) -> None:
+    """Compute every row and column, and keep nothing."""
+    df.write.format("noop").mode("overwrite").save()
+
+
+def seconds_to_discard(df: DataFrame) -> float:
+    """How long that takes."""
+    began_s = time.perf_counter()
+    discard(df)
+    return time.perf_counter() - began_s
+
+
+@contextmanager
+def discarding(
+    df: DataFrame, checkpoint: Path, *, available_now: bool = False
+) -> Iterator[StreamingQuery]:
+    """Run a stream into nothing, one batch at once after the other, until the block ends."""
+    writer = df.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    writer = (
+        writer.trigger(availableNow=True)
+        if available_now
+        else writer.trigger(processingTime="0 seconds")
+    )
+    query = writer.start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def wait_for_batches(query: StreamingQuery, count: int) -> list[StreamingQueryProgress]:
+    """Wait until a query has run so many batches; the progress of each that is still known.
+
+    Raises:
+        StreamingQueryException: it stopped.
+        HeadgateError: it did not run so many in time.
+    """
+    deadline_s = time.monotonic() + DEADLINE_S
+    while (last := query.lastProgress) is None or last.batchId < count - 1:
+        error = query.exception()
+        if error is not None:
+            raise error
+        if time.monotonic() > deadline_s:
+            raise HeadgateError(
+                f"The benchmark's query did not run {count} batches within {DEADLINE_S} s; "
+                "try it on a machine with less to do."
+            )
+        time.sleep(POLL_S)
+    return [progress for progress in query.recentProgress if progress.batchId < count]

@@ -1,0 +1,80 @@
+"""Rows a second of a whole topic: Kafka into Spark, and nowhere from there."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from bench.figures import AtLeast, Figure, Target
+from bench.pairs import in_turn
+from bench.scale import Scale
+from bench.sides import HEADGATE, NATIVE, bounded, discarding, seconds_to_discard, stream
+from bench.stage import Stage
+
+PARTITIONS: Final = 4
+VALUE_BYTES: Final = (100, 200, 2_000)
+PROMISED_BYTES: Final = 200
+PROMISED: Final = AtLeast(1.0)
+
+
+def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
+    """Bounded reads of small, usual and large records; one column alone; and a stream."""
+    for value_bytes in VALUE_BYTES:
+        rows = scale.topic_bytes // value_bytes
+        topic = stage.topics.random(PARTITIONS, rows, value_bytes)
+        yield _compared(
+            f"{value_bytes}-byte records",
+            scale,
+            headgate=partial(_bounded_rate, stage, HEADGATE, topic, rows),
+            native=partial(_bounded_rate, stage, NATIVE, topic, rows),
+            target=PROMISED if value_bytes == PROMISED_BYTES else None,
+        )
+    rows = scale.topic_bytes // PROMISED_BYTES
+    topic = stage.topics.random(PARTITIONS, rows, PROMISED_BYTES)
+    yield _compared(
+        f"{PROMISED_BYTES}-byte records, the value alone",
+        scale,
+        headgate=partial(_value_rate, stage, HEADGATE, topic, rows),
+        native=partial(_value_rate, stage, NATIVE, topic, rows),
+    )
+    yield _compared(
+        f"{PROMISED_BYTES}-byte records, as a stream",
+        scale,
+        headgate=partial(_stream_rate, stage, HEADGATE, topic, rows),
+        native=partial(_stream_rate, stage, NATIVE, topic, rows),
+        target=PROMISED,
+    )
+
+
+def _compared(
+    name: str,
+    scale: Scale,
+    *,
+    headgate: Callable[[], float],
+    native: Callable[[], float],
+    target: Target | None = None,
+) -> Figure:
+    rates = in_turn({NATIVE: native, HEADGATE: headgate}, scale.pairs, scale.warm_ups)
+    return Figure.side_by_side(
+        name, "rows/s", headgate=rates[HEADGATE], native=rates[NATIVE], target=target
+    )
+
+
+def _bounded_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
+    return rows / seconds_to_discard(bounded(stage, source, topic))
+
+
+def _value_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
+    """As each is told to leave the other columns out: Spark tells only the native source itself."""
+    schema = "value BINARY" if source == HEADGATE else None
+    return rows / seconds_to_discard(bounded(stage, source, topic, schema).select("value"))
+
+
+def _stream_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
+    """With the time of the batches alone, for a query's start is the same work on both sides."""
+    df = stream(stage, source, topic)
+    with discarding(df, stage.fresh_folder("checkpoint"), available_now=True) as query:
+        query.awaitTermination()
+        progress = query.recentProgress
+    took_ms = sum(p.durationMs["triggerExecution"] for p in progress)
+    assert sum(p.numInputRows for p in progress) == rows, "the stream did not read its whole topic"
+    return rows / took_ms * 1000
