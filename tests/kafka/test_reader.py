@@ -1,21 +1,19 @@
-import time
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import Producer
 from tests.kafka.reads import offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headgate.control.ranges import OffsetRange
-from headgate.errors import BrokerError, SourceError
-from headgate.kafka import consumers, reader
+from headgate.errors import SourceError
+from headgate.kafka import consumers
 from headgate.kafka.columns import ARROW_SCHEMA
 from headgate.kafka.reader import read_ranges
+from headgate.local import KafkaBroker
 
 
 @pytest.fixture(scope="module")
@@ -187,77 +185,25 @@ def test_compaction_leaves_gaps_that_end_no_range_early(topic: TopicFactory) -> 
         )
 
 
-def test_the_time_between_two_batches_is_not_the_brokers_silence(
-    numbers: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: clock)
-    config = reader_config(numbers.bootstrap_servers, timeout_ms=1000, batch_bytes=1)
-    found = []
-    for batch in read_ranges(config, [whole(numbers, 10)]):
-        found.append(batch.column("offset")[0].as_py())
-        clock += 3600
-    assert found == list(range(10))
-
-
 def test_an_unknown_column_is_refused(numbers: Topic) -> None:
     config = reader_config(numbers.bootstrap_servers, columns=["velocity"])
     with pytest.raises(KeyError, match="velocity"):
         list(read_ranges(config, [whole(numbers, 1)]))
 
 
-class DamagedConsumer:
-    """Gives what librdkafka gives for a record batch that it cannot decode, and goes on after."""
-
-    def __init__(self, code: int) -> None:
-        self._error = KafkaError(code, "failed CRC32C check")
-
-    def assign(self, partitions: list[Position]) -> None:
-        assert [(p.partition, p.offset) for p in partitions] == [(0, 3)]
-
-    def consume(self, _count: int, _timeout_s: float) -> list[Message]:
-        return [Message("t", 0, error=self._error)]
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "words"),
-    [
-        (KafkaError._BAD_MSG, SourceError, r"t-0 \[3, 9\) cannot be read: failed CRC32C check"),
-        (KafkaError._BAD_COMPRESSION, SourceError, r"t-0 \[3, 9\) cannot be read"),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerError, "refused to serve"),
-    ],
-)
-def test_records_that_cannot_be_read_stop_the_read(
-    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[SourceError], words: str
+def test_records_whose_copy_on_disk_is_damaged_are_neither_given_nor_left_out(
+    broker: KafkaBroker, topic: TopicFactory
 ) -> None:
-    monkeypatch.setattr(consumers, "Consumer", lambda *_, **__: DamagedConsumer(code))
-    config = reader_config("unused:1", fail_on_data_loss=False)
-    with pytest.raises(kind, match=words):
-        list(read_ranges(config, [OffsetRange("t", 0, 3, 9)]))
-
-
-class RefusedConsumer:
-    """A consumer whose broker does not accept the password: it hears nothing else."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._on_error = config["error_cb"]
-
-    def assign(self, _partitions: list[Position]) -> None:
-        pass
-
-    def consume(self, _count: int, _timeout_s: float) -> list[Message]:
-        self._on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
-        return []
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_refusal_is_told_long_before_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "Consumer", lambda config, **_: RefusedConsumer(config))
-    monkeypatch.setattr(reader, "_SILENCE_S", 0.01)
-    with pytest.raises(BrokerError, match="refused to serve the read: wrong password"):
-        list(read_ranges(reader_config("unused:1", timeout_ms=10**9), [OffsetRange("t", 0, 3, 9)]))
+    made = topic(1)
+    for value in (b"first", b"second", b"third"):  # each in a batch of its own
+        made.produce(value)
+    assert broker.folder is not None
+    segment = broker.folder / "data" / f"{made.name}-0" / "00000000000000000000.log"
+    with segment.open("r+b") as log:
+        log.seek(segment.read_bytes().index(b"second"))
+        log.write(b"SECOND")
+    config = reader_config(made.bootstrap_servers, columns=["value"], check_crcs=True)
+    with pytest.raises(SourceError, match=r"\[0, 3\) cannot be read, at offset 1: .*CRC"):
+        rows(read_ranges(config, [whole(made, 3)]))
+    assert rows(read_ranges(config, [whole(made, 1)])) == [{"value": b"first"}]
+    assert rows(read_ranges(config, [whole(made, 3, start=2)])) == [{"value": b"third"}]

@@ -167,13 +167,14 @@ class _RangeRead:
 
     def _take(self, messages: list[Message]) -> Chunk | None:
         """The wanted ones of what came; moves the positions, then handles the events among them."""
-        events = [m for m in messages if m.error()] if any(map(Message.error, messages)) else []
-        if events:
+        events: list[tuple[Message, KafkaError]] = []
+        if any(map(Message.error, messages)):
+            events = [(m, error) for m in messages if (error := m.error()) is not None]
             messages = [message for message in messages if message.error() is None]
         chunk = self._cut(messages) if messages else None
         # What stands before an event in the queue has been taken: an event speaks of the position.
-        for event in events:
-            self._on_event(event)
+        for message, error in events:
+            self._on_event(message, error)
         return chunk
 
     def _cut(self, messages: list[Message]) -> Chunk | None:
@@ -210,24 +211,24 @@ class _RangeRead:
         if self._next[slot] >= self._until[slot]:
             self._close({slot})
 
-    def _on_event(self, message: Message) -> None:
-        error = message.error()
-        assert error is not None  # noqa: S101
-        code = error.code()
+    def _on_event(self, message: Message, error: KafkaError) -> None:
+        offset = message.offset() or 0  # None where the event is not of one offset
         slot = self._slot.get((message.topic(), message.partition()))
-        if code in REFUSALS:
+        if error.code() in REFUSALS:
             raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
-        if slot is None or slot not in self._open:
+        if slot is None:
             return
-        if code == KafkaError._PARTITION_EOF:
-            self._advance(slot, message.offset() or 0)
-        elif code == KafkaError._AUTO_OFFSET_RESET:
-            self._after_reset(slot)
-        elif code in _UNREADABLE:
+        if error.code() in _UNREADABLE and offset < self._until[slot]:
             raise SourceError(
-                f"Records of {self._remaining(slot)} cannot be read: {error.str()}; Kafka's copy is"
-                " damaged or of a format that this client does not know."
+                f"Records of {self._ranges[slot]} cannot be read, at offset {offset}:"
+                f" {error.str()}; Kafka's copy is damaged, or of a format unknown to this client."
             )
+        if slot not in self._open:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._advance(slot, offset)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._after_reset(slot)
         else:
             self._consumer.last_error = error
 
