@@ -81,8 +81,9 @@ def test_a_query_that_is_started_again_goes_on_with_the_rate_that_was_learnt(
 def test_every_batch_is_reported_once_however_often_the_session_was_registered(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
 ) -> None:
-    for _ in range(3):
-        headgate.register(spark)
+    headgate.register(spark)
+    headgate.register(spark)
+    headgate.register(SparkSession(spark.sparkContext, spark._jsparkSession))  # the same session
     orders = topic()
     orders.produce(*[b"x"] * 300)
     finish(write(gate, read(gate, spark, orders), Handled(), checkpoint))

@@ -80,6 +80,7 @@ class Gate:
             OptionError: there is no such source; from ``load()``: an option is wrong.
             LedgerError: from ``load()``: the ledger cannot be opened or written.
             BrokerError: from ``load()``: the brokers cannot be reached.
+            SourceError: from ``load()``: a topic or partition that is named does not exist.
         """
         if source not in _SOURCES:
             raise OptionError(
@@ -111,7 +112,7 @@ class Gate:
 
         Raises:
             OptionError: there is no such policy.
-            LedgerError: the ledger cannot be opened.
+            LedgerError: the ledger cannot be opened or read.
         """
         if on_failure not in _FAILURE_POLICIES:
             raise OptionError(

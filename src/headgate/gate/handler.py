@@ -20,7 +20,7 @@ class Batch:
         id: Spark's number of the batch in its query.
         ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
             nothing new (a query may have other sources, and a first batch may begin at the end).
-        attempt: 1 the first time, then counting.
+        attempt: 1 the first time, then counting; without ranges always 1.
         kind: ``live``, or ``backfill`` for a batch that had failed.
     """
 

@@ -1,7 +1,7 @@
 """What a Spark session needs once: the sources, and the listener that feeds the gates."""
 
+import uuid
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
@@ -9,7 +9,9 @@ from headgate.gate.ledgers import ledger_of, shared_ledger
 from headgate.gate.listener import GateListener
 from headgate.kafka.source import KafkaSource
 
-_registered: Final[WeakKeyDictionary[SparkSession, str | None]] = WeakKeyDictionary()
+# Spark gives out several Python objects for one session, so its own settings tell which it is.
+_SESSION: Final = "headgate.session"
+_default_ledger: Final[dict[str, str | None]] = {}
 
 
 def register(spark: SparkSession, *, ledger: str | None = None) -> None:
@@ -26,16 +28,19 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
     """
     if ledger is not None:
         shared_ledger(ledger)
-    if spark in _registered:
+    session = spark.conf.get(_SESSION, None)
+    if session in _default_ledger:
         if ledger is not None:
-            _registered[spark] = ledger
+            _default_ledger[session] = ledger
         return
+    session = uuid.uuid4().hex
+    spark.conf.set(_SESSION, session)
+    _default_ledger[session] = ledger
     parallelism = spark.sparkContext.defaultParallelism
     # A class of its own for this session: Spark sends the class, and so the number, to its planner.
     source = type("KafkaSource", (KafkaSource,), {"parallelism": parallelism})
     spark.dataSource.register(source)
-    _registered[spark] = ledger
-    spark.streams.addListener(GateListener(lambda gate: ledger_of(gate, _registered.get(spark))))
+    spark.streams.addListener(GateListener(lambda gate: ledger_of(gate, _default_ledger[session])))
 
 
 RECOMMENDED_CONF: Final = {
