@@ -30,7 +30,8 @@ def half_read(topic: TopicFactory) -> tuple[Topic, dict[str, Any]]:
 
 def refusal(orders: Topic, end: dict[str, Any]) -> str:
     """Why the next batch is not planned."""
-    with planner_of(orders) as planner, pytest.raises(DataLossError) as raised:
+    options = {"fetchOffset.numRetries": 0}
+    with planner_of(orders, options) as planner, pytest.raises(DataLossError) as raised:
         planner.advance(end, everything=False)
     beginning, _, told = str(raised.value).partition(": ")
     assert beginning == "Kafka has lost records that this query had still to read"

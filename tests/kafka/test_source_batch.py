@@ -194,7 +194,7 @@ def test_a_bounded_read_is_refused_in_one_sentence(
             read("headgate-kafka", of, options).collect()
         return sentence(raised.value)
 
-    assert refusal(timed, subscribe="no-such-topic") == (
+    assert refusal(timed, subscribe="no-such-topic", **{"fetchOffset.numRetries": 0}) == (
         "SourceError: Kafka has no 'no-such-topic' (subscribe); make it, or correct the name."
     )
     assert refusal(timed, startingTimestamp=2_500) == (

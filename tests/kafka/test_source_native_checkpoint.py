@@ -29,4 +29,3 @@ def test_a_checkpoint_of_the_native_source_is_gone_on_from_without_a_record_lost
     collected = available_now(ours, checkpoint)
     assert collected.sizes == [2, 1], "first the batch that was planned, then what is new"
     assert collected.values == ["a4", "a5", "b"]
-    assert available_now(ours, checkpoint).rows == []
