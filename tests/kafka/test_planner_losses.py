@@ -9,9 +9,10 @@ from tests.services.changes import add_partitions, create_again, delete_records,
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.planners import ManualTime, gated, next_batch, planner_of
 
-from headgate.control import OffsetRange
+from headgate.control import OffsetRange, TopicPartition
 from headgate.errors import DataLossError
 from headgate.kafka import lookup
+from headgate.kafka.lookup import Lookup
 from headgate.ledger import Ledger
 
 
@@ -96,6 +97,29 @@ def test_a_deleted_topic_holds_up_one_plan_and_no_more_where_the_user_goes_on(
         orders.produce(b"x")
         assert next_batch(planner, end)[1] == [OffsetRange(orders.name, 0, 0, 1)]
         assert clock.now_s == waited_s
+
+
+def test_a_topic_deleted_in_the_middle_of_a_plan_is_like_one_deleted_before_it(
+    topic: TopicFactory, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted, orders = topic(), topic()
+    orders.produce(b"x")
+    options = {
+        "subscribe": f"{deleted.name},{orders.name}",
+        "failOnDataLoss": False,
+        "fetchOffset.numRetries": 0,
+    }
+    bounds = Lookup.bounds
+
+    def delete_and_ask(lookup: Lookup, partitions: list[TopicPartition]) -> object:
+        monkeypatch.setattr(Lookup, "bounds", bounds)
+        delete_topic(admin, deleted)
+        return bounds(lookup, partitions)
+
+    with planner_of(deleted, options) as planner:
+        start = planner.initial()
+        monkeypatch.setattr(Lookup, "bounds", delete_and_ask)
+        assert next_batch(planner, start)[1] == [OffsetRange(orders.name, 0, 0, 1)]
 
 
 def test_a_topic_created_again_is_read_from_its_beginning_where_the_user_says_so(

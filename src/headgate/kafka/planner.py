@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headgate.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
-from headgate.errors import DataLossError
+from headgate.errors import BrokerError, DataLossError
 from headgate.kafka.advance import Footing, Loss, find_footing
 from headgate.kafka.books import Clock, GateBooks, GateIdentity
 from headgate.kafka.consumers import close_idle_consumers
 from headgate.kafka.group import GroupOffsets
-from headgate.kafka.lookup import Lookup
+from headgate.kafka.lookup import Lookup, Topic
 from headgate.kafka.options import KafkaOptions
-from headgate.kafka.positions import StreamOffset, nested
+from headgate.kafka.positions import Positions, StreamOffset, nested
 from headgate.kafka.sizes import RecordSizes
 from headgate.kafka.subscription import Cluster, starting_positions
 
@@ -104,8 +104,7 @@ class StreamPlanner:
         offset = StreamOffset.from_json(start)
         if self._group is not None and not offset.first:
             self._group.commit(offset.positions)
-        topics = self._cluster.topics()
-        earliest, latest = self._lookup.bounds(self._cluster.partitions(topics))
+        topics, earliest, latest = self._look()
         footing = find_footing(offset, topics, earliest, latest)
         self._latest = latest
         self._account_for(footing.losses)
@@ -117,6 +116,19 @@ class StreamPlanner:
         end = begun.moved(decided.until, footing.begins, footing.topic_ids).to_json()
         self._planned = _Planned(end, decided, latest)
         return end
+
+    def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
+        """The topics, and where each partition's log begins and ends."""
+        topics = self._cluster.topics()
+        while True:
+            try:
+                return topics, *self._lookup.bounds(self._cluster.partitions(topics))
+            except BrokerError:
+                # Brokers refuse the whole question if a topic was deleted since the one before.
+                found = self._cluster.topics()
+                if found == topics:
+                    raise
+                topics = found
 
     def _admissible(
         self, footing: Footing, latest: Mapping[TopicPartition, int]
