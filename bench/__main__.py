@@ -10,7 +10,16 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from bench import small_batch, throughput
+from bench import (
+    json_columns,
+    ledger_time,
+    memory,
+    plan_time,
+    planner_time,
+    recovery,
+    small_batch,
+    throughput,
+)
 from bench.figures import Figure
 from bench.machine import describe_machine
 from bench.scale import QUICK, Scale
@@ -23,6 +32,12 @@ class Name(StrEnum):
 
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
+    JSON = "json"
+    PLAN = "plan"
+    LEDGER = "ledger"
+    PLANNER = "planner"
+    RECOVERY = "recovery"
+    MEMORY = "memory"
 
 
 Benchmark = Callable[[Stage, Scale], Iterator[Figure]]
@@ -30,6 +45,12 @@ Benchmark = Callable[[Stage, Scale], Iterator[Figure]]
 BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
+    Name.JSON: json_columns.measure,
+    Name.PLAN: plan_time.measure,
+    Name.LEDGER: ledger_time.measure,
+    Name.PLANNER: planner_time.measure,
+    Name.RECOVERY: recovery.measure,
+    Name.MEMORY: memory.measure,
 }
 
 

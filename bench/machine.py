@@ -10,11 +10,15 @@ import headgate
 from headgate.local import find_java
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe_machine() -> dict[str, str]:
     """The machine, how busy it is, and the versions of what takes part."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "cores": str(cores),
+        "cores": str(cores()),
         "load": f"{os.getloadavg()[0]:.1f}",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

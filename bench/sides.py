@@ -1,7 +1,7 @@
 """The two sides: the same reads through Spark's own connector and through Headgate."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -9,9 +9,11 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench.stage import Stage
 from headgate.errors import HeadgateError
+from headgate.gate import Gate
 
 NATIVE: Final = "kafka"
 HEADGATE: Final = "headgate-kafka"
@@ -27,23 +29,30 @@ def bounded(stage: Stage, source: str, topic: str, schema: str | None = None) ->
     reader = stage.spark.read.format(source)
     if schema is not None:
         reader = reader.schema(schema)
-    return (
-        reader.option("kafka.bootstrap.servers", stage.topics.servers)
-        .option("subscribe", topic)
-        .load()
-    )
+    return reader.options(**_options(stage, topic)).load()
 
 
-def stream(stage: Stage, source: str, topic: str, **options: object) -> DataFrame:
+def stream(
+    stage: Stage, source: str, topic: str, options: Mapping[str, object] | None = None
+) -> DataFrame:
     """A topic from its beginning, as a stream without a gate."""
-    return (
-        stage.spark.readStream.format(source)
-        .option("kafka.bootstrap.servers", stage.topics.servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .options(**{name: str(value) for name, value in options.items()})
-        .load()
-    )
+    return stage.spark.readStream.format(source).options(**_options(stage, topic, options)).load()
+
+
+def gated_stream(stage: Stage, gate: Gate, topic: str, options: Mapping[str, object]) -> DataFrame:
+    """The same behind a gate."""
+    return gate.read(stage.spark, "kafka").options(**_options(stage, topic, options)).load()
+
+
+def _options(
+    stage: Stage, topic: str, options: Mapping[str, object] | None = None
+) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": stage.topics.servers,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        **{name: str(value) for name, value in (options or {}).items()},
+    }
 
 
 def discard(df: DataFrame) -> None:
@@ -59,17 +68,9 @@ def seconds_to_discard(df: DataFrame) -> float:
 
 
 @contextmanager
-def discarding(
-    df: DataFrame, checkpoint: Path, *, available_now: bool = False
-) -> Iterator[StreamingQuery]:
-    """Run a stream into nothing, one batch at once after the other, until the block ends."""
-    writer = df.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-    writer = (
-        writer.trigger(availableNow=True)
-        if available_now
-        else writer.trigger(processingTime="0 seconds")
-    )
-    query = writer.start()
+def running(writer: DataStreamWriter, checkpoint: Path) -> Iterator[StreamingQuery]:
+    """Run a query until the block ends."""
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
     try:
         yield query
     finally:
@@ -77,7 +78,7 @@ def discarding(
 
 
 def wait_for_batches(query: StreamingQuery, count: int) -> list[StreamingQueryProgress]:
-    """Wait until a query has run so many batches; the progress of each that is still known.
+    """Wait until a query has run so many batches; the progress of the last 100 of them.
 
     Raises:
         StreamingQueryException: it stopped.
@@ -85,8 +86,7 @@ def wait_for_batches(query: StreamingQuery, count: int) -> list[StreamingQueryPr
     """
     deadline_s = time.monotonic() + DEADLINE_S
     while (last := query.lastProgress) is None or last.batchId < count - 1:
-        error = query.exception()
-        if error is not None:
+        if (error := query.exception()) is not None:
             raise error
         if time.monotonic() > deadline_s:
             raise HeadgateError(

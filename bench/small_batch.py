@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from bench.figures import AtMost, Figure
 from bench.pairs import in_turn
 from bench.scale import Scale
-from bench.sides import HEADGATE, NATIVE, discarding, stream, wait_for_batches
+from bench.sides import HEADGATE, NATIVE, gated_stream, running, stream, wait_for_batches
 from bench.stage import Stage
 from headgate.gate import Gate
 
@@ -56,22 +56,18 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
 
 def _plain(stage: Stage, source: str, topic: str, scale: Scale) -> DataFrame:
-    return stream(stage, source, topic, maxOffsetsPerTrigger=scale.small_batch_rows)
+    return stream(stage, source, topic, {"maxOffsetsPerTrigger": scale.small_batch_rows})
 
 
 def _gated(stage: Stage, topic: str, scale: Scale) -> DataFrame:
     """Everything that a gate does, with batches of the same size."""
     gate = Gate("small-batches", interval="1 second", ledger=stage.fresh_ledger())
-    return (
-        gate.read(stage.spark, "kafka")
-        .option("kafka.bootstrap.servers", stage.topics.servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", scale.small_batch_rows)
-        .option("backpressure.initialRate", PLENTY)
-        .option("backpressure.pid.minRate", PLENTY)
-        .load()
-    )
+    options = {
+        "maxOffsetsPerTrigger": scale.small_batch_rows,
+        "backpressure.initialRate": PLENTY,
+        "backpressure.pid.minRate": PLENTY,
+    }
+    return gated_stream(stage, gate, topic, options)
 
 
 def _batch_ms(
@@ -82,7 +78,8 @@ def _batch_ms(
     phases: dict[str, dict[str, float]],
 ) -> float:
     """The median time of one run's batches; what Spark's phases took goes to ``phases``."""
-    with discarding(df(), stage.fresh_folder("checkpoint")) as query:
+    writer = df().writeStream.format("noop").trigger(processingTime="0 seconds")
+    with running(writer, stage.fresh_folder("checkpoint")) as query:
         progress = wait_for_batches(query, scale.small_batches)[scale.skipped_batches :]
     assert {p.numInputRows for p in progress} == {scale.small_batch_rows}, (
         f"{side} had batches of {sorted({p.numInputRows for p in progress})} rows"

@@ -1,7 +1,5 @@
 """Where everything is measured: one broker and one Spark session for both sides."""
 
-import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import headgate
+from bench.session import spark_session
 from bench.topics import Topics
 from headgate.local import KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
@@ -51,29 +49,5 @@ def open_stage(postgresql: str | None = None) -> Iterator[Stage]:
         KafkaBroker(java, kafka_server_jars(java), quick_start=False) as broker,
     ):
         folder = Path(name)
-        spark = _session(folder, jars)
-        try:
+        with spark_session(folder, jars) as spark:
             yield Stage(spark, Topics(broker.bootstrap_servers), folder, postgresql)
-        finally:
-            spark.stop()
-
-
-def _session(folder: Path, jars: tuple[Path, ...]) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        headgate.configure(SparkSession.builder)
-        .master("local[*]")
-        .appName("headgate bench")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", str(folder / "spark"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.shuffle.partitions", str(os.cpu_count()))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    headgate.register(spark)
-    return spark

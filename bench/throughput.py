@@ -7,7 +7,7 @@ from typing import Final
 from bench.figures import AtLeast, Figure, Target
 from bench.pairs import in_turn
 from bench.scale import Scale
-from bench.sides import HEADGATE, NATIVE, bounded, discarding, seconds_to_discard, stream
+from bench.sides import HEADGATE, NATIVE, bounded, running, seconds_to_discard, stream
 from bench.stage import Stage
 
 PARTITIONS: Final = 4
@@ -71,8 +71,8 @@ def _value_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
 
 def _stream_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
     """With the time of the batches alone, for a query's start is the same work on both sides."""
-    df = stream(stage, source, topic)
-    with discarding(df, stage.fresh_folder("checkpoint"), available_now=True) as query:
+    writer = stream(stage, source, topic).writeStream.format("noop").trigger(availableNow=True)
+    with running(writer, stage.fresh_folder("checkpoint")) as query:
         query.awaitTermination()
         progress = query.recentProgress
     took_ms = sum(p.durationMs["triggerExecution"] for p in progress)

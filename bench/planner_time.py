@@ -1,0 +1,37 @@
+"""The planner's whole ``latestOffset`` on a real broker: what it asks, and what it makes of it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+from bench.figures import Figure
+from bench.pairs import Spread
+from bench.scale import Scale
+from bench.stage import Stage
+from headgate.kafka.options import parse_options
+from headgate.kafka.planner import StreamPlanner
+
+VALUE_BYTES: Final = 100
+ROWS_PER_PARTITION: Final = 20
+
+
+def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
+    """A topic of many partitions, each with something to read."""
+    partitions = scale.planner_partitions
+    topic = stage.topics.random(partitions, partitions * ROWS_PER_PARTITION, VALUE_BYTES)
+    options = {
+        "kafka.bootstrap.servers": stage.topics.servers,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(partitions),
+    }
+    times_ms = []
+    with closing(StreamPlanner(parse_options(options, streaming=True))) as planner:
+        start = planner.advance(planner.initial(), everything=False)
+        for _ in range(scale.repetitions):
+            began_s = time.perf_counter()
+            end = planner.advance(start, everything=False)
+            times_ms.append((time.perf_counter() - began_s) * 1000)
+            assert end != start, "there was nothing to plan"
+    yield Figure(f"latestOffset of {partitions} partitions", "ms", Spread.of(times_ms))

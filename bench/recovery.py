@@ -1,0 +1,177 @@
+"""How fast the loop settles when a handler of known capacity becomes four times slower, and back.
+
+The law alone, in simulation with the same numbers, tells how many batches that takes; a real run
+may take two more, for it has noise.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from bench.figures import AtMost, Figure
+from bench.pairs import Spread
+from bench.scale import Scale
+from bench.sides import discard, gated_stream, running, wait_for_batches
+from bench.stage import Stage
+from headgate.control import (
+    BatchProgress,
+    EstimatorSettings,
+    Limits,
+    Reason,
+    SimulatedBatch,
+    batches_to_settle,
+    simulate,
+)
+from headgate.gate import Batch, Gate
+
+INTERVAL_MS: Final = 1_000
+CAPACITY_PER_S: Final = 10_000.0
+SLOW_PER_S: Final = CAPACITY_PER_S / 4
+INITIAL_PER_S: Final = 0.7 * CAPACITY_PER_S
+PARTITIONS: Final = 4
+VALUE_BYTES: Final = 100
+TOLERANCE: Final = 0.15
+GRACE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """When the handler is fast and when it is slow, by the batches' numbers."""
+
+    steady: int
+    slow: int
+
+    @property
+    def batches(self) -> int:
+        """All of them: steady, slow, and steady again."""
+        return self.steady + self.slow + self.steady
+
+    def capacity_per_s(self, number: int) -> float:
+        """How fast this batch is handled; those after the end take no time."""
+        if number >= self.batches:
+            return math.inf
+        return SLOW_PER_S if self.steady <= number < self.steady + self.slow else CAPACITY_PER_S
+
+
+@dataclass(slots=True)
+class TimedHandler:
+    """Takes records / capacity seconds for a batch, whatever the machine: it reads, then waits.
+
+    Attributes:
+        script: The capacity at each batch.
+        took_ms: How long each batch took in here.
+        late: The batches that took longer than that to read.
+    """
+
+    script: Script
+    took_ms: dict[int, float] = field(default_factory=dict)
+    late: list[int] = field(default_factory=list)
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        """Handle one batch."""
+        began_s = time.monotonic()
+        records = sum(r.count for r in batch.ranges)
+        due_s = began_s + records / self.script.capacity_per_s(batch.id)
+        discard(df)
+        left_s = due_s - time.monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
+        else:
+            self.late.append(batch.id)
+        self.took_ms[batch.id] = (time.monotonic() - began_s) * 1000
+
+
+def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
+    """The slow-down, the way back, and that the worst batch is the first."""
+    script = Script(scale.steady_batches, scale.slow_batches)
+    handler = TimedHandler(script)
+    progress = _run(stage, script, handler)
+    real_ms = [p.durationMs["triggerExecution"] for p in progress]
+    # What a batch costs besides its handler, as it is on this machine.
+    fixed_ms = round(median(real_ms[n] - handler.took_ms[n] for n in range(2, script.steady)))
+    in_theory = _simulated(script, fixed_ms)
+    phases = {
+        "4 times slower": slice(script.steady, script.steady + script.slow),
+        "fast again": slice(script.steady + script.slow, script.batches),
+    }
+    told = {
+        "batches_ms": real_ms,
+        "simulated_ms": [batch.progress.duration_ms for batch in in_theory],
+        "records": [p.numInputRows for p in progress],
+        "fixed_ms": fixed_ms,
+        "late_batches": [number for number in handler.late if number < script.batches],
+    }
+    for words, phase in phases.items():
+        law = settled_after(in_theory[phase])
+        real = settled_after([_as_simulated(p) for p in progress[phase]])
+        yield Figure(
+            f"{words}: batches until {1 - TOLERANCE:.0%} to {1 + TOLERANCE:.0%} of the interval"
+            f" (the law: {law:g})",
+            "",
+            Spread.of([real]),
+            target=AtMost(law + GRACE),
+            details=told,
+        )
+    first_ms, *later_ms = real_ms[phases["4 times slower"]]
+    yield Figure(
+        "4 times slower: the longest later batch over the first",
+        "",
+        Spread.of([max(later_ms) / first_ms]),
+        target=AtMost(1.0),
+    )
+
+
+def settled_after(batches: Sequence[SimulatedBatch]) -> float:
+    """How many batches it takes until all keep to the interval; infinite if the last does not."""
+    since_ms = batches[0].progress.start_ms
+    count = batches_to_settle(batches, from_ms=since_ms, target_ms=INTERVAL_MS, tolerance=TOLERANCE)
+    return math.inf if count is None else count
+
+
+def _run(stage: Stage, script: Script, handler: TimedHandler) -> list[StreamingQueryProgress]:
+    """Run the real query on a backlog that is never used up."""
+    rows = round((2 * script.steady + script.slow) * 2 * CAPACITY_PER_S * INTERVAL_MS / 1000)
+    topic = stage.topics.random(PARTITIONS, rows, VALUE_BYTES)
+    gate = Gate("recovery", interval=f"{INTERVAL_MS} ms", ledger=stage.fresh_ledger())
+    df = gated_stream(stage, gate, topic, {"backpressure.initialRate": INITIAL_PER_S})
+    writer = gate.write(df, handler)
+    with running(writer, stage.fresh_folder("checkpoint")) as query:
+        # One more, which takes no time: the query is then stopped between two batches.
+        return wait_for_batches(query, script.batches + 1)[:-1]
+
+
+def _simulated(script: Script, fixed_ms: int) -> list[SimulatedBatch]:
+    """The same in simulated time."""
+    numbers = itertools.count()
+    batches = simulate(
+        EstimatorSettings().create(INTERVAL_MS),
+        Limits(seconds_per_batch=INTERVAL_MS / 1000, initial_rate=INITIAL_PER_S),
+        # Asked once for each batch, so that it can go by their numbers.
+        capacity_per_s=lambda _start_ms: script.capacity_per_s(
+            min(next(numbers), script.batches - 1)
+        ),
+        arrivals_per_s=lambda _start_ms: 0.0,
+        until_ms=script.batches * INTERVAL_MS * 2,
+        backlog=round(script.batches * 10 * CAPACITY_PER_S * INTERVAL_MS / 1000),
+        partitions=PARTITIONS,
+        fixed_ms=fixed_ms,
+    )
+    return batches[: script.batches]
+
+
+def _as_simulated(progress: StreamingQueryProgress) -> SimulatedBatch:
+    """A real batch in the terms of the simulation; its place in time is its number's."""
+    batch = BatchProgress(
+        start_ms=progress.batchId,
+        duration_ms=progress.durationMs["triggerExecution"],
+        records=progress.numInputRows,
+        left_over=0,
+    )
+    return SimulatedBatch(batch, lag=0, rate_per_s=None, reason=Reason.RATE)
