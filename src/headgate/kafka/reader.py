@@ -141,7 +141,8 @@ class _RangeRead:
         count = _FIRST_MESSAGES
         heard_at = looked_at = time.monotonic()
         while self._open:
-            chunk = self._take(self._consumer.kafka.consume(count, _POLL_S))
+            most = min(count, self._remaining_count())
+            chunk = self._take(self._consumer.kafka.consume(most, _POLL_S))
             if chunk is None:
                 now = time.monotonic()
                 if (now - heard_at) * 1000 > self._config.timeout_ms:
@@ -154,7 +155,6 @@ class _RangeRead:
             size = max(batch.nbytes / batch.num_rows, 1.0)
             # Neither more than the batch may hold, nor a leap: the next records may be larger.
             count = int(min(self._config.batch_bytes / size, count * _GROWTH, _MOST_MESSAGES)) or 1
-            count = min(count, self._remaining_count()) or 1
             yield from bounded(batch, self._config.batch_bytes)
             # Only now: the time that the reader of the batches took is not the broker's silence.
             heard_at = time.monotonic()
