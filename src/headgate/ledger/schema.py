@@ -1,6 +1,7 @@
 """The version of a ledger's schema: brought up to date, or refused."""
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -28,19 +29,17 @@ def prepare(database: Database) -> None:
         LedgerError: The database cannot be read or written.
         SchemaError: A newer Headgate made the tables, or something else did.
     """
-    with database.reading() as connection:
-        current = _is_current(database, connection)
+    found = _found_version(database)
     if database.is_sqlite:
         database.use_write_ahead_log()
-    if current:
+    if found == SCHEMA_VERSION:
         return
     with database.writing() as connection:
         if not database.is_sqlite:
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
             )
-        if not _is_current(database, connection):  # others may have been waiting, too
-            _upgrade(connection)
+        _upgrade(connection)  # which does nothing where another process has just done it
 
 
 def check(database: Database) -> None:
@@ -48,13 +47,11 @@ def check(database: Database) -> None:
 
     Raises:
         LedgerError: The database cannot be read, or holds no ledger.
-        SchemaError: The ledger's version is not this one.
+        SchemaError: The ledger's version is not this one, or something else made the tables.
     """
-    with database.reading() as connection:
-        found = _found_version(connection)
+    found = _found_version(database)
     if found is None:
         raise LedgerError(f"There is no ledger in {database.name}; a gated query makes it.")
-    _refuse_newer(database, found)
     if found != SCHEMA_VERSION:
         raise SchemaError(
             f"The ledger {database.name} has schema {found}, and this Headgate reads schema "
@@ -62,18 +59,26 @@ def check(database: Database) -> None:
         )
 
 
-def _is_current(database: Database, connection: Connection) -> bool:
-    found = _found_version(connection)
+def _found_version(database: Database) -> str | None:
+    with database.reading() as connection:
+        # One look at all tables: between two, another process could make a ledger.
+        tables = inspect(connection).get_table_names()
+        if VERSION_TABLE not in tables:
+            _refuse_strangers(database, tables)
+            return None
+        found = connection.scalar(select(_version.c.version_num))
     _refuse_newer(database, found)
-    if found is None:
-        _refuse_strangers(database, connection)
-    return found == SCHEMA_VERSION
+    return found
 
 
-def _found_version(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(VERSION_TABLE):
-        return None
-    return connection.scalar(select(_version.c.version_num))
+def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
+    taken = sorted(metadata.tables.keys() & tables)
+    if taken:
+        raise SchemaError(
+            f"The database {database.name} has a table {taken[0]!r} that is not a ledger's; use "
+            "another database, or with PostgreSQL a schema of its own: "
+            "?options=-csearch_path%3Dheadgate."
+        )
 
 
 def _refuse_newer(database: Database, found: str | None) -> None:
@@ -82,16 +87,6 @@ def _refuse_newer(database: Database, found: str | None) -> None:
             f"The ledger {database.name} has schema {found} of a newer Headgate, and this one "
             f"knows schemas up to {SCHEMA_VERSION}; install that newer Headgate here too, or use "
             "another ledger."
-        )
-
-
-def _refuse_strangers(database: Database, connection: Connection) -> None:
-    taken = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
-    if taken:
-        raise SchemaError(
-            f"The database {database.name} has a table {taken[0]!r} that is not a ledger's; use "
-            "another database, or with PostgreSQL a schema of its own: "
-            "?options=-csearch_path%3Dheadgate."
         )
 
 
