@@ -14,7 +14,7 @@ from rich.live import Live
 
 from headgate.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headgate.cli.view import gate_view, overview
-from headgate.errors import HeadgateError, OptionError
+from headgate.errors import OptionError
 from headgate.ledger import Ledger, redact_url
 
 REFRESH_S: Final = 1.0
@@ -86,14 +86,16 @@ def write_picture(picture: RenderableType, path: Path, title: str) -> None:
     """Write what a terminal of 100 characters shows as an SVG file.
 
     Raises:
-        HeadgateError: The file cannot be written.
+        OptionError: The file cannot be written.
     """
     console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(picture)
     try:
         console.save_svg(str(path), title=title)
     except OSError as error:
-        raise HeadgateError(f"The picture {path} cannot be written: {error.strerror}.") from error
+        raise OptionError(
+            f"The picture {path} cannot be written: {error.strerror}; name another file."
+        ) from error
 
 
 def _picture(snapshots: list[GateSnapshot]) -> RenderableType:

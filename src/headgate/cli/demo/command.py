@@ -44,6 +44,8 @@ def demo(
         raise typer.BadParameter("--kafka and --topic belong together; give both or neither.")
     if produce and kafka is None:
         raise typer.BadParameter("--produce is for a topic of yours; give --kafka and --topic.")
+    if svg is not None and not svg.absolute().parent.is_dir():
+        raise typer.BadParameter(f"--svg is {svg}, in a folder that does not exist; make it.")
     # Half a second of imports, which the other commands do without.
     from headgate.cli.demo.demos import Target  # noqa: PLC0415
     from headgate.cli.demo.play import Request, play  # noqa: PLC0415

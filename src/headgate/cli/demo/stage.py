@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from headgate.cli.demo.show import Show, picture
 from headgate.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
@@ -94,24 +94,29 @@ class Stage:
         )
         with Ledger.open(self.ledger_url) as ledger, Show(self.console) as show:
             query = writer.start()
-            self._watch(query, ledger, show, director)
+            shown = self._watch(query, ledger, show, director)
             # After an error it ends with its session.
             query.stop()
+        if self.picture_file is not None and shown is not None:
+            write_picture(shown, self.picture_file, "headgate demo")
 
-    def _watch(self, query: StreamingQuery, ledger: Ledger, show: Show, director: Director) -> None:
-        began_s, file = time.monotonic(), self.picture_file
+    def _watch(
+        self, query: StreamingQuery, ledger: Ledger, show: Show, director: Director
+    ) -> RenderableType | None:
+        """Show the query until its end; the answer is the picture of the best moment, if any."""
+        began_s = time.monotonic()
+        best, is_best = None, False
         while True:
             elapsed_s = time.monotonic() - began_s
             snapshot = _look(ledger)
             scene = director.direct(elapsed_s, snapshot)
             if scene is None:
-                return
+                return best
             if (error := query.exception()) is not None:
                 raise HeadgateError(f"The demo's query stopped: {_cause(error)}")
             show.update(elapsed_s, scene.title, snapshot)
-            if file is not None and scene.is_best and snapshot is not None:
-                write_picture(picture(elapsed_s, scene.title, snapshot), file, "headgate demo")
-                file = None
+            if not is_best and snapshot is not None:
+                best, is_best = picture(elapsed_s, scene.title, snapshot), scene.is_best
             time.sleep(LOOK_EVERY_S)
 
 

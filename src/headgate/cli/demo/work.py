@@ -32,8 +32,6 @@ class OrderHandler:
         self._cost_s = cost_s
         self.slowdown = 1.0
         """How many times longer the checks take; may be changed at any time."""
-        self.revenue: dict[str, float] = {}
-        """The total of the orders of each region."""
         self.positions: dict[TopicPartition, int] = {}
         """Up to where each partition has been processed."""
         self._settling = threading.Lock()
@@ -53,9 +51,8 @@ class OrderHandler:
         with self._settling:
             if self._closed:
                 return
-            for region, revenue, ids in totals:
+            for _region, _revenue, ids in totals:
                 self._audit.add(ids)
-                self.revenue[region] = self.revenue.get(region, 0.0) + revenue
             for each in batch.ranges:
                 self.positions[each.topic_partition] = each.until
 
