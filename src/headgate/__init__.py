@@ -10,6 +10,10 @@
     query = gate.write(df, handler).option("checkpointLocation", "ckpt/orders").start()
 """
 
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
 from headgate.errors import (
     BrokerError,
     DataLossError,
@@ -20,7 +24,9 @@ from headgate.errors import (
     SetupError,
     SourceError,
 )
-from headgate.gate import Batch, Gate, configure, register
+
+if TYPE_CHECKING:
+    from headgate.gate import Batch, Gate, configure, register
 
 __version__ = "0.1.0.dev0"
 
@@ -38,3 +44,13 @@ __all__ = [
     "configure",
     "register",
 ]
+
+# Where nobody set up logging, Python would print warnings to the terminal by itself.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs pyspark when it is first used: the command line and tasks do without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("headgate.gate"), name)
