@@ -11,7 +11,6 @@
 """
 
 import importlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import (
@@ -44,9 +43,6 @@ __all__ = [
     "configure",
     "register",
 ]
-
-# Where nobody set up logging, Python would print warnings to the terminal by itself.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

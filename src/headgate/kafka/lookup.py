@@ -22,6 +22,8 @@ from headgate.kafka.consumers import ClientConfig
 _LOG: Final = logging.getLogger("headgate.kafka")
 # An administrator's client takes a consumer's settings, and warns of each that it has no use for.
 _CLIENT_LOG: Final = logging.getLogger("headgate.kafka.admin")
+# Each failed connection is a line; where nobody set up logging, our own error says it once.
+_CLIENT_LOG.addHandler(logging.NullHandler())
 _CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 _Answer = TypeVar("_Answer")
