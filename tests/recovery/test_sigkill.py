@@ -19,11 +19,11 @@ from tests.services.kafka import Topic, TopicFactory
 from headgate.control import TopicPartition
 
 PARTITIONS = 3
-RECORDS = 1_000  # in each partition: more batches of 60 than can be done before the last kill
+RECORDS_PER_KILL = 50  # in each partition: more batches of 60 than are done before the last kill
 
 WITHIN_S = {
     "start": 3.0,  # Spark comes up
-    "ready": 3.0,  # the query comes up; its first batch is planned, or the last one run again
+    "ready": 2.5,  # the query comes up; its first batch is planned, or the last one run again
     "handling": 0.2,  # the batch is read
     "writing": 0.02,  # the sink writes
     "written": 0.3,  # the outcome is written down, Spark commits, the next batch is planned
@@ -45,7 +45,7 @@ def kills(count: int, chance: random.Random) -> Iterator[Kill]:
     moments = list(itertools.islice(itertools.cycle(WITHIN_S), count))
     chance.shuffle(moments)
     for moment in moments:
-        times = chance.randint(1, 3) if moment in {"handling", "writing", "written"} else 1
+        times = chance.randint(1, 2) if moment in {"handling", "writing", "written"} else 1
         yield Kill(moment, times, chance.uniform(0, WITHIN_S[moment]))
 
 
@@ -64,15 +64,14 @@ def survive(count: int, topic: Topic, folder: Path) -> None:
     """Kill drivers so often, let the last one finish, and judge what is there."""
     seed = int(os.environ.get("HEADGATE_SEED", random.randrange(2**32)))
     print(f"HEADGATE_SEED={seed}")  # noqa: T201  (shown if the test fails)
-    for partition in range(PARTITIONS):
-        records = (f"{partition}/{offset}".encode() for offset in range(RECORDS))
-        topic.produce(*records, partition=partition)
+    produced = {TopicPartition(topic.name, p): count * RECORDS_PER_KILL for p in range(PARTITIONS)}
+    for (_, partition), records in produced.items():
+        topic.produce(*(f"{partition}/{n}".encode() for n in range(records)), partition=partition)
     for kill in kills(count, random.Random(seed)):
         live_through(kill, topic, folder)
     with Driver(topic, folder) as last:
         last.let_go()
         last.finish()
-    produced = {TopicPartition(topic.name, number): RECORDS for number in range(PARTITIONS)}
     evidence = collect(folder, produced)
     assert problems(evidence) == []
     assert any(run.attempt > 1 for run in evidence.runs), "no batch was ever interrupted"
