@@ -24,7 +24,7 @@ from bench.figures import Figure
 from bench.machine import describe_machine
 from bench.scale import QUICK, Scale
 from bench.stage import Stage, open_stage
-from bench.table import show
+from bench.table import table_of
 
 
 class Name(StrEnum):
@@ -75,21 +75,26 @@ def main(
     scale = QUICK if quick else Scale()
     if pairs is not None:
         scale = replace(scale, pairs=pairs)
-    console = Console()
-    machine = describe_machine()
-    figures: list[Figure] = []
-    try:
-        with console.status("starting a broker and a Spark") as status, open_stage(postgresql) as s:
-            for name in names or list(Name):
-                status.update(f"measuring {name}")
-                for figure in BENCHMARKS[name](s, scale):
-                    figures.append(figure)
-                    status.update(f"measuring {name}; done: {figure.name}")
-    finally:  # what was measured before an interruption is worth seeing
-        console.print(show(figures, machine))
-        if json_file is not None:
-            told = {"machine": machine, "figures": [figure.to_json() for figure in figures]}
-            json_file.write_text(json.dumps(told, indent=2) + "\n")
+    console, machine = Console(), describe_machine()
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()), style="dim")
+    found: dict[str, list[Figure]] = {}
+    with console.status("Starting a broker and a Spark") as status, open_stage(postgresql) as stage:
+        for name in dict.fromkeys(names or Name):
+            status.update(f"Measuring: {name}")
+            found[name] = []
+            try:
+                for figure in BENCHMARKS[name](stage, scale):
+                    found[name].append(figure)
+                    status.update(f"Measuring: {name}, after {figure.name}")
+            finally:  # what was measured before an interruption is worth seeing
+                console.print(table_of(name, found[name]), "")
+                if json_file is not None:
+                    json_file.write_text(_as_json(machine, found))
+
+
+def _as_json(machine: dict[str, str], found: dict[str, list[Figure]]) -> str:
+    figures = {name: [figure.to_json() for figure in row] for name, row in found.items()}
+    return json.dumps({"machine": machine, "figures": figures}, indent=2) + "\n"
 
 
 if __name__ == "__main__":

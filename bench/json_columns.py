@@ -40,9 +40,9 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         scale.pairs,
         scale.warm_ups,
     )
-    for side, words in ((HEADGATE, ""), (VALUE_ALONE, ", with a schema of the value alone")):
+    for side, words in ((HEADGATE, ""), (VALUE_ALONE, ", value alone")):
         yield Figure.side_by_side(
-            f"JSON orders summed up by shop{words}",
+            f"orders summed up by shop{words}",
             "rows/s",
             headgate=rates[side],
             native=rates[NATIVE],

@@ -31,17 +31,19 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
                 GATE, interval_ms=1000, source="kafka", estimator=EstimatorSettings().to_text()
             )
             for partitions in PARTITIONS:
-                yield _measured(f"ledger on {database}", planner, driver, partitions, scale)
+                yield _measured(database, planner, driver, partitions, scale)
 
 
-def _measured(name: str, planner: Ledger, driver: Ledger, partitions: int, scale: Scale) -> Figure:
+def _measured(
+    database: str, planner: Ledger, driver: Ledger, partitions: int, scale: Scale
+) -> Figure:
     watch = _StopWatch()
     run = f"{time.time_ns()} with {partitions}"
     for number in range(scale.repetitions):
         _one_batch(watch, planner, driver, _planned(run, number, partitions), number)
     totals_ms = [sum(calls) for calls in zip(*watch.calls_ms.values(), strict=True)]
     return Figure(
-        f"{name}, all calls of a batch of {partitions} partitions",
+        f"{database}, {partitions} partitions",
         "ms",
         Spread.of(totals_ms),
         target=PROMISED,

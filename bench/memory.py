@@ -21,7 +21,7 @@ from headgate.gate import Batch, Gate
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 100
 BATCH_ROWS: Final = 2_000
-SAMPLE_S: Final = 0.5
+SAMPLE_S: Final = 0.2
 PLENTY: Final = 1_000_000
 FLAT: Final = AtMost(1.10)
 BOUNDED: Final = AtMost(1.25)
@@ -44,19 +44,17 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     samples = _long_run(stage, scale.long_run_batches)
     for role in (DRIVER, PLANNER, WORKER):
         sizes_mb = [sample[role] for sample in samples if role in sample]
-        name = f"memory of the {role} over {scale.long_run_batches} batches"
+        name = f"{role} over {scale.long_run_batches} batches"
         yield Figure(name, "MB", Spread.of(sizes_mb), details={"samples_mb": sizes_mb})
-        yield Figure(
-            f"{name}, its end over its start", "", Spread.of([growth(sizes_mb)]), target=FLAT
-        )
+        yield Figure(f"{role}, end over start", "", Spread.of([growth(sizes_mb)]), target=FLAT)
     peaks_mb = {}
     for rows in (scale.backlog_rows // PART, scale.backlog_rows):
         peaks_mb[rows] = max(sample.get(WORKER, 0.0) for sample in _backlog(stage, rows))
-        name = f"memory of the {WORKER} on a backlog of {rows} rows, at most"
+        name = f"{WORKER}, backlog of {rows} rows, at most"
         yield Figure(name, "MB", Spread.of([peaks_mb[rows]]))
     part, whole = peaks_mb.values()
     yield Figure(
-        f"the same, {PART} times the backlog", "", Spread.of([whole / part]), target=BOUNDED
+        f"{WORKER}, {PART} times the backlog", "", Spread.of([whole / part]), target=BOUNDED
     )
 
 
@@ -73,7 +71,10 @@ def growth(sizes: Sequence[float]) -> float:
 def sizes_mb() -> dict[str, float]:
     """The resident memory of this process and of Spark's Python processes below it, by role."""
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,rss=,args="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,rss=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
     parents = {int(pid): int(parent) for pid, parent, *_ in rows}

@@ -28,4 +28,4 @@ def measure(_stage: Stage, scale: Scale) -> Iterator[Figure]:
         began_s = time.perf_counter()
         plan(current, latest, RATE_PER_S, limits, record_bytes=200)
         times_ms.append((time.perf_counter() - began_s) * 1000)
-    yield Figure(f"plan of {PARTITIONS} partitions", "ms", Spread.of(times_ms), target=PROMISED)
+    yield Figure(f"{PARTITIONS} partitions", "ms", Spread.of(times_ms), target=PROMISED)

@@ -34,4 +34,4 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             end = planner.advance(start, everything=False)
             times_ms.append((time.perf_counter() - began_s) * 1000)
             assert end != start, "there was nothing to plan"
-    yield Figure(f"latestOffset of {partitions} partitions", "ms", Spread.of(times_ms))
+    yield Figure(f"{partitions} partitions", "ms", Spread.of(times_ms))

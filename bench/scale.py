@@ -11,7 +11,9 @@ class Scale:
     Attributes:
         pairs: Rounds that count, of every comparison.
         warm_ups: Rounds before them.
-        topic_bytes: The values in a topic that is read as a whole.
+        value_bytes: The sizes of records that are read as a whole.
+        topic_bytes: The values in such a topic.
+        small_batch_partitions: The topics of the queries of small batches.
         small_batches: Batches of a query of small batches, those at its start included.
         small_batch_rows: Rows in each of them.
         skipped_batches: Batches at a query's start that do not count.
@@ -25,7 +27,9 @@ class Scale:
 
     pairs: int = 5
     warm_ups: int = 2
+    value_bytes: tuple[int, ...] = (100, 200, 2_000)
     topic_bytes: int = 240_000_000
+    small_batch_partitions: tuple[int, ...] = (4, 32)
     small_batches: int = 40
     small_batch_rows: int = 20_000
     skipped_batches: int = 6

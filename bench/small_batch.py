@@ -15,7 +15,6 @@ from bench.sides import HEADGATE, NATIVE, gated_stream, running, stream, wait_fo
 from bench.stage import Stage
 from headgate.gate import Gate
 
-PARTITIONS: Final = (4, 32)
 VALUE_BYTES: Final = 200
 PROMISED: Final = AtMost(1.25)
 GATED: Final = "headgate-kafka behind a gate"
@@ -26,7 +25,7 @@ PLENTY: Final = 1_000_000
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     """The source alone and behind a gate, each beside the native one, in the same rounds."""
-    for partitions in PARTITIONS:
+    for partitions in scale.small_batch_partitions:
         # No more than that: a query is stopped when it has nothing to do, so without a noise.
         rows = scale.small_batch_rows * scale.small_batches
         topic = stage.topics.random(partitions, rows, VALUE_BYTES)
@@ -44,9 +43,9 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             scale.pairs,
             warm_ups=min(scale.warm_ups, 1),
         )
-        for side, words in ((HEADGATE, "without a gate"), (GATED, "with gate and ledger")):
+        for side, words in ((HEADGATE, ""), (GATED, ", gated")):
             yield Figure.side_by_side(
-                f"batch of {scale.small_batch_rows} rows, {partitions} partitions, {words}",
+                f"{scale.small_batch_rows} rows, {partitions} partitions{words}",
                 "ms",
                 headgate=times_ms[side],
                 native=times_ms[NATIVE],

@@ -1,43 +1,45 @@
 """The figures as a table."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from bench.figures import Figure
-from bench.pairs import Spread
 
 
-def show(figures: Sequence[Figure], machine: Mapping[str, str]) -> RenderableType:
-    """One row a figure: medians, the ratio with its least and most, the target."""
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("figure")
-    for name in ("unit", "native", "headgate", "ratio", "least - most", "target"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("met", no_wrap=True)
+def table_of(title: str, figures: Sequence[Figure]) -> Table:
+    """One row a figure: medians, the ratio, the least and the most, the target.
+
+    The columns have the same widths in every table, so that one follows another.
+    """
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(Text(title, style="bold"), width=46)
+    for name, width in (("native", 9), ("headgate", 9), ("unit", 7), ("ratio", 5)):
+        table.add_column(name, justify="left" if name == "unit" else "right", width=width)
+    table.add_column("from - to", justify="right", width=19)
+    table.add_column("target", width=6)
+    table.add_column("met", width=3)
     for figure in figures:
         table.add_row(
             figure.name,
-            figure.unit,
             "" if figure.native is None else number(figure.native.median),
             number(figure.headgate.median),
+            figure.unit,
             "" if figure.ratio is None else f"{figure.ratio.median:.2f}",
             _range(figure),
             "" if figure.target is None else str(figure.target),
             _met(figure),
         )
-    words = ", ".join(f"{name} {value}" for name, value in machine.items())
-    return Group(table, Text(f"\n{words}", style="dim"))
+    return table
 
 
 def number(value: float) -> str:
     """A figure with the digits that mean something.
 
-    >>> [number(value) for value in (735_412.3, 180.4, 4.56, 0.1234, math.inf)]
-    ['735 000', '180', '4.56', '0.123', 'never']
+    >>> [number(value) for value in (735_412.3, 180.4, 4.56, 0.1234, 12, math.inf)]
+    ['735 000', '180', '4.56', '0.123', '12', 'never']
     """
     if not math.isfinite(value):
         return "never"
@@ -49,7 +51,8 @@ def number(value: float) -> str:
 
 
 def _range(figure: Figure) -> str:
-    spread: Spread = figure.ratio or figure.headgate
+    """Of the ratio or, without one, of the figure itself."""
+    spread = figure.ratio or figure.headgate
     if spread.least == spread.most:
         return ""
     return f"{number(spread.least)} - {number(spread.most)}"

@@ -11,14 +11,13 @@ from bench.sides import HEADGATE, NATIVE, bounded, running, seconds_to_discard, 
 from bench.stage import Stage
 
 PARTITIONS: Final = 4
-VALUE_BYTES: Final = (100, 200, 2_000)
 PROMISED_BYTES: Final = 200
 PROMISED: Final = AtLeast(1.0)
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     """Bounded reads of small, usual and large records; one column alone; and a stream."""
-    for value_bytes in VALUE_BYTES:
+    for value_bytes in scale.value_bytes:
         rows = scale.topic_bytes // value_bytes
         topic = stage.topics.random(PARTITIONS, rows, value_bytes)
         yield _compared(
@@ -31,7 +30,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     rows = scale.topic_bytes // PROMISED_BYTES
     topic = stage.topics.random(PARTITIONS, rows, PROMISED_BYTES)
     yield _compared(
-        f"{PROMISED_BYTES}-byte records, the value alone",
+        f"{PROMISED_BYTES}-byte records, value alone",
         scale,
         headgate=partial(_value_rate, stage, HEADGATE, topic, rows),
         native=partial(_value_rate, stage, NATIVE, topic, rows),

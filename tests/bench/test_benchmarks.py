@@ -1,0 +1,50 @@
+"""Every benchmark runs on a real broker and a real Spark; what it finds here means nothing."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from bench.__main__ import BENCHMARKS, Name
+from bench.scale import QUICK
+from bench.stage import Stage
+from bench.topics import Topics
+from pyspark.sql import SparkSession
+
+import headgate
+from headgate.local import KafkaBroker
+
+TINY = replace(
+    QUICK,
+    value_bytes=(200,),
+    topic_bytes=200_000,
+    small_batch_partitions=(4,),
+    small_batches=3,
+    small_batch_rows=640,
+    skipped_batches=1,
+    repetitions=3,
+    planner_partitions=8,
+    steady_batches=3,
+    slow_batches=2,
+    long_run_batches=6,
+    backlog_rows=4_000,
+)
+
+
+@pytest.fixture(scope="module")
+def stage(
+    spark: SparkSession, broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Stage:
+    headgate.register(spark)
+    return Stage(spark, Topics(broker.bootstrap_servers), tmp_path_factory.mktemp("bench"))
+
+
+@pytest.mark.parametrize("name", [name for name in Name if name is not Name.RECOVERY])
+def test_a_benchmark_finds_its_figures_and_ends_its_queries(name: Name, stage: Stage) -> None:
+    figures = list(BENCHMARKS[name](stage, TINY))
+    assert figures
+    assert len({figure.name for figure in figures}) == len(figures)
+    for figure in figures:
+        assert math.isfinite(figure.headgate.median)
+        assert figure.headgate.least > 0
+        assert (figure.native is None) == (figure.ratio is None)
+    assert not stage.spark.streams.active
