@@ -5,11 +5,13 @@ from collections.abc import Callable
 import psycopg
 import pytest
 import sqlalchemy
-from tests.ledger.conftest import NewUrl
+from sqlalchemy.schema import DropTable
+from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch
 
 from headgate.errors import LedgerError
-from headgate.ledger import Ledger
+from headgate.ledger import Ledger, engine
+from headgate.ledger.tables import metadata
 
 
 def everything_of(error: BaseException) -> str:
@@ -38,12 +40,17 @@ def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
     assert "hunter2" not in everything_of(error)
 
 
-def test_a_server_that_does_not_answer_is_given_up() -> None:
+@pytest.mark.timeout(60)  # the driver's own patience is longer
+@pytest.mark.parametrize(("default_s", "option"), [(2, ""), (600, "?connect_timeout=2")])
+def test_a_server_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, default_s: int, option: str
+) -> None:
+    monkeypatch.setattr(engine, "CONNECT_TIMEOUT_S", default_s)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"postgresql://app:hunter2@127.0.0.1:{silent.getsockname()[1]}/orders"
-        error = refusal(f"{url}?connect_timeout=2")
+        error = refusal(url + option)
     assert "cannot be reached: connection timeout expired; see" in str(error)
     assert "hunter2" not in everything_of(error)
 
@@ -97,15 +104,11 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_whatever_is_wrong_with_the_database_is_a_ledger_error(
-    new_url: NewUrl, call: Callable[[Ledger], object]
+    url: str, execute: Execute, call: Callable[[Ledger], object]
 ) -> None:
-    url = new_url()
     with Ledger.open(url) as ledger:
-        engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-        with engine.begin() as connection:
-            for table in ("failure", "control", "rate", "lost", "gate"):
-                connection.execute(sqlalchemy.text(f"DROP TABLE {table}"))
-        engine.dispose()
+        for table in reversed(metadata.sorted_tables):
+            execute(DropTable(table))
         with pytest.raises(LedgerError, match=r"cannot be used: .*(gate|control)"):
             call(ledger)
 

@@ -26,6 +26,14 @@ def test_the_order_of_the_ranges_makes_no_difference(
     assert schedule_id("g", "r", shuffled) == schedule_id("g", "r", ranges)
 
 
+@given(st.lists(offset_ranges), st.lists(st.integers(0, 2**62)))
+def test_empty_ranges_are_as_if_they_were_not_there(
+    ranges: list[OffsetRange], positions: list[int]
+) -> None:
+    empty = [OffsetRange("t", 0, position, position) for position in positions]
+    assert schedule_id("g", "r", ranges + empty) == schedule_id("g", "r", ranges)
+
+
 @given(st.sets(offset_ranges), st.sets(offset_ranges))
 def test_two_batches_have_one_id_only_if_they_read_the_same_offsets(
     some: set[OffsetRange], others: set[OffsetRange]

@@ -1,5 +1,6 @@
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -106,6 +107,30 @@ def test_a_file_that_another_program_keeps_locked_is_told(
         assert len(ledger.batches("orders")) == 1
         other.rollback()
         ledger.begin(batch_number(1))
+
+
+def test_a_file_that_another_program_is_writing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE currency (name TEXT)")
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(time, "sleep", lambda _: other.rollback())
+        with Ledger.open(f"sqlite:///{path}") as ledger:
+            assert ledger.gates() == ()
+
+
+def test_a_file_that_another_program_goes_on_writing_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE currency (name TEXT)")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="has been locked by another process"):
+            Ledger.open(f"sqlite:///{path}")
 
 
 @pytest.mark.parametrize("replaced", [False, True])

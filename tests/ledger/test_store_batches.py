@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, batch_number
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError
@@ -161,6 +161,13 @@ def test_arrow_d_counts_the_records_where_the_caller_knows(ledger: Ledger) -> No
     batch = ledger.begin(a_batch())
     assert ledger.succeed(batch.schedule_id, records=9)
     assert ledger.batches("orders")[0].records == 9
+
+
+def test_arrow_d_keeps_the_records_that_a_rate_sample_has_told(ledger: Ledger) -> None:
+    batch = ledger.begin(a_batch())
+    ledger.publish_rate(a_sample(1_000, records=8, schedule_id=batch.schedule_id))
+    assert ledger.succeed(batch.schedule_id)
+    assert ledger.batches("orders")[0].records == 8
 
 
 def test_arrow_e_keeps_why_a_batch_failed(ledger: Ledger, clock: ManualClock) -> None:

@@ -243,5 +243,5 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.ledger.losses(gate) == tuple(in_order)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 TestAnySequenceOfCalls = LedgerMachine.TestCase

@@ -32,7 +32,7 @@ def at_once(workers: list[Worker], *calls: tuple[Any, ...]) -> list[Any]:
 def test_processes_that_open_a_new_ledger_at_once_all_get_it(
     workers: list[Worker], new_url: NewUrl
 ) -> None:
-    for _ in range(10):
+    for _ in range(6):
         url = new_url()
         assert at_once(workers, *[("open", url)] * 3) == ["opened"] * 3
         at_once(workers, ("declare", "a"), ("declare", "b"), ("declare", "c"))

@@ -1,6 +1,5 @@
 """A ledger's database: its transactions, and its errors in one sentence each."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import format_exception
@@ -13,18 +12,11 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from headgate.errors import LedgerError
-from headgate.ledger.sqlite_file import (
-    LOCK_TIMEOUT_S,
-    sqlite_cause,
-    sqlite_engine,
-    sqlite_reason,
-)
+from headgate.ledger.sqlite_file import sqlite_engine, sqlite_reason, write_ahead_mode
 from headgate.ledger.urls import parse_url, redact_url, secrets_of
 
 CONNECT_TIMEOUT_S: Final = 5
 """How long PostgreSQL may take to answer, where the URL sets no ``connect_timeout``."""
-
-_RETRY_S: Final = 0.01
 
 
 class Database:
@@ -86,17 +78,8 @@ class Database:
         Raises:
             LedgerError: The file is no SQLite database, or its file system cannot do this.
         """
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
         with self._explained(), self._alone.connect() as connection:
-            while True:
-                try:
-                    mode = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
-                    break
-                except OperationalError as error:
-                    # While another process does the same, SQLite does not wait by itself.
-                    if sqlite_cause(error.orig) != "SQLITE_BUSY" or time.monotonic() > deadline:
-                        raise
-                    time.sleep(_RETRY_S)
+            mode = write_ahead_mode(connection)
         if mode != "wal":
             raise LedgerError(
                 f"The ledger {self.name} is on a file system without the shared memory that a "

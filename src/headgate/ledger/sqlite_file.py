@@ -1,18 +1,22 @@
 """A ledger in a SQLite file: how it is opened, and what SQLite's errors mean for it."""
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import sqlalchemy
-from sqlalchemy import Engine, NullPool, event
+from sqlalchemy import Connection, Engine, NullPool, event
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
 
 from headgate.errors import LedgerError
 
 LOCK_TIMEOUT_S: Final = 10
 """How long SQLite waits for another process's transaction; one takes milliseconds."""
+
+_RETRY_S: Final = 0.01
 
 _REASONS: Final = {
     "SQLITE_BUSY": f"has been locked by another process for {LOCK_TIMEOUT_S} s; find out which "
@@ -75,17 +79,36 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def sqlite_cause(error: BaseException | None) -> str:
+def write_ahead_mode(connection: Connection) -> str:
+    """Switch a file to a write-ahead log; the mode that it has then, ``wal`` if that was possible.
+
+    Raises:
+        OperationalError: Another process kept the file locked.
+    """
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+        except OperationalError as error:
+            # SQLite does not wait by itself here for another process that writes.
+            if _cause(error.orig) != "SQLITE_BUSY" or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_S)
+        else:
+            return mode
+
+
+def sqlite_reason(error: BaseException | None) -> str | None:
+    """What SQLite's error means for the file, and what to do; None where its own text must do."""
+    return _REASONS.get(_cause(error))
+
+
+def _cause(error: BaseException | None) -> str:
     """SQLite's name of the cause, such as ``SQLITE_BUSY``; nothing for any other error."""
     if not isinstance(error, sqlite3.Error):
         return ""
     name: str = getattr(error, "sqlite_errorname", "")
     return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
-
-
-def sqlite_reason(error: BaseException | None) -> str | None:
-    """What SQLite's error means for the file, and what to do; None where its own text must do."""
-    return _REASONS.get(sqlite_cause(error))
 
 
 def _check(path: Path, *, must_exist: bool) -> None:
