@@ -22,8 +22,8 @@ CONNECT_TIMEOUT_S: Final = 5
 class Database:
     """A SQLite file or a PostgreSQL database, shared with other processes.
 
-    Its methods can be called from any thread. Whatever goes wrong inside :meth:`reading` and
-    :meth:`writing` becomes a :class:`LedgerError` that names the database without its secrets.
+    Its methods can be called from any thread. Whatever goes wrong in the database becomes a
+    :class:`LedgerError` that names it without its secrets, and so does its cause.
     """
 
     def __init__(self, url: str, *, read_only: bool) -> None:

@@ -45,29 +45,34 @@ def sqlite_engine(url: URL, *, read_only: bool) -> Engine:
     engine = sqlalchemy.create_engine(
         url, connect_args={"timeout": LOCK_TIMEOUT_S}, hide_parameters=True
     )
+    event.listen(engine, "connect", _configure)
+    _keep_to_the_file(engine, path)
+    return engine
 
-    file = path.absolute()  # the same one wherever this process goes
+
+def _configure(connection: sqlite3.Connection, _: object) -> None:
+    # FULL: what is committed stays committed, even when the machine loses its power.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _keep_to_the_file(engine: Engine, path: Path) -> None:
     opened: tuple[int, int] | None = None
 
     @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _: object) -> None:
+    def remember(*_: object) -> None:
         nonlocal opened
-        # FULL: what is committed stays committed, even when the machine loses its power.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        opened = opened or _identity(file)
+        opened = opened or _identity(path)
 
-    @event.listens_for(engine, "checkout")
     @event.listens_for(engine, "do_connect")
-    def require_the_same_file(*_: object) -> None:
+    @event.listens_for(engine, "checkout")
+    def refuse_another(*_: object) -> None:
         # SQLite goes on with a file that was deleted, and what it writes there is lost with it.
-        if opened is not None and _identity(file) != opened:
+        if opened is not None and _identity(path) != opened:
             raise LedgerError(
                 f"The ledger {path} was deleted or replaced while it was open; put it back, and "
                 "start what used it again."
             )
-
-    return engine
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
