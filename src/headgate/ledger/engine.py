@@ -23,7 +23,7 @@ class Database:
     """A SQLite file or a PostgreSQL database, shared with other processes.
 
     Its methods can be called from any thread. Whatever goes wrong in the database becomes a
-    :class:`LedgerError` that names it without its secrets, and so does its cause.
+    :class:`LedgerError` that names it; no secret of its URL is in the message or in its causes.
     """
 
     def __init__(self, url: str, *, read_only: bool) -> None:
