@@ -1,5 +1,6 @@
 """Gated queries on a real broker and a real Spark."""
 
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -241,7 +242,8 @@ def test_a_sink_that_fails_leaves_its_batch_failed_with_the_reason(
 def test_a_gate_by_options_alone_learns_with_the_ledger_that_the_session_was_told(
     spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, checkpoint: Path
 ) -> None:
-    headgate.register(spark, ledger=ledger_url)
+    with chdir(checkpoint.parent):  # the ledger is found again from any other folder
+        headgate.register(spark, ledger="sqlite:///headgate.db")
     orders = topic()
     orders.produce(*[b"x"] * 500)
     df = (

@@ -3,7 +3,7 @@
 import threading
 from typing import Final
 
-from headgate.ledger import Ledger, normalize_url
+from headgate.ledger import Ledger
 
 _lock: Final = threading.Lock()
 _open: Final[dict[str, Ledger]] = {}
@@ -13,14 +13,16 @@ _of_gate: Final[dict[str, str]] = {}
 def shared_ledger(url: str) -> Ledger:
     """The process's one handle on a ledger, opened at the first call.
 
+    Args:
+        url: in full, as `headgate.ledger.normalize_url` writes it.
+
     Raises:
         LedgerError: it cannot be opened.
     """
-    full = normalize_url(url)
     with _lock:
-        if full not in _open:
-            _open[full] = Ledger.open(full)
-        return _open[full]
+        if url not in _open:
+            _open[url] = Ledger.open(url)
+        return _open[url]
 
 
 def keep_books(gate: str, url: str) -> Ledger:

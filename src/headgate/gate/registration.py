@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from headgate.gate.ledgers import ledger_of, shared_ledger
 from headgate.gate.listener import GateListener
 from headgate.kafka.source import KafkaSource
+from headgate.ledger import normalize_url
 
 # Spark gives out several Python objects for one session, so its own settings tell which it is.
 _SESSION: Final = "headgate.session"
@@ -24,9 +25,10 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
             same URL as in the option.
 
     Raises:
-        LedgerError: ``ledger`` cannot be opened.
+        LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
     """
     if ledger is not None:
+        ledger = normalize_url(ledger)
         shared_ledger(ledger)
     session = spark.conf.get(_SESSION, None)
     if session in _default_ledger:
