@@ -9,9 +9,9 @@ from headgate.control import EstimatorSettings, OffsetRange, Plan
 from headgate.kafka.positions import Positions
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 
-# How long a plan waits for the report of the batch before it (part of the interval): the report
-# comes some 10 ms after a batch ends, and a batch that overran is followed by the next at once.
-_REPORT_PATIENCE: Final = 0.1
+# A batch that overran is followed by the next at once, and on a busy driver the report of it comes
+# only after some 100 ms. Planned without it, the next would overrun as much. So a plan waits for
+# it, at most one interval.
 _REPORT_POLL_S: Final = 0.005
 
 
@@ -68,7 +68,7 @@ class GateBooks:
         newest = self._newest_report()
         # Where nobody listens (no headgate.register), waiting for it each time would be in vain.
         listening = self._begun_before is None or newest == self._begun_before
-        patience_s = self._gate.interval_ms / 1000 * _REPORT_PATIENCE if listening else 0
+        patience_s = self._gate.interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
         while newest != self._begun and self._clock.monotonic() < deadline:
             self._clock.sleep(_REPORT_POLL_S)
