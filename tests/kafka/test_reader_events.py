@@ -148,7 +148,7 @@ def test_the_time_between_two_batches_is_not_the_brokers_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: clock))
     script(monkeypatch, [record(3)], [], [record(4)], [], [record(8)])
     found = []
     for batch in read_ranges(reader_config("unused:1", timeout_ms=1000), [RANGE]):
