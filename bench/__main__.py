@@ -28,29 +28,29 @@ from bench.table import table_of
 
 
 class Name(StrEnum):
-    """A benchmark."""
+    """A benchmark; in this order, for the memory is to be that of fresh processes."""
 
+    MEMORY = "memory"
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
     JSON = "json"
+    RECOVERY = "recovery"
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
-    RECOVERY = "recovery"
-    MEMORY = "memory"
 
 
 Benchmark = Callable[[Stage, Scale], Iterator[Figure]]
 
 BENCHMARKS: Final[dict[Name, Benchmark]] = {
+    Name.MEMORY: memory.measure,
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
     Name.JSON: json_columns.measure,
+    Name.RECOVERY: recovery.measure,
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,
-    Name.RECOVERY: recovery.measure,
-    Name.MEMORY: memory.measure,
 }
 
 
@@ -79,7 +79,7 @@ def main(
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()), style="dim")
     found: dict[str, list[Figure]] = {}
     with console.status("Starting a broker and a Spark") as status, open_stage(postgresql) as stage:
-        for name in dict.fromkeys(names or Name):
+        for name in [each for each in Name if not names or each in names]:
             status.update(f"Measuring: {name}")
             found[name] = []
             try:

@@ -13,7 +13,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-import headgate
 from bench.machine import cores
 from headgate.gate import RECOMMENDED_CONF
 
@@ -30,7 +29,6 @@ def spark_session(folder: Path, jars: tuple[Path, ...]) -> Iterator[SparkSession
         cleanup.callback(_end, gateway.proc)
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
         cleanup.callback(spark.stop)
-        headgate.register(spark)
         yield spark
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -26,7 +26,7 @@ DEADLINE_S: Final = 300
 
 def bounded(stage: Stage, source: str, topic: str, schema: str | None = None) -> DataFrame:
     """All of a topic, as a bounded read; of these columns alone, which Headgate understands."""
-    reader = stage.spark.read.format(source)
+    reader = _session(stage, source).read.format(source)
     if schema is not None:
         reader = reader.schema(schema)
     return reader.options(**_options(stage, topic)).load()
@@ -36,12 +36,17 @@ def stream(
     stage: Stage, source: str, topic: str, options: Mapping[str, object] | None = None
 ) -> DataFrame:
     """A topic from its beginning, as a stream without a gate."""
-    return stage.spark.readStream.format(source).options(**_options(stage, topic, options)).load()
+    reader = _session(stage, source).readStream.format(source)
+    return reader.options(**_options(stage, topic, options)).load()
 
 
 def gated_stream(stage: Stage, gate: Gate, topic: str, options: Mapping[str, object]) -> DataFrame:
     """The same behind a gate."""
     return gate.read(stage.spark, "kafka").options(**_options(stage, topic, options)).load()
+
+
+def _session(stage: Stage, source: str) -> SparkSession:
+    return stage.native if source == NATIVE else stage.spark
 
 
 def _options(

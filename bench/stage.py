@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import headgate
 from bench.session import spark_session
 from bench.topics import Topics
 from headgate.local import KafkaBroker, connector_jars, ensure_java, kafka_server_jars
@@ -18,13 +19,15 @@ class Stage:
     """What a benchmark runs on.
 
     Attributes:
-        spark: A session that knows both sources.
+        spark: A session with Headgate registered.
+        native: Another one of the same Spark, without it: its listener is work too.
         topics: Of the broker.
         folder: For checkpoints and ledgers; deleted at the end.
         postgresql: The URL of a ledger to measure beside SQLite's; None for none.
     """
 
     spark: SparkSession
+    native: SparkSession
     topics: Topics
     folder: Path
     postgresql: str | None = None
@@ -50,4 +53,6 @@ def open_stage(postgresql: str | None = None) -> Iterator[Stage]:
     ):
         folder = Path(name)
         with spark_session(folder, jars) as spark:
-            yield Stage(spark, Topics(broker.bootstrap_servers), folder, postgresql)
+            native = spark.newSession()
+            headgate.register(spark)
+            yield Stage(spark, native, Topics(broker.bootstrap_servers), folder, postgresql)

@@ -35,7 +35,12 @@ def stage(
     spark: SparkSession, broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Stage:
     headgate.register(spark)
-    return Stage(spark, Topics(broker.bootstrap_servers), tmp_path_factory.mktemp("bench"))
+    return Stage(
+        spark=spark,
+        native=spark.newSession(),
+        topics=Topics(broker.bootstrap_servers),
+        folder=tmp_path_factory.mktemp("bench"),
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in Name if name is not Name.RECOVERY])
@@ -48,3 +53,4 @@ def test_a_benchmark_finds_its_figures_and_ends_its_queries(name: Name, stage: S
         assert figure.headgate.least > 0
         assert (figure.native is None) == (figure.ratio is None)
     assert not stage.spark.streams.active
+    assert not stage.native.streams.active
