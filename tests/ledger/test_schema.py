@@ -11,8 +11,9 @@ from sqlalchemy import Engine, inspect, text
 from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch
 
+from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError, SchemaError
-from headgate.ledger import Ledger, normalize_url
+from headgate.ledger import ErrorReport, Ledger, PlannedRange, Status, normalize_url
 from headgate.ledger.schema import MIGRATIONS
 from headgate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
@@ -73,6 +74,39 @@ def test_a_ledger_of_any_age_gets_the_tables_that_the_code_names(
     engine.dispose()
     assert tables_in(url) == tables_in(as_named)
     assert set(tables_in(url)) == set(metadata.tables)
+
+
+OLD_ROWS = """
+    INSERT INTO gate VALUES ('orders', 1000, 'kafka', 'pid', 1, 50.5, 2);
+    INSERT INTO control VALUES
+        ('d1', 'orders', 'run', 'live', 'success', 1, 0, 10, 11, 12, 'rate', 5, 9, 50.5, 5,
+         NULL, NULL, NULL),
+        ('e1', 'orders', 'run', 'live', 'failed', 1, 1, 20, 21, 22, 'rate', 5, 9, 50.5, NULL,
+         'ValueError', 'no', 'trace');
+    INSERT INTO failure (schedule_id, topic, partition, start_offset, until_offset,
+                         bootstrap_servers, latest_offset, reason) VALUES
+        ('d1', 'orders', 0, 0, 5, 'localhost:9092', 14, 'share'),
+        ('e1', 'orders', 0, 5, 10, 'localhost:9092', 14, 'share')
+"""
+
+
+def test_a_ledger_of_schema_0001_is_used_on_once_it_is_brought_up_to_date(
+    url: str, execute: Execute
+) -> None:
+    upgrade(url, "0001")
+    for statement in OLD_ROWS.split(";"):
+        execute(text(statement))
+    with pytest.raises(SchemaError, match="has schema 0001, and this Headgate reads schema 0002"):
+        Ledger.open(url, create=False)
+    with Ledger.open(url) as ledger:
+        assert ledger.rate("orders") == 50.5
+        failed, succeeded = ledger.batches("orders")
+        assert (failed.status, succeeded.status) == (Status.FAILED, Status.SUCCESS)
+        assert failed.error == ErrorReport("ValueError", "no", "trace")
+        assert (failed.owner, failed.lease_until_ms, failed.parent) == (None, None, None)
+        offsets = OffsetRange("orders", 0, 5, 10)
+        assert ledger.ranges("e1") == (PlannedRange(offsets, latest=14, reason="share"),)
+        assert ledger.begin(a_batch()).created_time_ms > failed.created_time_ms
 
 
 def test_a_ledger_that_is_opened_again_keeps_what_is_in_it(ledger: Ledger, url: str) -> None:

@@ -45,7 +45,9 @@ def test_arrow_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: ManualC
 
 
 def test_arrow_a_keeps_the_ranges_in_order_and_leaves_empty_ones_out(ledger: Ledger) -> None:
-    first = PlannedRange(OffsetRange("a", 9, 2**62, 2**62 + 1), latest=2**62 + 3, reason="share")
+    first = PlannedRange(
+        OffsetRange("a", 9, 2**62, 2**62 + 1), latest=2**62 + 3, reason="share", topic_id="x"
+    )
     second = PlannedRange(OffsetRange("b", 0, 0, 5), latest=None, reason=None)
     third = PlannedRange(OffsetRange("b", 10, 3, 4), latest=4, reason="nothing left")
     empty = PlannedRange(OffsetRange("b", 11, 3, 3))

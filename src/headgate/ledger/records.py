@@ -24,6 +24,8 @@ class PlannedRange:
     """The partition's latest offset when the batch was planned."""
     reason: str | None = None
     """What limited the partition."""
+    topic_id: str | None = None
+    """What tells the topic from a later one of the same name, where the broker says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,13 @@ class BatchRecord:
     records: int | None
     """Records processed, once they have been counted."""
     error: ErrorReport | None
-    """Why its latest attempt failed."""
+    """Why its latest attempt to end failed."""
+    owner: str | None = None
+    """Who runs it: one run of a query, or of a backfill; None while nobody has said so."""
+    lease_until_ms: int | None = None
+    """How long it is the owner's; after that, whoever asks for it may have it."""
+    parent: str | None = None
+    """The batch it was split off, if it is a part of one."""
 
 
 @dataclass(frozen=True, slots=True)

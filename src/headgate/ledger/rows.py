@@ -39,6 +39,9 @@ def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int) -> Value
         "rate_per_s": batch.rate_per_s,
         "records": None,
         **error_values(None),
+        "owner": None,
+        "lease_until_ms": None,
+        "parent": None,
     }
 
 
@@ -54,6 +57,7 @@ def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
             "bootstrap_servers": batch.bootstrap_servers,
             "latest_offset": planned.latest,
             "reason": planned.reason,
+            "topic_id": planned.topic_id,
         }
         for planned in batch.ranges
         if planned.offsets.count
@@ -97,8 +101,8 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
 
 def range_from(row: Sequence[Any]) -> PlannedRange:
     """The range that a row of ``failure`` describes."""
-    topic, partition, start, until, latest, reason = row
-    return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason)
+    topic, partition, start, until, latest, reason, topic_id = row
+    return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
 
 
 def loss_from(row: Row[Any]) -> Loss:

@@ -53,6 +53,7 @@ RANGES: Final = (
         failure.c.until_offset,
         failure.c.latest_offset,
         failure.c.reason,
+        failure.c.topic_id,
     )
     .where(failure.c.schedule_id == bindparam("schedule_id"))
     .order_by(failure.c.topic, failure.c.partition, failure.c.start_offset)

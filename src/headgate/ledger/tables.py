@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -22,7 +23,7 @@ from sqlalchemy import (
 VERSION_TABLE: Final = "headgate_version"
 """Where the schema's version stands; not Alembic's default, so that a database can be shared."""
 
-SCHEMA_VERSION: Final = "0001"
+SCHEMA_VERSION: Final = "0002"
 """The newest migration; versions are ordered as text."""
 
 metadata: Final = MetaData(
@@ -90,6 +91,11 @@ control: Final = Table(
     Column("error_class", Text),
     Column("error_message", Text),
     Column("error_trace", Text),
+    Column("owner", Text),
+    Column("lease_until_ms", BigInteger),
+    # No foreign key, which SQLite adds to no table that is there: a part is written in one
+    # transaction with a change of its parent, and deleted with it.
+    Column("parent", Text, index=True),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )
@@ -108,6 +114,7 @@ failure: Final = Table(
     Column("bootstrap_servers", Text, nullable=False),
     Column("latest_offset", BigInteger),
     Column("reason", Text),
+    Column("topic_id", Text),
     UniqueConstraint("schedule_id", "topic", "partition", "start_offset"),
 )
 """Named for what needs it: it is written before anything has failed."""
@@ -122,3 +129,43 @@ lost: Final = Table(
     Column("until_offset", BigInteger, nullable=False),
     Column("time_ms", BigInteger, nullable=False),
 )
+
+dead_letter: Final = Table(
+    "dead_letter",
+    metadata,
+    Column("dead_letter_id", _RowNumber, primary_key=True),
+    Column(
+        "schedule_id", Text, ForeignKey("control.schedule_id", ondelete="CASCADE"), nullable=False
+    ),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("key", LargeBinary),
+    Column("value", LargeBinary),
+    Column("headers", Text),
+    Column("timestamp_ms", BigInteger, nullable=False),
+    Column("timestamp_type", Integer, nullable=False),
+    Column("error_class", Text, nullable=False),
+    Column("error_message", Text, nullable=False),
+    Column("error_trace", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("resolved_ms", BigInteger),
+    Column("resolution", Text),
+    UniqueConstraint("schedule_id", "topic", "partition", "offset"),
+    Index(None, "gate", "status"),
+)
+"""Records that cannot be processed, kept whole."""
+
+pruned: Final = Table(
+    "pruned",
+    metadata,
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("start_offset", BigInteger, primary_key=True),
+    Column("until_offset", BigInteger, nullable=False),
+)
+"""What the batches read that were deleted as old: neighbouring ranges are one row."""

@@ -1,0 +1,72 @@
+"""Let a batch have an owner and parts; keep dead letters, and what deleted batches had read."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+_row_number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    """Add the columns and make the tables."""
+    op.add_column("control", sa.Column("owner", sa.Text()))
+    op.add_column("control", sa.Column("lease_until_ms", sa.BigInteger()))
+    op.add_column("control", sa.Column("parent", sa.Text()))
+    op.create_index("ix_control_parent", "control", ["parent"])
+    op.add_column("failure", sa.Column("topic_id", sa.Text()))
+    _make_dead_letter()
+    op.create_table(
+        "pruned",
+        sa.Column("gate", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Integer(), nullable=False),
+        sa.Column("start_offset", sa.BigInteger(), nullable=False),
+        sa.Column("until_offset", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "gate", "run_id", "topic", "partition", "start_offset", name="pk_pruned"
+        ),
+        sa.ForeignKeyConstraint(["gate"], ["gate.name"], name="fk_pruned_gate"),
+    )
+
+
+def _make_dead_letter() -> None:
+    op.create_table(
+        "dead_letter",
+        sa.Column("dead_letter_id", _row_number, nullable=False),
+        sa.Column("schedule_id", sa.Text(), nullable=False),
+        sa.Column("gate", sa.Text(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Integer(), nullable=False),
+        sa.Column("offset", sa.BigInteger(), nullable=False),
+        sa.Column("key", sa.LargeBinary()),
+        sa.Column("value", sa.LargeBinary()),
+        sa.Column("headers", sa.Text()),
+        sa.Column("timestamp_ms", sa.BigInteger(), nullable=False),
+        sa.Column("timestamp_type", sa.Integer(), nullable=False),
+        sa.Column("error_class", sa.Text(), nullable=False),
+        sa.Column("error_message", sa.Text(), nullable=False),
+        sa.Column("error_trace", sa.Text(), nullable=False),
+        sa.Column("created_ms", sa.BigInteger(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("resolved_ms", sa.BigInteger()),
+        sa.Column("resolution", sa.Text()),
+        sa.PrimaryKeyConstraint("dead_letter_id", name="pk_dead_letter"),
+        sa.ForeignKeyConstraint(
+            ["schedule_id"],
+            ["control.schedule_id"],
+            name="fk_dead_letter_schedule_id",
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(["gate"], ["gate.name"], name="fk_dead_letter_gate"),
+        sa.UniqueConstraint(
+            "schedule_id",
+            "topic",
+            "partition",
+            "offset",
+            name="uq_dead_letter_schedule_id_topic_partition_offset",
+        ),
+    )
+    op.create_index("ix_dead_letter_gate_status", "dead_letter", ["gate", "status"])
