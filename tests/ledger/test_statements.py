@@ -1,15 +1,15 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import Delete, Select, Update
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import Delete, Select, Update, event
 
-from headgate.ledger import Ledger, statements
+from headgate.ledger import Ledger, moves, statements
 
 STATEMENTS: dict[str, Select[object] | Update | Delete] = {
     name: value
-    for name, value in vars(statements).items()
+    for name, value in {**vars(statements), **vars(moves)}.items()
     if isinstance(value, Select | Update | Delete)
 }
 
@@ -18,11 +18,19 @@ STATEMENTS: dict[str, Select[object] | Update | Delete] = {
 def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()
-    compiled = STATEMENTS[name].compile(dialect=sqlite.dialect())
     engine = sqlalchemy.create_engine(url)
+    sent: list[tuple[str, Any]] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def remember(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
+        sent.append((statement, parameters))
+
     with engine.connect() as connection:
-        nothing = tuple(None for _ in compiled.positiontup or ())
-        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}", nothing)
+        given = STATEMENTS[name].compile(engine).params
+        values = {name: 1 for name, value in given.items() if value is None}
+        connection.execute(STATEMENTS[name], values)
+        text, parameters = sent[0]
+        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
         scanned = {row.detail.split()[1] for row in rows if row.detail.startswith("SCAN ")}
     engine.dispose()
     assert scanned <= {"gate"}

@@ -110,6 +110,51 @@ def test_of_threads_that_share_a_ledger_and_end_a_batch_one_is_told_true(
             assert sorted(pool.map(run, [key] * 4)) == [False, False, False, True]
 
 
+def test_of_processes_that_take_a_failed_batch_by_arrow_f_one_is_told(
+    workers: list[Worker], ledger: Ledger, url: str
+) -> None:
+    at_once(workers, *[("open", url)] * 3)
+    for number in range(ROUNDS):
+        key = ledger.begin(wide_batch(number)).schedule_id
+        ledger.fail(key, ValueError())
+        answers = at_once(workers, *[("take", key, owner) for owner in "abc"])
+        batch = ledger.batch(key)
+        assert sorted(answers) == [False, False, True]
+        assert batch is not None
+        assert (batch.status, batch.attempts) == (Status.BACKFILLING, 1)
+        assert batch.owner == "abc"[answers.index(True)]
+
+
+def test_a_failed_batch_goes_to_a_backfill_by_arrow_f_or_to_a_restarted_driver_by_c(
+    workers: list[Worker], ledger: Ledger, url: str
+) -> None:
+    at_once(workers, *[("open", url)] * 3)
+    for number in range(ROUNDS):
+        key = ledger.begin(wide_batch(number)).schedule_id
+        ledger.fail(key, ValueError())
+        a_took, begun, b_took = at_once(
+            workers, ("take", key, "a"), ("begin and look", number), ("take", key, "b")
+        )
+        batch = ledger.batch(key)
+        assert batch is not None
+        assert batch.status == begun
+        assert [a_took, b_took, begun == Status.IN_PROGRESS].count(True) == 1
+        assert batch.attempts == (2 if begun == Status.IN_PROGRESS else 1)
+
+
+def test_of_drivers_that_attach_to_a_batch_one_is_told_true(
+    workers: list[Worker], ledger: Ledger, url: str
+) -> None:
+    at_once(workers, *[("open", url)] * 3)
+    for number in range(ROUNDS):
+        key = ledger.begin(wide_batch(number)).schedule_id
+        answers = at_once(workers, *[("attach", key, owner) for owner in "abc"])
+        batch = ledger.batch(key)
+        assert sorted(answers) == [False, False, True]
+        assert batch is not None
+        assert batch.owner == "abc"[answers.index(True)]
+
+
 def test_what_was_told_as_done_is_in_the_ledger_after_a_kill(
     new_url: NewUrl, pytestconfig: pytest.Config
 ) -> None:

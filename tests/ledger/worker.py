@@ -96,6 +96,12 @@ def main() -> None:
                 tell(ledger.succeed(key))
             case ["fail", key]:
                 tell(ledger.fail(key, ErrorReport("ValueError", "no", "")))
+            case ["take", key, owner]:
+                tell(ledger.take(key, owner, 60_000) is not None)
+            case ["attach", key, owner]:
+                tell(ledger.attach(key, 1, owner=owner, lease_ms=60_000))
+            case ["begin and look", number]:
+                tell(ledger.begin(wide_batch(number)).status)
             case ["go on from", number]:
                 go_on_from(ledger, number)
 

@@ -4,6 +4,7 @@ What a batch is about to read stands in it before it is processed, its outcome a
 where the processes of a query meet, for they share no memory.
 """
 
+from headgate.ledger.base import Clock
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.records import (
     BatchRecord,
@@ -16,7 +17,7 @@ from headgate.ledger.records import (
     RateSample,
 )
 from headgate.ledger.status import ARROWS, Arrow, Kind, Status
-from headgate.ledger.store import Clock, Ledger
+from headgate.ledger.store import Ledger
 from headgate.ledger.urls import normalize_url, redact_url
 
 __all__ = [

@@ -1,7 +1,7 @@
 """A ledger's database: its transactions, and its errors in one sentence each."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from traceback import format_exception
 from typing import Any, Final
 
@@ -67,6 +67,27 @@ class Database:
                 # The lock now: a reader that turns into a writer later would fail instead of wait.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
+
+    @contextmanager
+    def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
+        """Lend a connection, within one transaction, to somebody else's statements.
+
+        What they raise is theirs: it undoes everything, and passes as it is.
+
+        Args:
+            end: Runs last within the transaction, which is undone if it raises.
+        """
+        self._refuse_readers()
+        with ExitStack() as stack:
+            with self._explained():
+                connection = stack.enter_context(self._engine.connect())
+                transaction = stack.enter_context(connection.begin())
+                if self.is_sqlite:
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            with self._explained():
+                end(connection)
+                transaction.commit()
 
     def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
         """Start an ``INSERT`` that can say ``ON CONFLICT``."""

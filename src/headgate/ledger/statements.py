@@ -1,30 +1,11 @@
-"""The ledger's SQL: what it asks, and how a batch's row moves. Every value is a bound parameter."""
+"""What the ledger asks, and what it changes besides a batch's status. Values are bound."""
 
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import BigInteger, Update, bindparam, delete, func, or_, select, update
+from sqlalchemy import Text, and_, bindparam, delete, func, or_, select, update
 
-from headgate.ledger.rows import error_values
-from headgate.ledger.status import (
-    FAILED,
-    FAILED_RUN_AGAIN,
-    RUN_AGAIN,
-    SUCCEEDED,
-    Arrow,
-    Kind,
-    Status,
-)
+from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, failure, gate, lost, rate
-
-
-def _move(arrow: Arrow, **values: Any) -> Update:
-    """Move a batch along an arrow, if it stands where the arrow begins; else no row matches."""
-    return (
-        update(control)
-        .where(control.c.schedule_id == bindparam("batch"), control.c.status == arrow.before)
-        .values(status=arrow.after, attempts=control.c.attempts + arrow.attempts, **values)
-    )
-
 
 GATES: Final = select(gate).order_by(gate.c.name)
 
@@ -70,40 +51,19 @@ NEWEST_CREATED_MS: Final = select(func.max(control.c.created_time_ms)).where(
     control.c.gate == bindparam("gate")
 )
 
-OPEN_BATCH: Final = (
+LAST_BATCH: Final = (
     select(control)
-    .where(control.c.gate == bindparam("gate"), control.c.status == Status.IN_PROGRESS)
-    .where(control.c.kind == Kind.LIVE)
+    .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
     .order_by(control.c.created_time_ms.desc())
     .limit(1)
 )
 
-# Arrows B and C in one statement: between two, another process could move the row from one's
-# beginning to the other's.
-BEGIN_AGAIN: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"))
-    .where(or_(*[control.c.status == arrow.before for arrow in (RUN_AGAIN, FAILED_RUN_AGAIN)]))
-    .values(
-        status=RUN_AGAIN.after,
-        attempts=control.c.attempts + RUN_AGAIN.attempts,
-        start_time_ms=None,
-        end_time_ms=None,
-        records=None,
-        **error_values(None),
-    )
-)
-
-SUCCEED: Final = _move(
-    SUCCEEDED,
-    end_time_ms=bindparam("ended_ms"),
-    records=func.coalesce(bindparam("counted", type_=BigInteger), control.c.records),
-)
-
-FAIL: Final = _move(
-    FAILED,
-    end_time_ms=bindparam("ended_ms"),
-    **{name: bindparam(name) for name in error_values(None)},
+OPEN_BATCH: Final = (
+    select(control)
+    .where(control.c.gate == bindparam("gate"), control.c.status == Status.IN_PROGRESS)
+    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
+    .order_by(control.c.created_time_ms.desc())
+    .limit(1)
 )
 
 SET_RECORDS: Final = (
@@ -112,10 +72,30 @@ SET_RECORDS: Final = (
     .values(records=bindparam("counted"))
 )
 
-ATTACH: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"), control.c.status == Status.IN_PROGRESS)
-    .values(query_batch_id=bindparam("number"), start_time_ms=bindparam("started_ms"))
+_named_or_all_gates = select(gate.c.name).where(
+    or_(bindparam("gate", type_=Text).is_(None), gate.c.name == bindparam("gate"))
+)
+
+FAILED_BATCHES: Final = (
+    select(control)
+    .where(control.c.gate.in_(_named_or_all_gates))
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING]))
+    .where(or_(control.c.status == Status.FAILED, control.c.lease_until_ms <= bindparam("now_ms")))
+    .order_by(control.c.created_time_ms, control.c.schedule_id)
+    .limit(bindparam("limit"))
+)
+
+LEFT_BEHIND: Final = (
+    select(control.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"), control.c.status == Status.IN_PROGRESS)
+    .where(control.c.kind == Kind.LIVE, control.c.schedule_id != bindparam("but"))
+    .where(
+        or_(
+            control.c.lease_until_ms <= bindparam("now_ms"),
+            and_(control.c.owner.is_(None), control.c.created_time_ms < bindparam("before_ms")),
+        )
+    )
+    .order_by(control.c.created_time_ms, control.c.schedule_id)
 )
 
 LOSSES: Final = (

@@ -1,0 +1,135 @@
+"""Batches that failed: who takes them, and what became of them then."""
+
+from typing import Final
+
+from headgate.ledger import moves, statements
+from headgate.ledger.base import Base
+from headgate.ledger.engine import changed_rows
+from headgate.ledger.records import BatchRecord, ErrorReport
+from headgate.ledger.rows import batch_from
+from headgate.ledger.status import Status
+
+OWNER_GONE: Final = ErrorReport(
+    "OwnerGone",
+    "The process that ran this batch is gone: it ended, or stopped renewing its lease, before it "
+    "told the outcome.",
+    "",
+)
+"""Why a batch failed that was settled."""
+
+
+class Backfills(Base):
+    """The moves of a batch that failed."""
+
+    def settle(self, gate_name: str, *, but: str | None, unowned_before_ms: int) -> list[str]:
+        """Move the live batches that nobody runs any more to ``failed`` (arrow E).
+
+        These are ``in_progress``, and either their owner's lease has run out, or they never had an
+        owner and are old.
+
+        Args:
+            gate_name: Their gate.
+            but: The batch that the engine runs again by itself, which is left to it.
+            unowned_before_ms: How old a batch without an owner is: created before this time.
+
+        Returns:
+            The batches that were moved, earliest created first.
+        """
+        now_ms = self._clock()
+        left_behind = {
+            "gate": gate_name,
+            "but": but or "",
+            "now_ms": now_ms,
+            "before_ms": unowned_before_ms,
+        }
+        with self._database.writing() as connection:
+            found = connection.scalars(statements.LEFT_BEHIND, left_behind).all()
+            return [
+                key
+                for key in found
+                if changed_rows(
+                    connection,
+                    moves.SETTLE,
+                    {**self._failed(key, None, OWNER_GONE), "now_ms": now_ms},
+                )
+            ]
+
+    def failed(self, gate_name: str | None = None, limit: int = 100) -> tuple[BatchRecord, ...]:
+        """What a backfill could take now, earliest created first, of one gate or of all.
+
+        These batches are ``failed``, or ``backfilling`` with a lease that has run out.
+        """
+        return self._batches(
+            statements.FAILED_BATCHES, gate=gate_name, now_ms=self._clock(), limit=limit
+        )
+
+    def take(self, schedule_id: str, owner: str, lease_ms: int) -> BatchRecord | None:
+        """Move a batch from ``failed`` to ``backfilling`` (arrow F).
+
+        One that is ``backfilling`` can be taken too, once its owner's lease has run out (H, then
+        F): that backfill has failed, and counts as an attempt. The error it failed with stays.
+
+        Args:
+            schedule_id: The batch.
+            owner: Names one run of a backfill.
+            lease_ms: How long the batch is the owner's, unless it is renewed.
+
+        Returns:
+            Its row as it is now, or None if it cannot be taken; nothing is changed then.
+        """
+        now_ms = self._clock()
+        values = {
+            "batch": schedule_id,
+            "by": owner,
+            "now_ms": now_ms,
+            "until_ms": now_ms + lease_ms,
+        }
+        with self._database.writing() as connection:
+            if changed_rows(connection, moves.TAKE, values) == 0:
+                return None
+            row = connection.execute(statements.BATCH, {"schedule_id": schedule_id})
+            return batch_from(row.mappings().one())
+
+    def backfilled(self, schedule_id: str, owner: str, *, records: int | None = None) -> bool:
+        """Move a batch from ``backfilling`` to ``success`` (arrow G); its error is cleared.
+
+        Returns:
+            Whether it was the owner's; if not, nothing is changed.
+        """
+        values = self._ended(schedule_id, owner, records)
+        return self._database.change(moves.BACKFILLED, values) == 1
+
+    def give_back(
+        self,
+        schedule_id: str,
+        owner: str,
+        error: BaseException | ErrorReport,
+        *,
+        max_attempts: int,
+    ) -> Status | None:
+        """Move a batch from ``backfilling`` to ``failed`` (arrow H), or at last to ``dead`` (I).
+
+        Args:
+            schedule_id: The batch.
+            owner: Whose it is.
+            error: Why the backfill failed.
+            max_attempts: Attempts are spent when the batch counts as many as this. The live run
+                was the first, and arrow H counts one more.
+
+        Returns:
+            Its status now, or None if it was not the owner's; nothing is changed then.
+        """
+        values = self._failed(schedule_id, owner, error)
+        with self._database.writing() as connection:
+            spared = {**values, "most_attempts": max_attempts}
+            if changed_rows(connection, moves.GIVE_BACK, spared):
+                return Status.FAILED
+            return Status.DEAD if changed_rows(connection, moves.BURY, values) else None
+
+    def bury(self, schedule_id: str, owner: str, error: BaseException | ErrorReport) -> bool:
+        """Move a batch from ``backfilling`` to ``dead`` (arrow I), whatever its attempts.
+
+        Returns:
+            Whether it was the owner's; if not, nothing is changed.
+        """
+        return self._database.change(moves.BURY, self._failed(schedule_id, owner, error)) == 1

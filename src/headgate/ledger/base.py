@@ -1,0 +1,69 @@
+"""What all parts of the ledger have: its database, and its clock."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Connection, Executable
+from sqlalchemy.exc import IntegrityError
+
+from headgate.errors import LedgerError
+from headgate.ledger.engine import Database, changed_rows
+from headgate.ledger.records import BatchRecord, ErrorReport
+from headgate.ledger.rows import Values, batch_from, error_values
+
+Clock = Callable[[], int]
+"""Answers the time, in ms since the epoch."""
+
+
+def wall_clock_ms() -> int:
+    """The machine's time, in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Base:
+    """A database, and where the times of batches come from."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def _insert_under(
+        self,
+        gate_name: str,
+        connection: Connection,
+        statement: Executable,
+        values: dict[str, Any] | list[dict[str, Any]],
+    ) -> int:
+        """Insert rows that belong to a gate; how many."""
+        try:
+            return changed_rows(connection, statement, values)
+        except IntegrityError as error:
+            # The gate is all that these tables refer to.
+            raise LedgerError(
+                f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
+                "declare it first."
+            ) from error
+
+    def _batches(self, statement: Executable, **values: Any) -> tuple[BatchRecord, ...]:
+        with self._database.reading() as connection:
+            return tuple(map(batch_from, connection.execute(statement, values).mappings()))
+
+    def _ended(self, schedule_id: str, owner: str | None, records: int | None) -> Values:
+        return {
+            "batch": schedule_id,
+            "by": owner,
+            "ended_ms": self._clock(),
+            "counted": records,
+        }
+
+    def _failed(
+        self, schedule_id: str, owner: str | None, error: BaseException | ErrorReport
+    ) -> Values:
+        report = error if isinstance(error, ErrorReport) else ErrorReport.of(error)
+        return {
+            "batch": schedule_id,
+            "by": owner,
+            "ended_ms": self._clock(),
+            **error_values(report),
+        }

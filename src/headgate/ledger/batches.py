@@ -1,0 +1,189 @@
+"""The batches of the live stream: their moves, and how batches stand."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from headgate.errors import LedgerError
+from headgate.ledger import moves, statements
+from headgate.ledger.base import Base
+from headgate.ledger.bulk import insert_rows
+from headgate.ledger.engine import changed_rows
+from headgate.ledger.records import BatchRecord, ErrorReport, PlannedBatch, PlannedRange
+from headgate.ledger.rows import batch_from, control_row, failure_rows, range_from
+from headgate.ledger.tables import control, failure
+
+
+class Batches(Base):
+    """What the live stream reads, and what became of it."""
+
+    def begin(self, batch: PlannedBatch) -> BatchRecord:
+        """Write down what a batch is about to read, before any of it is read.
+
+        A batch that is not in the ledger yet becomes ``in_progress`` (arrow A), its row and those
+        of its ranges together; its created time is above that of the gate's batches before it,
+        though the clock be set back. One that is there is being run again, by an engine that
+        repeats its last planned batch after a crash: ``in_progress`` or ``failed`` is taken up with
+        one attempt more (B, C), and what the plan said the first time is kept. Any other status
+        stays: the batch was finished before the crash (``success``), or is a backfill's.
+
+        Returns:
+            The batch's row as it is now. Only if it is ``in_progress`` is the caller to run it.
+
+        Raises:
+            LedgerError: The gate is not declared, there is nothing to read, or the ledger's row of
+                this batch has other ranges.
+        """
+        if batch.records == 0:
+            raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
+        schedule_id = batch.schedule_id
+        statement = self._database.insert(control).on_conflict_do_nothing()
+        with self._database.writing() as connection:
+            newest_ms = connection.scalar(statements.NEWEST_CREATED_MS, {"gate": batch.gate})
+            row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1))
+            if self._insert_under(batch.gate, connection, statement, row) == 0:
+                return self._begin_again(connection, batch, schedule_id)
+            insert_rows(connection, failure, failure_rows(batch, schedule_id))
+        return batch_from(row)
+
+    def _begin_again(
+        self, connection: Connection, batch: PlannedBatch, schedule_id: str
+    ) -> BatchRecord:
+        rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
+        stored = {planned.offsets for planned in map(range_from, rows)}
+        if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
+            raise LedgerError(
+                f"The ledger {self._database.name} has other ranges for batch {schedule_id} of "
+                f"gate {batch.gate!r} than the batch itself, so its rows were changed or damaged; "
+                "restore it from a copy."
+            )
+        connection.execute(moves.BEGIN_AGAIN, {"batch": schedule_id})
+        row = connection.execute(statements.BATCH, {"schedule_id": schedule_id})
+        return batch_from(row.mappings().one())
+
+    def attach(
+        self,
+        schedule_id: str,
+        query_batch_id: int,
+        *,
+        start_time_ms: int | None = None,
+        owner: str | None = None,
+        lease_ms: int = 0,
+    ) -> bool:
+        """Note that the engine processes a batch under this number, and who it belongs to.
+
+        Args:
+            schedule_id: The batch.
+            query_batch_id: The engine's own number for it.
+            start_time_ms: Since when, if not since now.
+            owner: Names one run of the query. Another owner whose lease has run out is replaced.
+            lease_ms: How long the batch is the owner's, unless it is renewed.
+
+        Returns:
+            Whether the batch is ``in_progress`` and no other owner's; if not, nothing is changed.
+        """
+        now_ms = self._clock()
+        values = {
+            "batch": schedule_id,
+            "number": query_batch_id,
+            "started_ms": now_ms if start_time_ms is None else start_time_ms,
+            "now_ms": now_ms,
+            "by": owner,
+            "until_ms": None if owner is None else now_ms + lease_ms,
+        }
+        return self._database.change(moves.ATTACH, values) == 1
+
+    def renew(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
+        """Keep a batch for as long again, from now on, while it is worked on.
+
+        Returns:
+            Whether it is still the owner's, be the lease run out or not; if not, nothing is
+            changed, and whatever the owner makes of the batch will not be counted.
+        """
+        values = {"batch": schedule_id, "by": owner, "until_ms": self._clock() + lease_ms}
+        return self._database.change(moves.RENEW, values) == 1
+
+    def succeed(
+        self, schedule_id: str, *, records: int | None = None, owner: str | None = None
+    ) -> bool:
+        """Move a batch from ``in_progress`` to ``success`` (arrow D).
+
+        Args:
+            schedule_id: The batch.
+            records: How many it had, if the caller knows; a rate sample tells it too.
+            owner: Who must own it, if the caller attached as an owner.
+
+        Returns:
+            Whether it was ``in_progress``, and that owner's; if not, nothing is changed.
+        """
+        return self._database.change(moves.SUCCEED, self._ended(schedule_id, owner, records)) == 1
+
+    def fail(
+        self, schedule_id: str, error: BaseException | ErrorReport, *, owner: str | None = None
+    ) -> bool:
+        """Move a batch from ``in_progress`` to ``failed`` (arrow E).
+
+        Args:
+            schedule_id: The batch.
+            error: Why: the exception, or what the engine told of one.
+            owner: Who must own it, if the caller attached as an owner.
+
+        Returns:
+            Whether it was ``in_progress``, and that owner's; if not, nothing is changed.
+        """
+        return self._database.change(moves.FAIL, self._failed(schedule_id, owner, error)) == 1
+
+    @contextmanager
+    def transaction(
+        self, schedule_id: str, owner: str, *, records: int | None = None
+    ) -> Iterator[Connection]:
+        """Lend a connection to the ledger's database; what it writes commits with ``success``.
+
+        At its end the batch moves from ``in_progress`` (arrow D) or ``backfilling`` (G), in the
+        same transaction: either both are durable, or neither has happened. The connection is not to
+        be committed or closed by the caller. A SQLite file has one writer at a time: until the end,
+        every other one waits, this ledger's own methods too, from the same thread for ever.
+
+        Raises:
+            LedgerError: The batch is not the owner's any more, or the database failed. All is
+                undone then, as it is when the caller raises; that exception is passed on as it is.
+        """
+
+        def end(connection: Connection) -> None:
+            values = self._ended(schedule_id, owner, records)
+            if not any(
+                changed_rows(connection, move, values) for move in (moves.SUCCEED, moves.BACKFILLED)
+            ):
+                raise LedgerError(
+                    f"Batch {schedule_id} in the ledger {self._database.name} does not belong to "
+                    f"{owner!r} any more, so what was written for it is undone; whoever owns it "
+                    "now runs it."
+                )
+
+        with self._database.lend(end) as connection:
+            yield connection
+
+    # Batches as they stand
+
+    def batch(self, schedule_id: str) -> BatchRecord | None:
+        """One batch, if it is in the ledger."""
+        return next(iter(self._batches(statements.BATCH, schedule_id=schedule_id)), None)
+
+    def ranges(self, schedule_id: str) -> tuple[PlannedRange, ...]:
+        """What a batch reads, by topic, partition and offset; it never changes."""
+        with self._database.reading() as connection:
+            rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
+            return tuple(map(range_from, rows))
+
+    def open_batch(self, gate_name: str) -> BatchRecord | None:
+        """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
+        return next(iter(self._batches(statements.OPEN_BATCH, gate=gate_name)), None)
+
+    def last_batch(self, gate_name: str) -> BatchRecord | None:
+        """A gate's newest batch, whatever its status; parts of a batch are not meant."""
+        return next(iter(self._batches(statements.LAST_BATCH, gate=gate_name)), None)
+
+    def batches(self, gate_name: str, limit: int = 100) -> tuple[BatchRecord, ...]:
+        """A gate's last batches, newest first, whatever their status."""
+        return self._batches(statements.LAST_BATCHES, gate=gate_name, limit=limit)
