@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,6 +20,9 @@ from headgate.ledger import Ledger, redact_url
 
 REFRESH_S: Final = 1.0
 PICTURE_WIDTH: Final = 100
+
+# Rich has the viewer fetch fonts from elsewhere.
+_FONTS: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 LedgerUrl = Annotated[
     str,
@@ -83,7 +87,7 @@ def snapshots_of(ledger: Ledger, gate: str | None, url: str) -> list[GateSnapsho
 
 
 def write_picture(picture: RenderableType, path: Path, title: str) -> None:
-    """Write what a terminal of 100 characters shows as an SVG file.
+    """Write what a terminal of 100 characters shows as an SVG file, which loads nothing.
 
     Raises:
         OptionError: The file cannot be written.
@@ -91,7 +95,7 @@ def write_picture(picture: RenderableType, path: Path, title: str) -> None:
     console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(picture)
     try:
-        console.save_svg(str(path), title=title)
+        path.write_text(_FONTS.sub("", console.export_svg(title=title)), encoding="utf-8")
     except OSError as error:
         raise OptionError(
             f"The picture {path} cannot be written: {error.strerror}; name another file."
