@@ -91,6 +91,7 @@ def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -
     assert result.exit_code == 0
     svg = picture.read_text()
     assert svg.startswith("<svg")
+    assert "url(" not in svg.replace("url(#", "")
     assert "orders" in svg
 
 
