@@ -1,7 +1,8 @@
 import pytest
-from tests.ledger.samples import ManualClock, a_sample, batch_number
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
-from headgate.ledger import ErrorReport, Ledger, Pruned, history
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import BatchRecord, Covered, ErrorReport, Ledger, Pruned, Status, history
 
 ERROR = ErrorReport("ValueError", "no", "")
 
@@ -66,3 +67,131 @@ def test_prune_deletes_everything_old_however_few_rows_it_takes_at_once(
         ledger.publish_rate(a_sample(clock()))
     assert ledger.prune(clock() + 1_000_000) == Pruned(batches=4, rates=5)
     assert len(ledger.batches("orders")) == 1
+
+
+def told(ledger: Ledger) -> list[tuple[str | None, int, int, Status]]:
+    return [
+        (each.schedule_id, each.offsets.start, each.offsets.until, each.status)
+        for each in ledger.coverage("orders")
+    ]
+
+
+def test_the_coverage_tells_every_range_by_run_topic_partition_and_offset(ledger: Ledger) -> None:
+    ledger.declare_gate("clicks", interval_ms=500, source="kafka", estimator="pid")
+    assert list(ledger.coverage("orders")) == []
+    ledger.begin(batch_number(1, gate="clicks"))
+    ranges = [
+        OffsetRange("orders", 1, 5, 9),
+        OffsetRange("orders", 0, 20, 30),
+        OffsetRange("clicks", 2, 0, 3),
+    ]
+    wide = ledger.begin(a_batch(*ranges, run_id="b"))
+    ledger.succeed(wide.schedule_id)
+    low = ledger.begin(a_batch(OffsetRange("orders", 0, 10, 20), run_id="b"))
+    first_run = ledger.begin(a_batch(OffsetRange("orders", 9, 0, 1), run_id="a"))
+
+    def of(batch: BatchRecord, status: Status, offsets: OffsetRange) -> Covered:
+        return Covered(
+            run_id=batch.run_id,
+            schedule_id=batch.schedule_id,
+            parent=None,
+            has_parts=False,
+            status=status,
+            offsets=offsets,
+            created_time_ms=batch.created_time_ms,
+        )
+
+    assert list(ledger.coverage("orders")) == [
+        of(first_run, Status.IN_PROGRESS, OffsetRange("orders", 9, 0, 1)),
+        of(wide, Status.SUCCESS, ranges[2]),
+        of(low, Status.IN_PROGRESS, OffsetRange("orders", 0, 10, 20)),
+        of(wide, Status.SUCCESS, ranges[1]),
+        of(wide, Status.SUCCESS, ranges[0]),
+    ]
+
+
+def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
+    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "ROWS_AT_ONCE", 2)
+    keys = [ledger.begin(batch_number(number)).schedule_id for number in range(7)]
+    for number, key in enumerate(keys):
+        if number == 3:
+            ledger.fail(key, ERROR)
+        else:
+            ledger.succeed(key)
+    clock.now_ms += 1_000
+    assert ledger.prune(clock()).batches == 5
+    assert told(ledger) == [
+        (None, 0, 30, Status.SUCCESS),
+        (keys[3], 30, 40, Status.FAILED),
+        (None, 40, 60, Status.SUCCESS),
+        (keys[6], 60, 70, Status.SUCCESS),
+    ]
+    ledger.take(keys[3], "me", 1_000)
+    ledger.backfilled(keys[3], "me")
+    clock.now_ms += 1_000
+    assert ledger.prune(clock()).batches == 1
+    assert told(ledger) == [
+        (None, 0, 60, Status.SUCCESS),
+        (keys[6], 60, 70, Status.SUCCESS),
+    ]
+
+
+def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    def split(key: str, *ranges: tuple[int, int]) -> list[str]:
+        parts = [a_batch(OffsetRange("orders", 0, *each)) for each in ranges]
+        return [part.schedule_id for part in ledger.split(key, parts, "me", 1_000)]
+
+    whole = ledger.begin(a_batch()).schedule_id
+    ledger.attach(whole, 1, owner="me", lease_ms=1_000)
+    low, high = split(whole, (10, 15), (15, 20))
+    lowest, middle = split(low, (10, 11), (11, 15))
+    for key in (whole, low, high, lowest):
+        ledger.succeed(key)
+    ledger.fail(middle, ERROR)
+    newest = ledger.begin(batch_number(2)).schedule_id
+    clock.now_ms += 1_000
+    assert ledger.prune(clock()).batches == 0
+    assert [(each.schedule_id, each.has_parts, each.parent) for each in coverage(ledger)] == [
+        (lowest, False, low),
+        (low, True, whole),
+        (whole, True, None),
+        (middle, False, low),
+        (high, False, whole),
+        (newest, False, None),
+    ]
+    ledger.take(middle, "me", 1_000)
+    ledger.backfilled(middle, "me")
+    clock.now_ms += 1_000
+    assert ledger.prune(clock()).batches == 1
+    assert told(ledger) == [
+        (None, 10, 20, Status.SUCCESS),
+        (newest, 20, 30, Status.IN_PROGRESS),
+    ]
+
+
+def coverage(ledger: Ledger) -> list[Covered]:
+    """By offset; of those that begin at the same one, the shortest first."""
+    return sorted(ledger.coverage("orders"), key=lambda each: each.offsets)
+
+
+def test_the_right_to_read_is_enough_for_the_coverage_and_dead_letters(
+    ledger: Ledger, url: str
+) -> None:
+    ledger.begin(batch_number(1))
+    with Ledger.open(url, create=False) as reader:
+        assert list(reader.coverage("orders")) == list(ledger.coverage("orders"))
+        assert reader.dead_letters() == ()
+        assert reader.failed() == ()
+
+
+def test_a_long_history_is_told_bit_by_bit(ledger: Ledger) -> None:
+    ranges = [OffsetRange("orders", partition, 0, 1) for partition in range(2_500)]
+    ledger.begin(a_batch(*ranges))
+    several_pages = ledger.coverage("orders")
+    assert next(several_pages).offsets == ranges[0]
+    ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
+    assert [each.offsets for each in several_pages] == ranges[1:]

@@ -6,8 +6,10 @@ where the processes of a query meet, for they share no memory.
 
 from headgate.ledger.base import Clock
 from headgate.ledger.identity import schedule_id
+from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
 from headgate.ledger.records import (
     BatchRecord,
+    Covered,
     ErrorReport,
     GateRecord,
     Loss,
@@ -25,10 +27,14 @@ __all__ = [
     "Arrow",
     "BatchRecord",
     "Clock",
+    "Covered",
+    "DeadLetter",
+    "DeadLetterRecord",
     "ErrorReport",
     "GateRecord",
     "Kind",
     "Ledger",
+    "LetterStatus",
     "Loss",
     "PlannedBatch",
     "PlannedRange",

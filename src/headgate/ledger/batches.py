@@ -1,9 +1,9 @@
 """The batches of the live stream: their moves, and how batches stand."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from headgate.errors import LedgerError
 from headgate.ledger import moves, statements
@@ -12,6 +12,7 @@ from headgate.ledger.bulk import insert_rows
 from headgate.ledger.engine import changed_rows
 from headgate.ledger.records import BatchRecord, ErrorReport, PlannedBatch, PlannedRange
 from headgate.ledger.rows import batch_from, control_row, failure_rows, range_from
+from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, failure
 
 
@@ -184,6 +185,48 @@ class Batches(Base):
         """A gate's newest batch, whatever its status; parts of a batch are not meant."""
         return next(iter(self._batches(statements.LAST_BATCH, gate=gate_name)), None)
 
-    def batches(self, gate_name: str, limit: int = 100) -> tuple[BatchRecord, ...]:
-        """A gate's last batches, newest first, whatever their status."""
-        return self._batches(statements.LAST_BATCHES, gate=gate_name, limit=limit)
+    def batches(
+        self,
+        gate_name: str | None = None,
+        limit: int = 100,
+        *,
+        statuses: Collection[Status] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        kind: Kind | None = None,
+        parts: bool = True,
+    ) -> tuple[BatchRecord, ...]:
+        """The last batches of one gate or of all, newest first.
+
+        Args:
+            gate_name: The gate, or None for all.
+            limit: How many at most.
+            statuses: Which ones; all of them where none is named.
+            since_ms: Created at this time or later.
+            until_ms: Created before this time.
+            kind: What planned them.
+            parts: Whether the parts of batches that were split are meant too.
+        """
+        query = select(control).order_by(control.c.created_time_ms.desc()).limit(limit)
+        if since_ms is not None:
+            query = query.where(control.c.created_time_ms >= since_ms)
+        if until_ms is not None:
+            query = query.where(control.c.created_time_ms < until_ms)
+        if kind is not None:
+            query = query.where(control.c.kind == kind)
+        if not parts:
+            query = query.where(control.c.parent.is_(None))
+        with self._database.reading() as connection:
+            # Each gate and status has an index in the order of time; all of them together have not.
+            names = (
+                [gate_name] if gate_name is not None else connection.scalars(statements.GATES).all()
+            )
+            queries = [query.where(control.c.gate == name) for name in names]
+            if statuses:
+                queries = [
+                    each.where(control.c.status == s) for each in queries for s in set(statuses)
+                ]
+            found = [
+                batch_from(row) for each in queries for row in connection.execute(each).mappings()
+            ]
+        return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])

@@ -52,6 +52,12 @@ class Database:
         with self._explained(), self._alone.connect() as connection:
             yield connection
 
+    @contextmanager
+    def streaming(self) -> Iterator[Connection]:
+        """Lend a connection for one statement that reads more than there is memory for."""
+        with self._explained(), self._engine.connect() as connection:
+            yield connection.execution_options(yield_per=1_000)
+
     def change(self, statement: Executable, values: Mapping[str, Any]) -> int:
         """Run one statement that writes, durable when this returns; how many rows it changed."""
         self._refuse_readers()

@@ -1,21 +1,22 @@
 """What was lost, and old history: deleted in steps that keep no batch waiting."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from sqlalchemy import Delete
+from sqlalchemy import Connection
 
 from headgate.control.ranges import OffsetRange
-from headgate.ledger import statements
+from headgate.ledger import pruning, statements
 from headgate.ledger.base import Base
+from headgate.ledger.bulk import insert_rows
 from headgate.ledger.engine import Database
-from headgate.ledger.records import Loss, Pruned
-from headgate.ledger.rows import loss_from, loss_row
-from headgate.ledger.statements import DELETE_OLD_BATCHES, DELETE_OLD_RATES, GATES
-from headgate.ledger.tables import lost
+from headgate.ledger.records import Covered, Loss, Pruned
+from headgate.ledger.rows import Values, loss_from, loss_row
+from headgate.ledger.status import Status
+from headgate.ledger.tables import lost, pruned
 
 ROWS_AT_ONCE: Final = 100
-"""Rows that one transaction deletes, with the ranges of as many batches: some 10 ms."""
+"""Batches, or rate samples, that one transaction deletes: some 10 ms."""
 
 
 class History(Base):
@@ -48,32 +49,90 @@ class History(Base):
         with self._database.reading() as connection:
             return tuple(map(loss_from, connection.execute(statements.LOSSES, {"gate": gate_name})))
 
-    def prune(self, before_ms: int) -> Pruned:
-        """Delete what ended before this time: successful batches and rate samples, of all gates.
+    def coverage(self, gate_name: str) -> Iterator[Covered]:
+        """Every range of a gate's batches, by run, topic, partition and offset.
 
-        A batch whose ranges are not processed is never deleted, whatever its age, nor is a gate's
-        newest batch: were it forgotten, an engine that repeats it after a crash would process it
-        twice. Losses are kept. Each of its transactions is short, so that no batch waits for it.
+        Of a batch that was split both it and its parts are told. What was pruned is told too, with
+        neighbouring ranges as one. The answer is read from the database bit by bit, as it stood
+        when the first one was asked for.
         """
-        return prune(self._database, before_ms)
+        with self._database.streaming() as connection:
+            for row in connection.execute(pruning.COVERAGE, {"gate": gate_name}):
+                yield Covered(
+                    run_id=row.run_id,
+                    schedule_id=row.schedule_id,
+                    parent=row.parent,
+                    has_parts=bool(row.has_parts),
+                    status=Status(row.status),
+                    offsets=OffsetRange(
+                        row.topic, row.partition, row.start_offset, row.until_offset
+                    ),
+                    created_time_ms=row.created_time_ms,
+                )
+
+    def prune(self, before_ms: int) -> Pruned:
+        """Delete what ended before this time: batches and rate samples, of all gates.
+
+        A batch goes with its parts and dead letters, once it and each part is ``success``, or is
+        ``dead`` with dead letters that are all resolved. Anything else is open, and never deleted,
+        whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
+        after a crash would process it twice. Losses are kept, and so is which offsets the deleted
+        batches had read. Each of its transactions is short, so that no batch waits for it.
+        """
+        with self._database.reading() as connection:
+            gates = [row.name for row in connection.execute(statements.GATES)]
+        return Pruned(
+            batches=sum(_prune_batches(self._database, name, before_ms) for name in gates),
+            rates=sum(_prune_rates(self._database, name, before_ms) for name in gates),
+        )
 
 
-def prune(database: Database, before_ms: int) -> Pruned:
-    """Delete the successful batches and the rate samples of all gates from before this time."""
-    with database.reading() as connection:
-        gates = [row.name for row in connection.execute(GATES)]
-    return Pruned(
-        batches=sum(_delete(database, DELETE_OLD_BATCHES, name, before_ms) for name in gates),
-        rates=sum(_delete(database, DELETE_OLD_RATES, name, before_ms) for name in gates),
-    )
+def _prune_batches(database: Database, gate: str, before_ms: int) -> int:
+    deleted = 0
+    while True:
+        old = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
+        with database.writing() as connection:
+            connection.execute(pruning.LOCK_GATE, {"gate": gate})
+            roots = connection.scalars(pruning.OLD_BATCHES, old).all()
+            if roots:
+                _remember(connection, gate, roots)
+                connection.execute(pruning.DELETE_BATCHES, {"roots": roots})
+        deleted += len(roots)
+        if len(roots) < ROWS_AT_ONCE:
+            return deleted
 
 
-def _delete(database: Database, statement: Delete, gate: str, before_ms: int) -> int:
+def _remember(connection: Connection, gate: str, roots: Sequence[str]) -> None:
+    """Keep which offsets these batches have read."""
+    known = connection.execute(pruning.PRUNED_RANGES, {"gate": gate}).all()
+    old = connection.execute(pruning.OLD_RANGES, {"roots": roots}).all()
+    rows: list[Values] = []
+    at = None
+    for *place, start, until in sorted(map(tuple, [*known, *old])):
+        if place == at and start <= rows[-1]["until_offset"]:
+            rows[-1]["until_offset"] = max(rows[-1]["until_offset"], until)
+            continue
+        at = place
+        run_id, topic, partition = place
+        rows.append(
+            {
+                "gate": gate,
+                "run_id": run_id,
+                "topic": topic,
+                "partition": partition,
+                "start_offset": start,
+                "until_offset": until,
+            }
+        )
+    connection.execute(pruning.FORGET_PRUNED_RANGES, {"gate": gate})
+    insert_rows(connection, pruned, rows)
+
+
+def _prune_rates(database: Database, gate: str, before_ms: int) -> int:
     deleted = 0
     values = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
     while True:
-        with database.writing() as connection:
-            step = connection.execute(statement, values).rowcount
+        step = database.change(pruning.DELETE_OLD_RATES, values)
         deleted += step
         if step < ROWS_AT_ONCE:
             return deleted

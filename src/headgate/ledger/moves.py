@@ -29,6 +29,7 @@ _LEASE_HAS_RUN_OUT = control.c.lease_until_ms <= bindparam("now_ms")
 _NOBODYS = {"owner": None, "lease_until_ms": None}
 _LEASED: Final[dict[str, Any]] = {"owner": bindparam("by"), "lease_until_ms": bindparam("until_ms")}
 _NO_ERROR = error_values(None)
+_AFRESH: Final = {"start_time_ms": None, "end_time_ms": None, "records": None, **_NO_ERROR}
 _ERROR: Final[dict[str, Any]] = {name: bindparam(name) for name in _NO_ERROR}
 _COUNTED = func.coalesce(bindparam("counted", type_=BigInteger), control.c.records)
 
@@ -50,10 +51,7 @@ BEGIN_AGAIN: Final = (
     .values(
         status=RUN_AGAIN.after,
         attempts=control.c.attempts + RUN_AGAIN.attempts,
-        start_time_ms=None,
-        end_time_ms=None,
-        records=None,
-        **_NO_ERROR,
+        **_AFRESH,
     )
 )
 
@@ -118,3 +116,32 @@ GIVE_BACK: Final = _move(
 BURY: Final = _move(
     BACKFILL_GAVE_UP, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS
 ).where(_OWNED)
+
+# Arrow I; of a live batch E, F and I at once.
+BURY_RECORD: Final = (
+    update(control)
+    .where(_BATCH, control.c.status.in_([FAILED.before, BACKFILL_GAVE_UP.before]))
+    .where(_OWNED_IF_ASKED)
+    .values(status=BACKFILL_GAVE_UP.after, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS)
+)
+
+# Arrows B and C of a part, which its owner runs again.
+BEGIN_PART_AGAIN: Final = (
+    update(control)
+    .where(_BATCH, control.c.parent == bindparam("whole"))
+    .where(
+        or_(
+            control.c.status == FAILED_RUN_AGAIN.before,
+            and_(
+                control.c.status == RUN_AGAIN.before,
+                or_(control.c.owner.is_(None), _OWNED, _LEASE_HAS_RUN_OUT),
+            ),
+        )
+    )
+    .values(
+        status=RUN_AGAIN.after,
+        attempts=control.c.attempts + RUN_AGAIN.attempts,
+        **_AFRESH,
+        **_LEASED,
+    )
+)

@@ -74,15 +74,15 @@ class ErrorReport:
         return cls(prefix + kind.__qualname__, str(described), "".join(described.format()))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "error_class", _storable(self.error_class))
-        object.__setattr__(self, "message", _storable(self.message)[:MAX_MESSAGE_LENGTH])
-        object.__setattr__(self, "trace", _storable(self.trace)[-MAX_TRACE_LENGTH:])
+        object.__setattr__(self, "error_class", storable(self.error_class))
+        object.__setattr__(self, "message", storable(self.message)[:MAX_MESSAGE_LENGTH])
+        object.__setattr__(self, "trace", storable(self.trace)[-MAX_TRACE_LENGTH:])
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
 
-    >>> print(_storable("a\x00b\ud800"))
+    >>> print(storable("a\x00b\ud800"))
     a\x00b\ud800
     """
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
@@ -168,6 +168,21 @@ class Loss:
     time_ms: int
     offsets: OffsetRange
     """From the position that was lost to the first offset there was to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """A range that a gate's batches have read, or are to read."""
+
+    run_id: str
+    schedule_id: str | None
+    """The batch or part; None where its row was pruned, and the range was processed."""
+    parent: str | None
+    has_parts: bool
+    """Whether the batch was split, so that its parts say what became of the range."""
+    status: Status
+    offsets: OffsetRange
+    created_time_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from sqlalchemy import Text, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import Text, and_, bindparam, func, or_, select, update
 
+from headgate.ledger.letters import LetterStatus
 from headgate.ledger.status import Kind, Status
-from headgate.ledger.tables import control, failure, gate, lost, rate
+from headgate.ledger.tables import control, dead_letter, failure, gate, lost, rate
 
 GATES: Final = select(gate).order_by(gate.c.name)
 
@@ -40,11 +41,10 @@ RANGES: Final = (
     .order_by(failure.c.topic, failure.c.partition, failure.c.start_offset)
 )
 
-LAST_BATCHES: Final = (
+PARTS: Final = (
     select(control)
-    .where(control.c.gate == bindparam("gate"))
-    .order_by(control.c.created_time_ms.desc())
-    .limit(bindparam("limit"))
+    .where(control.c.parent == bindparam("schedule_id"))
+    .order_by(control.c.created_time_ms, control.c.schedule_id)
 )
 
 NEWEST_CREATED_MS: Final = select(func.max(control.c.created_time_ms)).where(
@@ -104,31 +104,22 @@ LOSSES: Final = (
     .order_by(lost.c.time_ms, lost.c.topic, lost.c.partition, lost.c.from_offset)
 )
 
-_newest_batch = (
-    select(control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"))
-    .order_by(control.c.created_time_ms.desc())
-    .limit(1)
-    .scalar_subquery()
+DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
+
+DEAD_LETTERS: Final = (
+    select(dead_letter)
+    .where(dead_letter.c.gate.in_(_named_or_all_gates))
+    .where(dead_letter.c.status.in_(bindparam("statuses", [""], expanding=True)))
+    .where(dead_letter.c.dead_letter_id > bindparam("after"))
+    .order_by(dead_letter.c.dead_letter_id)
+    .limit(bindparam("limit"))
 )
 
-# A batch is created before it ends: the first condition finds it by the index, the second is meant.
-# Its ranges go with it, by the foreign key.
-DELETE_OLD_BATCHES: Final = delete(control).where(
-    control.c.schedule_id.in_(
-        select(control.c.schedule_id)
-        .where(control.c.gate == bindparam("gate"), control.c.status == Status.SUCCESS)
-        .where(control.c.created_time_ms < bindparam("before_ms"))
-        .where(control.c.end_time_ms < bindparam("before_ms"))
-        .where(control.c.schedule_id != _newest_batch)
-        .limit(bindparam("limit"))
-    )
-)
-
-DELETE_OLD_RATES: Final = delete(rate).where(
-    rate.c.rate_id.in_(
-        select(rate.c.rate_id)
-        .where(rate.c.gate == bindparam("gate"), rate.c.time_ms < bindparam("before_ms"))
-        .limit(bindparam("limit"))
+RESOLVE: Final = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
+    .where(dead_letter.c.status == LetterStatus.WAITING)
+    .values(
+        status=bindparam("outcome"), resolved_ms=bindparam("now_ms"), resolution=bindparam("why")
     )
 )

@@ -7,12 +7,14 @@ from headgate.ledger import schema
 from headgate.ledger.backfills import Backfills
 from headgate.ledger.base import Clock, wall_clock_ms
 from headgate.ledger.batches import Batches
+from headgate.ledger.dead_letters import DeadLetters
 from headgate.ledger.engine import Database
 from headgate.ledger.gates import Gates
 from headgate.ledger.history import History
+from headgate.ledger.parts import Parts
 
 
-class Ledger(Gates, Batches, Backfills, History):
+class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, History):
     """Gates and their rates, batches and their ranges, losses: in a database, shared by processes.
 
     Every method is one transaction (``prune`` is several): durable when it returns, without effect

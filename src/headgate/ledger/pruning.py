@@ -1,0 +1,149 @@
+"""What the ledger asks of its whole history, and how old history goes. Values are bound."""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    false,
+    literal,
+    null,
+    or_,
+    select,
+    union_all,
+)
+
+from headgate.ledger.letters import LetterStatus
+from headgate.ledger.status import Status
+from headgate.ledger.tables import control, dead_letter, failure, gate, pruned, rate
+
+_child = control.alias("child")
+_has_parts = exists().where(_child.c.parent == control.c.schedule_id)
+_letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
+_resolved = and_(
+    control.c.status == Status.DEAD,
+    _letters,
+    ~_letters.where(dead_letter.c.status == LetterStatus.WAITING),
+)
+
+_own_ranges = (
+    select(
+        control.c.run_id,
+        failure.c.topic,
+        failure.c.partition,
+        failure.c.start_offset,
+        failure.c.until_offset,
+        control.c.schedule_id,
+        control.c.parent,
+        _has_parts.label("has_parts"),
+        control.c.status,
+        control.c.created_time_ms,
+    )
+    .join(failure, failure.c.schedule_id == control.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"))
+)
+
+_pruned_ranges = select(
+    pruned.c.run_id,
+    pruned.c.topic,
+    pruned.c.partition,
+    pruned.c.start_offset,
+    pruned.c.until_offset,
+    cast(null(), Text),
+    cast(null(), Text),
+    false(),
+    literal(Status.SUCCESS.value, Text),
+    cast(null(), BigInteger),
+).where(pruned.c.gate == bindparam("gate"))
+
+COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
+    "run_id", "topic", "partition", "start_offset"
+)
+
+LOCK_GATE: Final = (
+    select(gate.c.name).where(gate.c.name == bindparam("gate")).with_for_update(key_share=True)
+)
+
+_newest_batch = (
+    select(control.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
+    .order_by(control.c.created_time_ms.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+
+_above_open_parts = (
+    select(control.c.parent.label("schedule_id"))
+    .where(control.c.gate == bindparam("gate"), control.c.parent.is_not(None))
+    .where(control.c.status.in_([status for status in Status if status != Status.SUCCESS]))
+    .where(~_resolved)
+    .cte("above_open_parts", recursive=True)
+)
+_above_open_parts = _above_open_parts.union(
+    select(control.c.parent)
+    .join(_above_open_parts, control.c.schedule_id == _above_open_parts.c.schedule_id)
+    .where(control.c.parent.is_not(None))
+)
+
+# A batch is created before it ends: the first time finds it by the index, the second is meant.
+OLD_BATCHES: Final = (
+    select(control.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
+    .where(control.c.status.in_([Status.SUCCESS, Status.DEAD]))
+    .where(or_(control.c.status == Status.SUCCESS, _resolved))
+    .where(control.c.created_time_ms < bindparam("before_ms"))
+    .where(control.c.end_time_ms < bindparam("before_ms"))
+    .where(control.c.schedule_id != _newest_batch)
+    .where(control.c.schedule_id.not_in(select(_above_open_parts.c.schedule_id)))
+    .limit(bindparam("limit"))
+)
+
+_family = (
+    select(control.c.schedule_id)
+    .where(control.c.schedule_id.in_(bindparam("roots", [""], expanding=True)))
+    .cte("family", recursive=True)
+)
+_family = _family.union_all(
+    select(_child.c.schedule_id).join(_family, _child.c.parent == _family.c.schedule_id)
+)
+
+OLD_RANGES: Final = (
+    select(
+        control.c.run_id,
+        failure.c.topic,
+        failure.c.partition,
+        failure.c.start_offset,
+        failure.c.until_offset,
+    )
+    .join(_family, control.c.schedule_id == _family.c.schedule_id)
+    .join(failure, failure.c.schedule_id == control.c.schedule_id)
+    .where(~_has_parts)
+)
+
+PRUNED_RANGES: Final = select(
+    pruned.c.run_id,
+    pruned.c.topic,
+    pruned.c.partition,
+    pruned.c.start_offset,
+    pruned.c.until_offset,
+).where(pruned.c.gate == bindparam("gate"))
+
+FORGET_PRUNED_RANGES: Final = delete(pruned).where(pruned.c.gate == bindparam("gate"))
+
+# Their ranges and dead letters go with them, by the foreign keys.
+DELETE_BATCHES: Final = delete(control).where(
+    control.c.schedule_id.in_(select(_family.c.schedule_id))
+)
+
+DELETE_OLD_RATES: Final = delete(rate).where(
+    rate.c.rate_id.in_(
+        select(rate.c.rate_id)
+        .where(rate.c.gate == bindparam("gate"), rate.c.time_ms < bindparam("before_ms"))
+        .limit(bindparam("limit"))
+    )
+)
