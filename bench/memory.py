@@ -50,7 +50,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     peaks_mb = {}
     for rows in (scale.backlog_rows // PART, scale.backlog_rows):
         peaks_mb[rows] = max(sample.get(WORKER, 0.0) for sample in _backlog(stage, rows))
-        name = f"{WORKER}, backlog of {rows} rows, at most"
+        name = f"{WORKER}, {rows} rows at once, at most"
         yield Figure(name, "MB", Spread.of([peaks_mb[rows]]))
     part, whole = peaks_mb.values()
     yield Figure(

@@ -44,14 +44,16 @@ class Scale:
 QUICK: Final = Scale(
     pairs=1,
     warm_ups=0,
+    value_bytes=(200,),
     topic_bytes=4_000_000,
+    small_batch_partitions=(4,),
     small_batches=6,
     small_batch_rows=3_200,
     skipped_batches=2,
     repetitions=10,
     planner_partitions=50,
-    steady_batches=4,
-    slow_batches=5,
+    steady_batches=3,
+    slow_batches=4,
     long_run_batches=10,
     backlog_rows=20_000,
 )
