@@ -14,6 +14,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    multiple,
     precondition,
     rule,
 )
@@ -31,12 +32,16 @@ from headgate.ledger import (
     RateSample,
     Status,
 )
+from headgate.ledger.backfills import OWNER_GONE
 
 GATES = ("orders", "clicks")
 
 gates = st.sampled_from(GATES)
 planned_batches = st.builds(batch_number, st.integers(0, 3), gate=gates)
 times_ms = st.integers(-3, 3)
+owners = st.sampled_from(["me", "other"])
+LEASE_MS = 2
+TO_BE_TAKEN = (Status.FAILED, Status.BACKFILLING)
 messages = st.sampled_from(["no", "\x00", "größer"])
 
 
@@ -85,8 +90,26 @@ class Model:
                 error=None,
             )
 
-    def is_in_progress(self, key: str) -> bool:
-        return key in self.batches and self.batches[key].status is Status.IN_PROGRESS
+    def is_(self, key: str, status: Status) -> bool:
+        return key in self.batches and self.batches[key].status is status
+
+    def keys(self, *statuses: Status) -> list[str]:
+        return [key for key, batch in self.batches.items() if batch.status in statuses]
+
+    def owner_of(self, key: str) -> str | None:
+        return self.batches[key].owner if key in self.batches else None
+
+    def is_free(self, key: str, status: Status, owner: str | None, now_ms: int) -> bool:
+        """Whether it has this status, and is not another owner's."""
+        if not self.is_(key, status):
+            return False
+        lease_until_ms = self.batches[key].lease_until_ms
+        return self.owner_of(key) == owner or lease_until_ms is None or lease_until_ms <= now_ms
+
+    def end(self, key: str, status: Status, now_ms: int, **values: Any) -> None:
+        self.change(
+            key, status=status, end_time_ms=now_ms, owner=None, lease_until_ms=None, **values
+        )
 
     def change(self, key: str, **values: Any) -> None:
         self.batches[key] = replace(self.batches[key], **values)
@@ -133,8 +156,8 @@ def new_record(planned: PlannedBatch, created_ms: int) -> BatchRecord:
 class LedgerMachine(RuleBasedStateMachine):
     begun = Bundle("begun")
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(target=begun)
+    def open(self) -> Any:
         self.folder = tempfile.TemporaryDirectory()
         path = Path(self.folder.name) / "ledger.db"
         path.write_bytes(ledger_with_gates())
@@ -142,6 +165,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.ledger = Ledger.open(self.url, clock=self.clock)
         self.model = Model()
+        # Without these, hardly any sequence would get as far as to the end of a backfill.
+        planned = [batch_number(number) for number in range(3)]
+        report = ErrorReport("ValueError", "no", "")
+        for each in planned:
+            self.ledger.begin(each)
+            self.model.begin(each, self.clock())
+        for each in planned[:2]:
+            self.ledger.fail(each.schedule_id, report)
+            self.model.end(each.schedule_id, Status.FAILED, self.clock(), error=report)
+        return multiple(*planned)
 
     def teardown(self) -> None:
         self.ledger.close()
@@ -166,18 +199,24 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(planned=begun, number=st.integers(0, 9))
     def attach(self, planned: PlannedBatch, number: int) -> None:
         key = planned.schedule_id
-        moves = self.model.is_in_progress(key)
+        moves = self.model.is_free(key, Status.IN_PROGRESS, None, self.clock())
         assert self.ledger.attach(key, number) == moves
         if moves:
-            self.model.change(key, query_batch_id=number, start_time_ms=self.clock())
+            self.model.change(
+                key,
+                query_batch_id=number,
+                start_time_ms=self.clock(),
+                owner=None,
+                lease_until_ms=None,
+            )
 
     @rule(planned=begun, records=st.none() | st.integers(0, 9))
     def succeed(self, planned: PlannedBatch, records: int | None) -> None:
         key = planned.schedule_id
-        moves = self.model.is_in_progress(key)
+        moves = self.model.is_(key, Status.IN_PROGRESS)
         assert self.ledger.succeed(key, records=records) == moves
         if moves:
-            self.model.change(key, status=Status.SUCCESS, end_time_ms=self.clock())
+            self.model.end(key, Status.SUCCESS, self.clock())
             if records is not None:
                 self.model.change(key, records=records)
 
@@ -185,10 +224,108 @@ class LedgerMachine(RuleBasedStateMachine):
     def fail(self, planned: PlannedBatch, message: str) -> None:
         key = planned.schedule_id
         report = ErrorReport("ValueError", message, message)
-        moves = self.model.is_in_progress(key)
+        moves = self.model.is_(key, Status.IN_PROGRESS)
         assert self.ledger.fail(key, report) == moves
         if moves:
-            self.model.change(key, status=Status.FAILED, end_time_ms=self.clock(), error=report)
+            self.model.end(key, Status.FAILED, self.clock(), error=report)
+
+    @rule(planned=begun, owner=owners, number=st.integers(0, 9))
+    def attach_as_an_owner(self, planned: PlannedBatch, owner: str, number: int) -> None:
+        key = planned.schedule_id
+        moves = self.model.is_free(key, Status.IN_PROGRESS, owner, self.clock())
+        assert self.ledger.attach(key, number, owner=owner, lease_ms=LEASE_MS) == moves
+        if moves:
+            self.model.change(
+                key,
+                query_batch_id=number,
+                start_time_ms=self.clock(),
+                owner=owner,
+                lease_until_ms=self.clock() + LEASE_MS,
+            )
+
+    @rule(planned=begun, owner=owners)
+    def renew(self, planned: PlannedBatch, owner: str) -> None:
+        key = planned.schedule_id
+        moves = self.model.owner_of(key) == owner
+        assert self.ledger.renew(key, owner, LEASE_MS) == moves
+        if moves:
+            self.model.change(key, lease_until_ms=self.clock() + LEASE_MS)
+
+    @rule(gate=gates, but=st.none() | begun, before_ms=times_ms)
+    def settle(self, gate: str, but: PlannedBatch | None, before_ms: int) -> None:
+        spared = but.schedule_id if but else None
+        before_ms += self.clock()
+        left = [
+            batch.schedule_id
+            for batch in reversed(self.model.of(gate))
+            if batch.status is Status.IN_PROGRESS
+            and batch.schedule_id != spared
+            and (
+                batch.created_time_ms < before_ms
+                if batch.lease_until_ms is None
+                else batch.lease_until_ms <= self.clock()
+            )
+        ]
+        assert self.ledger.settle(gate, but=spared, unowned_before_ms=before_ms) == left
+        for key in left:
+            self.model.end(key, Status.FAILED, self.clock(), error=OWNER_GONE)
+
+    @precondition(lambda self: self.model.keys(*TO_BE_TAKEN))
+    @rule(data=st.data(), owner=owners)
+    def take(self, data: st.DataObject, owner: str) -> None:
+        key = data.draw(st.sampled_from(self.model.keys(*TO_BE_TAKEN)))
+        found = self.model.batches[key]
+        expired = self.model.is_free(key, Status.BACKFILLING, None, self.clock())
+        taken = self.ledger.take(key, owner, LEASE_MS)
+        if found.status is Status.FAILED or expired:
+            self.model.change(
+                key,
+                status=Status.BACKFILLING,
+                attempts=found.attempts + expired,
+                start_time_ms=self.clock(),
+                end_time_ms=None,
+                records=None,
+                owner=owner,
+                lease_until_ms=self.clock() + LEASE_MS,
+            )
+            assert taken == self.model.batches[key]
+        else:
+            assert taken is None
+
+    @precondition(lambda self: self.model.keys(Status.BACKFILLING))
+    @rule(data=st.data(), owner=owners)
+    def backfilled(self, data: st.DataObject, owner: str) -> None:
+        key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
+        moves = self.model.owner_of(key) == owner
+        assert self.ledger.backfilled(key, owner) == moves
+        if moves:
+            self.model.end(key, Status.SUCCESS, self.clock(), error=None)
+
+    @precondition(lambda self: self.model.keys(Status.BACKFILLING))
+    @rule(data=st.data(), owner=owners, most=st.integers(1, 3), message=messages)
+    def give_back(self, data: st.DataObject, owner: str, most: int, message: str) -> None:
+        key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
+        report = ErrorReport("ValueError", message, "")
+        moves = self.model.owner_of(key) == owner
+        status = self.ledger.give_back(key, owner, report, max_attempts=most)
+        if moves:
+            attempts = self.model.batches[key].attempts
+            expected = Status.FAILED if attempts < most else Status.DEAD
+            attempts = min(attempts + 1, max(attempts, most))
+            self.model.end(key, expected, self.clock(), error=report, attempts=attempts)
+            assert status is expected
+        else:
+            assert status is None
+
+    @precondition(lambda self: self.model.keys(Status.BACKFILLING))
+    @rule(data=st.data(), owner=owners, message=messages)
+    def bury(self, data: st.DataObject, owner: str, message: str) -> None:
+        key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
+        report = ErrorReport("ValueError", message, "")
+        moves = self.model.owner_of(key) == owner
+        assert self.ledger.bury(key, owner, report) == moves
+        if moves:
+            self.model.end(key, Status.DEAD, self.clock(), error=report)
 
     @rule(planned=begun, time_ms=times_ms, rate=st.none() | st.floats(1, 1e9))
     def publish_rate(self, planned: PlannedBatch, time_ms: int, rate: float | None) -> None:
@@ -238,10 +375,16 @@ class LedgerMachine(RuleBasedStateMachine):
         for gate in GATES:
             assert self.ledger.batches(gate) == self.model.of(gate)
             assert self.ledger.rates(gate) == self.model.rates_of(gate)
+            assert self.ledger.failed(gate) == tuple(
+                batch
+                for batch in reversed(self.model.of(gate))
+                if batch.status is Status.FAILED
+                or self.model.is_free(batch.schedule_id, Status.BACKFILLING, None, self.clock())
+            )
             lost = self.model.losses[gate].values()
             in_order = sorted(lost, key=lambda loss: (loss.time_ms, loss.offsets))
             assert self.ledger.losses(gate) == tuple(in_order)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 TestAnySequenceOfCalls = LedgerMachine.TestCase

@@ -1,4 +1,4 @@
-"""The ledger: gates, rates, batches with their ranges, and losses, in SQLite or PostgreSQL.
+"""The ledger: gates, rates, batches, dead letters and losses, in SQLite or PostgreSQL.
 
 What a batch is about to read stands in it before it is processed, its outcome after. It is also
 where the processes of a query meet, for they share no memory.

@@ -143,8 +143,9 @@ class Batches(Base):
 
         At its end the batch moves from ``in_progress`` (arrow D) or ``backfilling`` (G), in the
         same transaction: either both are durable, or neither has happened. The connection is not to
-        be committed or closed by the caller. A SQLite file has one writer at a time: until the end,
-        every other one waits, this ledger's own methods too, from the same thread for ever.
+        be committed or closed by the caller. A SQLite file has one writer at a time: until the end
+        every other one waits, other methods of this ledger too, which is why those that write
+        cannot be called within it from the same thread.
 
         Raises:
             LedgerError: The batch is not the owner's any more, or the database failed. All is

@@ -24,8 +24,12 @@ E      it raised, or its owner is dead
 F      a backfill takes the batch
 G      the backfill finished
 H      the backfill raised; there are attempts left                        + 1
-I      its attempts are spent, or its ranges have left Kafka
+I      its attempts are spent, its ranges have left Kafka, or its one record
+       is kept as a dead letter
 ====== =================================================================== ========
+
+Where a backfill's lease has run out, whoever takes the batch next moves it along H and F at once; a
+live batch whose one record cannot be processed moves along E, F and I at once.
 
 There is no other arrow. ``success`` and ``dead`` are final: a row never leaves them.
 """

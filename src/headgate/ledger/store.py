@@ -15,14 +15,16 @@ from headgate.ledger.parts import Parts
 
 
 class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, History):
-    """Gates and their rates, batches and their ranges, losses: in a database, shared by processes.
+    """Gates, batches, dead letters, losses: in a database that processes share.
 
     Every method is one transaction (``prune`` is several): durable when it returns, without effect
     when it raises. Each raises :class:`LedgerError` when the database cannot be read or written,
     whatever the cause. They can be called from any thread, and from several processes at once.
 
     The status of a batch moves only along the arrows of :mod:`headgate.ledger.status`, each by
-    compare-and-set: of two callers that try the same move, one is told True.
+    compare-and-set: of two callers that try the same move, one is told True. A batch has one owner,
+    for as long as the owner renews its lease. Leases are compared with each process's own clock, so
+    one is to be much longer than these clocks differ.
 
     ::
 
