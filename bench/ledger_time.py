@@ -93,8 +93,8 @@ def _one_batch(
         planner.rate(GATE)
     with watch.timing("planner: begin"):
         planner.begin(batch)
-    with watch.timing("handler: last_batch"):
-        driver.last_batch(GATE)
+    with watch.timing("handler: last_begun"):
+        driver.last_begun(GATE)
     with watch.timing("handler: attach"):
         driver.attach(key, number)
     with watch.timing("handler: ranges"):

@@ -64,8 +64,8 @@ def wait_until_reported(ledger: Ledger, gate: str) -> None:
     """Wait until the last batch's report has been taken in, which comes when it has ended."""
 
     def reported() -> bool:
-        last, samples = ledger.last_batch(gate), ledger.rates(gate, limit=1)
-        return bool(last and samples and samples[0].schedule_id == last.schedule_id)
+        last, samples = ledger.batches(gate, 1), ledger.rates(gate, limit=1)
+        return bool(last and samples and samples[0].schedule_id == last[0].schedule_id)
 
     wait_until(reported)
 

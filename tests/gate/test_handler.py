@@ -194,6 +194,27 @@ def test_what_another_checkpoint_left_in_progress_is_not_taken_for_an_empty_batc
     assert sink.batches[1] == Batch(key, 1, (SECOND,), 1, "live")
 
 
+def test_a_success_of_another_checkpoint_is_not_taken_for_the_batch_of_its_number(
+    ledger: Ledger, ledger_url: str, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    begin(ledger, FIRST, run="the first checkpoint")
+    handler(df, 0)
+    # The checkpoint is deleted, and in batch 0 only another gate of the query has something.
+    GatedHandler("orders", ledger_url, sink)(df, 0)
+    assert [batch.ranges for batch in sink.batches] == [(FIRST,), ()]
+
+
+def test_a_batch_of_an_older_checkpoint_is_known_though_it_is_not_the_newest(
+    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+) -> None:
+    left = begin(ledger, FIRST, run="a checkpoint of which a copy was kept")
+    begin(ledger, SECOND, run="another")
+    restarted = GatedHandler("orders", ledger_url, sink)
+    begin(ledger, FIRST, run="a checkpoint of which a copy was kept")
+    restarted(df, 0)
+    assert sink.batches == [Batch(left, 0, (FIRST,), 2, "live")]
+
+
 def test_what_an_empty_batch_raises_reaches_spark_too(
     ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
 ) -> None:

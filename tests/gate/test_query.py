@@ -140,8 +140,7 @@ def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_
     with pytest.raises(StreamingQueryException, match="the sink is full"):
         finish(write(gate, read(gate, spark, orders), failing, checkpoint))
     assert statuses(ledger, "orders") == [Status.SUCCESS, Status.FAILED]
-    failed = ledger.last_batch("orders")
-    assert failed is not None
+    (failed,) = ledger.batches("orders", 1)
     assert failed.error is not None
     assert failed.error.message == "the sink is full"
 
@@ -233,8 +232,7 @@ def test_a_sink_that_fails_leaves_its_batch_failed_with_the_reason(
     with pytest.raises(StreamingQueryException, match="poisoned"):
         finish(writer.trigger(availableNow=True).start())
     wait_until_statuses(ledger, "orders", Status.SUCCESS, Status.FAILED)
-    failed = ledger.last_batch("orders")
-    assert failed is not None
+    (failed,) = ledger.batches("orders", 1)
     assert failed.error is not None
     assert "poisoned" in failed.error.message
 

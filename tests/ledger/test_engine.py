@@ -121,4 +121,4 @@ def test_a_connection_that_the_server_has_cut_is_replaced(
         with psycopg.connect(postgresql, autocommit=True) as connection:
             assert connection.execute(cut, ["headgate"]).fetchall() == [(True,)]
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        assert ledger.last_batch("orders") is None
+        assert ledger.last_begun("orders") is None

@@ -219,13 +219,23 @@ def test_a_move_changes_no_other_batch(ledger: Ledger) -> None:
 
 def test_batches_come_newest_first_each_gate_for_itself(ledger: Ledger) -> None:
     ledger.declare_gate("clicks", interval_ms=500, source="kafka", estimator="pid")
-    assert ledger.last_batch("orders") is None
     first, second, third = (ledger.begin(batch_number(number)) for number in (5, 3, 4))
-    click = ledger.begin(batch_number(1, gate="clicks"))
+    ledger.begin(batch_number(1, gate="clicks"))
     assert ledger.batches("orders") == (third, second, first)
     assert ledger.batches("orders", limit=2) == (third, second)
-    assert ledger.last_batch("orders") == third
-    assert ledger.last_batch("clicks") == click
+
+
+def test_what_was_begun_last_is_told_with_how_often_there_was_a_beginning(ledger: Ledger) -> None:
+    ledger.declare_gate("clicks", interval_ms=500, source="kafka", estimator="pid")
+    assert ledger.last_begun("orders") is None
+    first, second = (ledger.begin(batch_number(number)) for number in (5, 3))
+    click = ledger.begin(batch_number(1, gate="clicks"))
+    assert ledger.last_begun("orders") == (2, second)
+    assert ledger.last_begun("clicks") == (1, click)
+    ledger.succeed(first.schedule_id)
+    again = ledger.begin(batch_number(5))
+    assert again.status is Status.SUCCESS
+    assert ledger.last_begun("orders") == (3, again)
 
 
 def test_the_open_batch_is_the_newest_in_progress_of_the_live_stream(ledger: Ledger) -> None:

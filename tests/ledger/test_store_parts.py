@@ -121,12 +121,13 @@ def test_parts_that_do_not_share_the_batchs_offsets_are_refused(
     assert ledger.parts(whole.schedule_id) == ()
 
 
-def test_parts_are_not_the_streams_last_or_open_batch(ledger: Ledger) -> None:
+def test_parts_are_not_the_streams_open_batch_or_begun(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
     parts = ledger.split(whole.schedule_id, HALVES, "me", LEASE_MS)
-    for found in (ledger.last_batch("orders"), ledger.open_batch("orders")):
-        assert found is not None
-        assert found.schedule_id == whole.schedule_id
+    begun, open_batch = ledger.last_begun("orders"), ledger.open_batch("orders")
+    assert begun is not None
+    assert open_batch is not None
+    assert begun[1].schedule_id == open_batch.schedule_id == whole.schedule_id
     assert [batch.schedule_id for batch in ledger.batches("orders", parts=False)] == [
         whole.schedule_id
     ]

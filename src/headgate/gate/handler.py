@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 from headgate.control.ranges import OffsetRange
 from headgate.gate.ledgers import shared_ledger
-from headgate.ledger import BatchRecord, Kind, Status, schedule_id
+from headgate.ledger import BatchRecord, Kind, Ledger, Status, schedule_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class GatedHandler:
         self._gate = gate
         self._ledger_url = ledger_url
         self._handler = handler
-        self._left = _begun(shared_ledger(ledger_url).last_batch(gate))
+        begun = shared_ledger(ledger_url).last_begun(gate)
+        self._begins = begun[0] if begun is not None else 0
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run one batch.
@@ -56,11 +57,11 @@ class GatedHandler:
             Exception: whatever the handler raises.
         """
         ledger = shared_ledger(self._ledger_url)
-        record = ledger.last_batch(self._gate)
-        if record is None or not self._is_of(record, batch_id):
+        record = self._begun(ledger)
+        if record is None:
             self._handler(df, Batch(self._key_of_nothing(df, batch_id), batch_id, (), 1, Kind.LIVE))
             return
-        if record.status is Status.SUCCESS:
+        if record.status is not Status.IN_PROGRESS:
             return
         ledger.attach(record.schedule_id, batch_id)
         ranges = tuple(planned.offsets for planned in ledger.ranges(record.schedule_id))
@@ -73,23 +74,19 @@ class GatedHandler:
             raise
         ledger.succeed(record.schedule_id)
 
-    def _is_of(self, record: BatchRecord, batch_id: int) -> bool:
-        """Whether the gate's newest row is of the batch that Spark runs now.
+    def _begun(self, ledger: Ledger) -> BatchRecord | None:
+        """The row of the batch that Spark runs now; None where this gate has nothing in it.
 
-        The planner begins the row just before, in the same trigger. If the newest row is an older
-        batch's, or one that a query with another checkpoint left when it crashed, then this gate's
-        source has nothing in this batch.
+        The planner begins the row just before, in the same trigger. What was begun earlier is a
+        batch's before this one, or one that a query with another checkpoint has left.
         """
-        if record.status is Status.IN_PROGRESS:
-            return _begun(record) != self._left
-        return record.status is Status.SUCCESS and record.query_batch_id == batch_id
+        begun = ledger.last_begun(self._gate)
+        if begun is None or begun[0] == self._begins:
+            return None
+        self._begins, record = begun
+        return record
 
     def _key_of_nothing(self, df: DataFrame, batch_id: int) -> str:
         """The key of a batch for which the ledger has no row: there are no ranges to make it of."""
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         return schedule_id(self._gate, f"{query} {batch_id}", ())
-
-
-def _begun(record: BatchRecord | None) -> tuple[str, int] | None:
-    """What changes whenever the planner begins a batch, also one that is run again."""
-    return (record.schedule_id, record.attempts) if record is not None else None

@@ -14,7 +14,6 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
     SourceProgress,
-    StreamingQueryListener,
     StreamingQueryProgress,
 )
 
@@ -22,6 +21,7 @@ from headgate.control.estimator import PIDRateEstimator, RateEstimator
 from headgate.control.settings import EstimatorSettings
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.errors import HeadgateError, OptionError
+from headgate.gate.events import JsonStreamingQueryListener
 from headgate.kafka.positions import StreamOffset
 from headgate.ledger import ErrorReport, Ledger, RateSample, schedule_id
 
@@ -38,7 +38,7 @@ class _Watched:
     previous: BatchProgress | None = None
 
 
-class GateListener(StreamingQueryListener):
+class GateListener(JsonStreamingQueryListener):
     """Feeds the estimators. Sources are told apart by the gate's name in their own offsets.
 
     Each run of a query has estimators of its own; the rate that they begin from is the ledger's.

@@ -9,9 +9,8 @@ from headgate.control import EstimatorSettings, OffsetRange, Plan
 from headgate.kafka.positions import Positions
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 
-# A batch that overran is followed by the next at once, and on a busy driver the report of it comes
-# only after some 100 ms. Planned without it, the next would overrun as much. So a plan waits for
-# it, at most one interval.
+# A batch that overran is followed by the next at once, before the report of it has come. Planned
+# without it, the next would overrun as much. So a plan waits for it, at most one interval.
 _REPORT_POLL_S: Final = 0.005
 
 

@@ -43,7 +43,9 @@ class Batches(Base):
         with self._database.writing() as connection:
             newest_ms = connection.scalar(statements.NEWEST_CREATED_MS, {"gate": batch.gate})
             row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1))
-            if self._insert_under(batch.gate, connection, statement, row) == 0:
+            inserted = self._insert_under(batch.gate, connection, statement, row)
+            connection.execute(statements.COUNT_BEGIN, {"of": batch.gate, "batch": schedule_id})
+            if not inserted:
                 return self._begin_again(connection, batch, schedule_id)
             insert_rows(connection, failure, failure_rows(batch, schedule_id))
         return batch_from(row)
@@ -182,9 +184,20 @@ class Batches(Base):
         """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
         return next(iter(self._batches(statements.OPEN_BATCH, gate=gate_name)), None)
 
-    def last_batch(self, gate_name: str) -> BatchRecord | None:
-        """A gate's newest batch, whatever its status; parts of a batch are not meant."""
-        return next(iter(self._batches(statements.LAST_BATCH, gate=gate_name)), None)
+    def last_begun(self, gate_name: str) -> tuple[int, BatchRecord] | None:
+        """What a gate's `begin` was called for last, whatever became of it.
+
+        Returns:
+            How often it had been called by then, and the batch; None before the first time.
+        """
+        with self._database.reading() as connection:
+            found = (
+                connection.execute(statements.LAST_BEGUN, {"gate": gate_name}).mappings().first()
+            )
+        if found is None:
+            return None
+        row = dict(found)
+        return row.pop("begins"), batch_from(row)
 
     def batches(
         self,

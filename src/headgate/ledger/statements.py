@@ -8,7 +8,11 @@ from headgate.ledger.letters import LetterStatus
 from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, dead_letter, failure, gate, lost, rate
 
-GATES: Final = select(gate).order_by(gate.c.name)
+GATES: Final = select(
+    *gate.c[
+        "name", "interval_ms", "source", "estimator", "created_ms", "rate_per_s", "rate_time_ms"
+    ]
+).order_by(gate.c.name)
 
 CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
 
@@ -51,11 +55,16 @@ NEWEST_CREATED_MS: Final = select(func.max(control.c.created_time_ms)).where(
     control.c.gate == bindparam("gate")
 )
 
-LAST_BATCH: Final = (
-    select(control)
-    .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
-    .order_by(control.c.created_time_ms.desc())
-    .limit(1)
+COUNT_BEGIN: Final = (
+    update(gate)
+    .where(gate.c.name == bindparam("of"))
+    .values(begun=bindparam("batch"), begins=gate.c.begins + 1)
+)
+
+LAST_BEGUN: Final = (
+    select(gate.c.begins, control)
+    .join_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .where(gate.c.name == bindparam("gate"))
 )
 
 OPEN_BATCH: Final = (

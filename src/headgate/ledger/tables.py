@@ -48,6 +48,10 @@ gate: Final = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("rate_per_s", Double),
     Column("rate_time_ms", BigInteger),
+    # The batch that the engine asked for last, and how often it has asked for any. No foreign key,
+    # which SQLite adds to no table that is there.
+    Column("begun", Text),
+    Column("begins", BigInteger, nullable=False, server_default="0"),
 )
 
 rate: Final = Table(

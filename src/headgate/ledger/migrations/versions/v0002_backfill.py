@@ -11,6 +11,8 @@ _row_number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     """Add the columns and make the tables."""
+    op.add_column("gate", sa.Column("begun", sa.Text()))
+    op.add_column("gate", sa.Column("begins", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("control", sa.Column("owner", sa.Text()))
     op.add_column("control", sa.Column("lease_until_ms", sa.BigInteger()))
     op.add_column("control", sa.Column("parent", sa.Text()))
