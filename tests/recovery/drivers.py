@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,7 +25,7 @@ class Driver:
 
     def __init__(self, topic: Topic, folder: Path, master: str = "local[2]") -> None:
         folder.mkdir(exist_ok=True)
-        self._log = folder / "driver.log"
+        self._log = Path(tempfile.mkdtemp(dir=folder)) / "driver.log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, DRIVER, topic.bootstrap_servers, topic.name, folder, master],

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ PARTITIONS = 3
 RECORDS_PER_KILL = 50  # in each partition: more batches of 60 than are done before the last kill
 
 WITHIN_S = {
-    "start": 3.0,  # Spark comes up
+    "start": 3.0,  # Spark comes up, or has come up
     "ready": 2.5,  # the query comes up; its first batch is planned, or the last one run again
     "handling": 0.2,  # the batch is read
     "writing": 0.02,  # the sink writes
@@ -49,15 +50,14 @@ def kills(count: int, chance: random.Random) -> Iterator[Kill]:
         yield Kill(moment, times, chance.uniform(0, WITHIN_S[moment]))
 
 
-def live_through(kill: Kill, topic: Topic, folder: Path) -> None:
-    """Start a driver, and kill it."""
-    with Driver(topic, folder) as driver:
-        if kill.moment != "start":
-            driver.let_go()
-        if kill.moment in {"handling", "writing", "written"}:
-            driver.wait_for(kill.moment, kill.times)
-        time.sleep(kill.after_s)
-        driver.kill()
+def live_through(kill: Kill, driver: Driver) -> None:
+    """Let a driver come to its moment, and kill it."""
+    if kill.moment != "start":
+        driver.let_go()
+    if kill.moment in {"handling", "writing", "written"}:
+        driver.wait_for(kill.moment, kill.times)
+    time.sleep(kill.after_s)
+    driver.kill()
 
 
 def survive(count: int, topic: Topic, folder: Path) -> None:
@@ -67,11 +67,15 @@ def survive(count: int, topic: Topic, folder: Path) -> None:
     produced = {TopicPartition(topic.name, p): count * RECORDS_PER_KILL for p in range(PARTITIONS)}
     for (_, partition), records in produced.items():
         topic.produce(*(f"{partition}/{n}".encode() for n in range(records)), partition=partition)
-    for kill in kills(count, random.Random(seed)):
-        live_through(kill, topic, folder)
-    with Driver(topic, folder) as last:
-        last.let_go()
-        last.finish()
+    with ExitStack() as ended:
+        # Spark comes up in the next driver already while the one before it works.
+        driver = ended.enter_context(Driver(topic, folder))
+        for kill in kills(count, random.Random(seed)):
+            after_it = ended.enter_context(Driver(topic, folder))
+            live_through(kill, driver)
+            driver = after_it
+        driver.let_go()
+        driver.finish()
     evidence = collect(folder, produced)
     assert problems(evidence) == []
     assert any(run.attempt > 1 for run in evidence.runs), "no batch was ever interrupted"
