@@ -5,8 +5,10 @@ where the processes of a query meet, for they share no memory.
 """
 
 from headgate.ledger.base import Clock
+from headgate.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
+from headgate.ledger.proof import verify
 from headgate.ledger.records import (
     BatchRecord,
     Covered,
@@ -24,6 +26,7 @@ from headgate.ledger.urls import normalize_url, redact_url
 
 __all__ = [
     "ARROWS",
+    "DEFECTS",
     "Arrow",
     "BatchRecord",
     "Clock",
@@ -31,6 +34,8 @@ __all__ = [
     "DeadLetter",
     "DeadLetterRecord",
     "ErrorReport",
+    "Finding",
+    "FindingKind",
     "GateRecord",
     "Kind",
     "Ledger",
@@ -40,8 +45,12 @@ __all__ = [
     "PlannedRange",
     "Pruned",
     "RateSample",
+    "Span",
     "Status",
+    "Verdict",
+    "Verification",
     "normalize_url",
     "redact_url",
     "schedule_id",
+    "verify",
 ]

@@ -1,0 +1,152 @@
+"""The proof that a gate leaves nothing out: its ranges follow each other, each with its outcome."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import chain, groupby
+from typing import Final
+
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.ledger.findings import Finding, FindingKind, Span, Verification
+from headgate.ledger.partition_check import PartitionCheck
+from headgate.ledger.records import BatchRecord, Covered, ErrorReport, Loss
+from headgate.ledger.store import Ledger
+from headgate.ledger.tiles import Tiles, merged, pieces
+
+_MAY_BE_LOST: Final = (FindingKind.GAP, FindingKind.SKIPPED)
+
+
+def verify(ledger: Ledger, gate_name: str) -> Verification:
+    """Prove from a ledger what became of everything that a gate has read.
+
+    The right to read is enough. It may be done while the gate runs: the batches are those of one
+    moment. Memory is taken by spans and findings, not by history.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    return prove(ledger.coverage(gate_name), lambda: ledger.losses(gate_name), ledger.batch)
+
+
+def prove(
+    coverage: Iterable[Covered],
+    losses: Callable[[], Iterable[Loss]],
+    batch: Callable[[str], BatchRecord | None],
+) -> Verification:
+    """Prove what became of these ranges.
+
+    Args:
+        coverage: All of one gate, with those of a run and partition together, by their starts.
+        losses: Answers what the gate has lost. It is asked after the last range: a loss is written
+            down before the batch that goes on behind it.
+        batch: Answers a batch that is dead or open, for its error; None if it was pruned meanwhile.
+    """
+    spans: list[Span] = []
+    found: list[Finding] = []
+    for _, rows in groupby(coverage, key=lambda c: (c.run_id, c.offsets.topic_partition)):
+        first = next(rows)
+        check = PartitionCheck(first)
+        for _, tied in groupby(chain([first], rows), key=lambda c: c.offsets.start):
+            check.take(list(tied))
+        spans.append(check.end())
+        found += check.findings
+    found += _between_runs(spans)
+    lost = [loss.offsets for loss in losses()]
+    found = [*_explained(found, lost), *_lost_outside(spans, lost)]
+    return Verification(
+        spans=tuple(_by_age(_accounted(spans, found))),
+        findings=tuple(sorted(_with_errors(found, batch), key=_severity)),
+    )
+
+
+def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
+    """What runs have left out between them, and what two of them have read."""
+    by_offset = sorted(spans, key=lambda span: span.offsets)
+    for _, same in groupby(by_offset, key=lambda span: span.offsets.topic_partition):
+        tiles = Tiles()
+        for span in same:
+            if gap := tiles.gap_before(span.offsets):
+                yield Finding(FindingKind.SKIPPED, gap, span.run_id, other=tiles.last)
+            if shared := tiles.shared_with(span.offsets):
+                yield Finding(FindingKind.READ_AGAIN, shared, span.run_id, other=tiles.last)
+            tiles.lay(span.offsets, span.run_id)
+
+
+def _explained(found: Iterable[Finding], lost: Iterable[OffsetRange]) -> Iterator[Finding]:
+    """The same, but what losses explain is lost."""
+    cover = merged(lost)
+    for each in found:
+        if each.kind not in _MAY_BE_LOST:
+            yield each
+            continue
+        for piece, is_lost in pieces(each.offsets, cover.get(each.offsets.topic_partition, ())):
+            if is_lost:
+                run_id = each.run_id if each.kind is FindingKind.GAP else None
+                yield Finding(FindingKind.LOST, piece, run_id)
+            else:
+                yield replace(each, offsets=piece)
+
+
+def _lost_outside(spans: Iterable[Span], lost: Iterable[OffsetRange]) -> Iterator[Finding]:
+    """What was lost before or behind all that was read."""
+    read: dict[TopicPartition, OffsetRange] = {}
+    for offsets in (span.offsets for span in spans):
+        so_far = read.get(offsets.topic_partition, offsets)
+        start, until = min(so_far.start, offsets.start), max(so_far.until, offsets.until)
+        read[offsets.topic_partition] = replace(offsets, start=start, until=until)
+    for partition, ranges in merged(lost).items():
+        hull = [read[partition]] if partition in read else []
+        for piece, inside in (each for offsets in ranges for each in pieces(offsets, hull)):
+            if not inside:
+                yield Finding(FindingKind.LOST, piece, run_id=None)
+
+
+def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span]:
+    """The same spans, with what lies in them but in no leaf."""
+    lost: Counter[object] = Counter()
+    missing: Counter[object] = Counter()
+    for each in found:
+        place = each.run_id, each.offsets.topic_partition
+        if each.kind is FindingKind.LOST:
+            lost[place] += each.offsets.count
+        elif each.kind is FindingKind.GAP or (each.kind is FindingKind.PARTS and not each.other):
+            missing[place] += each.offsets.count
+    for span in spans:
+        place = span.run_id, span.offsets.topic_partition
+        yield replace(span, lost=lost[place], missing=missing[place])
+
+
+def _by_age(spans: Iterable[Span]) -> list[Span]:
+    """By run, the earliest first; then by topic and partition."""
+    listed = list(spans)
+    began: dict[str, int] = {}
+    for span in listed:
+        since_ms = span.since_ms or 0
+        began[span.run_id] = min(since_ms, began.get(span.run_id, since_ms))
+    return sorted(listed, key=lambda s: (began[s.run_id], s.run_id, s.offsets))
+
+
+def _with_errors(
+    found: Iterable[Finding], batch: Callable[[str], BatchRecord | None]
+) -> Iterator[Finding]:
+    @cache  # a batch has a range in each of many partitions
+    def error_of(schedule_id: str) -> tuple[ErrorReport | None, bool]:
+        record = batch(schedule_id)
+        error = record.error if record is not None else None
+        return error and replace(error, trace=""), record is not None
+
+    for each in found:
+        if each.status is None or each.schedule_id is None:
+            yield each
+            continue
+        error, is_there = error_of(each.schedule_id)
+        unexplained = each.kind is FindingKind.DEAD and is_there and error is None
+        yield replace(each, kind=FindingKind.UNEXPLAINED if unexplained else each.kind, error=error)
+
+
+_ORDER: Final = {kind: number for number, kind in enumerate(FindingKind)}
+
+
+def _severity(finding: Finding) -> tuple[int, OffsetRange, str]:
+    return _ORDER[finding.kind], finding.offsets, finding.run_id or ""

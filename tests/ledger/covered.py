@@ -1,0 +1,107 @@
+"""Histories of a gate as its coverage tells them: valid ones, of any shape."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from headgate.control.isolation import halves
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import Covered, Loss, Status
+
+DONE = (Status.SUCCESS, Status.DEAD)
+
+
+@dataclass
+class Told:
+    """A coverage and its losses."""
+
+    rows: list[Covered] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+
+
+def a_range(start: int, until: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange("orders", partition, start, until)
+
+
+def covered(
+    start: int,
+    until: int,
+    key: str | None = None,
+    *,
+    parent: str | None = None,
+    has_parts: bool = False,
+    status: Status = Status.SUCCESS,
+    run_id: str = "run",
+    created_ms: int | None = 1,
+) -> Covered:
+    key = key or f"batch of {start}"
+    return Covered(run_id, key, parent, has_parts, status, a_range(start, until), created_ms)
+
+
+def in_order(rows: Iterable[Covered]) -> list[Covered]:
+    """As the ledger tells them; of those that begin at one offset, in any order, here as given."""
+    return sorted(rows, key=lambda c: (c.run_id, *c.offsets.topic_partition, c.offsets.start))
+
+
+@st.composite
+def valid_histories(
+    draw: st.DrawFn, statuses: Sequence[Status] = tuple(Status), *, may_lose: bool = True
+) -> Told:
+    """Runs that follow each other, of batches over some partitions, some of them split."""
+    told = Told()
+    keys = (f"batch {number}" for number in count())
+    partitions = range(draw(st.integers(1, 3)))
+    at = dict.fromkeys(partitions, draw(st.integers(0, 5)))
+
+    def add(ranges: tuple[OffsetRange, ...], run_id: str, parent: str | None, depth: int) -> None:
+        key = next(keys)
+        first, second = halves(ranges)
+        split = bool(second) and draw(st.integers(0, 2 + depth)) == 0
+        status = draw(st.sampled_from(statuses))
+        told.rows += [
+            Covered(run_id, key, parent, split, status, r, len(told.rows)) for r in ranges
+        ]
+        for half in (first, second) if split else ():
+            add(half, run_id, key, depth + 1)
+
+    for run in range(draw(st.integers(1, 2))):
+        for _ in range(draw(st.integers(1, 5))):
+            ranges = []
+            for partition in partitions:
+                if may_lose and draw(st.integers(0, 5)) == 0:
+                    lost = a_range(
+                        at[partition], at[partition] + draw(st.integers(1, 9)), partition
+                    )
+                    told.losses.append(Loss("orders", 1, lost))
+                    at[partition] = lost.until
+                if length := draw(st.integers(0, 9)):
+                    ranges.append(a_range(at[partition], at[partition] + length, partition))
+                    at[partition] += length
+            if ranges:
+                add(tuple(ranges), f"run {run}", None, 0)
+    assume(told.rows)
+    told.rows = in_order(draw(st.permutations(told.rows)))
+    return told
+
+
+def pruned(told: Told) -> Told:
+    """The same, with the batches that succeeded without being split pruned."""
+    rows: list[Covered] = []
+    for row in told.rows:
+        last = rows[-1] if rows else None
+        if row.parent or row.has_parts or row.status is not Status.SUCCESS:
+            rows.append(row)
+        elif (
+            last is not None
+            and last.schedule_id is None
+            and last.run_id == row.run_id
+            and last.offsets
+            == replace(row.offsets, start=last.offsets.start, until=row.offsets.start)
+        ):
+            rows[-1] = replace(last, offsets=replace(last.offsets, until=row.offsets.until))
+        else:
+            rows.append(replace(row, schedule_id=None, created_time_ms=None))
+    return Told(rows, told.losses)

@@ -1,0 +1,351 @@
+"""A gate's history is proven, and whatever is planted in it is found."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sqlalchemy import delete, update
+from tests.ledger.conftest import Execute
+from tests.ledger.covered import DONE, Told, a_range, covered, in_order, pruned, valid_histories
+from tests.ledger.samples import ManualClock, a_batch, batch_number
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import (
+    DEFECTS,
+    BatchRecord,
+    Covered,
+    DeadLetter,
+    ErrorReport,
+    FindingKind,
+    Kind,
+    Ledger,
+    Loss,
+    Span,
+    Status,
+    Verdict,
+    Verification,
+    verify,
+)
+from headgate.ledger.proof import prove
+from headgate.ledger.tables import control, failure
+
+ERROR = ErrorReport("ValueError", "no", "Traceback ...")
+TOLD_ERROR = replace(ERROR, trace="")
+
+
+def a_record(schedule_id: str, error: ErrorReport | None = ERROR) -> BatchRecord:
+    return BatchRecord(
+        schedule_id=schedule_id,
+        gate="orders",
+        run_id="run",
+        kind=Kind.LIVE,
+        status=Status.DEAD,
+        attempts=1,
+        query_batch_id=None,
+        created_time_ms=1,
+        start_time_ms=None,
+        end_time_ms=None,
+        reason="rate",
+        planned_records=1,
+        lag=None,
+        rate_per_s=None,
+        records=None,
+        error=error,
+    )
+
+
+def proven(rows: Iterable[Covered], losses: Iterable[Loss] = ()) -> Verification:
+    return prove(in_order(rows), lambda: losses, a_record)
+
+
+def told(verification: Verification) -> list[tuple[FindingKind, int, int]]:
+    return [(f.kind, f.offsets.start, f.offsets.until) for f in verification.findings]
+
+
+def leaves(history: Told) -> list[Covered]:
+    return [row for row in history.rows if not row.has_parts]
+
+
+# What is valid
+
+
+@given(valid_histories())
+def test_a_valid_history_has_no_defect_and_is_accounted_for_to_the_last_offset(
+    history: Told,
+) -> None:
+    result = proven(history.rows, history.losses)
+    kinds = {finding.kind for finding in result.findings}
+    assert not kinds & {*DEFECTS, FindingKind.SKIPPED, FindingKind.READ_AGAIN}
+    for span in result.spans:
+        counts = (span.processed, span.open, span.dead, span.lost, span.missing)
+        assert sum(counts) == span.offsets.count
+        assert span.missing == 0
+    by_status: Counter[Status] = Counter()
+    for leaf in leaves(history):
+        by_status[leaf.status] += leaf.offsets.count
+    assert sum(span.processed for span in result.spans) == by_status[Status.SUCCESS]
+    assert sum(span.dead for span in result.spans) == by_status[Status.DEAD]
+    is_open = any(leaf.status not in DONE for leaf in leaves(history))
+    assert result.verdict is (Verdict.OPEN if is_open else Verdict.PROVEN)
+
+
+@given(valid_histories())
+def test_what_is_not_processed_is_told_range_by_range(history: Told) -> None:
+    found = {
+        (finding.schedule_id, finding.offsets, finding.status)
+        for finding in proven(history.rows, history.losses).findings
+        if finding.kind in (FindingKind.OPEN, FindingKind.DEAD)
+    }
+    assert found == {
+        (leaf.schedule_id, leaf.offsets, leaf.status)
+        for leaf in leaves(history)
+        if leaf.status is not Status.SUCCESS
+    }
+
+
+@given(valid_histories())
+def test_pruning_changes_neither_the_verdict_nor_the_counts(history: Told) -> None:
+    whole = proven(history.rows, history.losses)
+    rest = proven(pruned(history).rows, history.losses)
+    assert rest.verdict is whole.verdict
+    assert {replace(span, since_ms=None) for span in rest.spans} == {
+        replace(span, since_ms=None) for span in whole.spans
+    }
+
+
+# What is planted is found
+
+
+@given(valid_histories(), st.data())
+def test_a_range_that_is_dropped_is_found(history: Told, data: st.DataObject) -> None:
+    row = data.draw(st.sampled_from(history.rows))
+    assume(not at_an_edge(row, history) or row.parent or row.has_parts)
+    result = proven([each for each in history.rows if each is not row], history.losses)
+    defects = [finding for finding in result.findings if finding.kind in DEFECTS]
+    assert result.verdict is Verdict.BROKEN
+    assert any(d.offsets.start <= row.offsets.start < d.offsets.until for d in defects)
+
+
+@given(valid_histories(), st.data())
+def test_a_part_that_is_lost_is_found_and_told_as_such(history: Told, data: st.DataObject) -> None:
+    parts = [row for row in history.rows if row.parent and not row.has_parts]
+    assume(parts)
+    lost = data.draw(st.sampled_from(parts))
+    result = proven([each for each in history.rows if each is not lost], history.losses)
+    (defect,) = [finding for finding in result.findings if finding.kind in DEFECTS]
+    assert defect.kind is FindingKind.PARTS
+    assert (defect.offsets, defect.schedule_id, defect.other) == (lost.offsets, lost.parent, None)
+    assert sum(span.missing for span in result.spans) == lost.offsets.count
+
+
+@given(valid_histories(may_lose=False), st.integers(-9, 9), st.data())
+def test_a_range_that_is_shifted_is_found(history: Told, by: int, data: st.DataObject) -> None:
+    row = data.draw(st.sampled_from(history.rows))
+    assume(by and row.offsets.start + by >= 0)
+    assume(row.parent or row.has_parts or not alone(row, history))
+    moved = replace(row.offsets, start=row.offsets.start + by, until=row.offsets.until + by)
+    rows = [replace(each, offsets=moved) if each is row else each for each in history.rows]
+    assert proven(rows).verdict is Verdict.BROKEN
+
+
+@given(valid_histories(), st.data())
+def test_a_range_that_is_there_twice_is_found(history: Told, data: st.DataObject) -> None:
+    row = data.draw(st.sampled_from(history.rows))
+    again = replace(row, schedule_id="again")
+    result = proven(data.draw(st.permutations([*history.rows, again])), history.losses)
+    defects = [finding for finding in result.findings if finding.kind in DEFECTS]
+    kind = FindingKind.PARTS if row.parent else FindingKind.OVERLAP
+    assert (kind, row.offsets) in [(defect.kind, defect.offsets) for defect in defects]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), min_size=1, max_size=8))
+def test_gaps_and_overlaps_are_just_the_offsets_that_no_range_and_several_ranges_have(
+    ranges: list[tuple[int, int]],
+) -> None:
+    rows = [covered(start, start + length, f"{n}") for n, (start, length) in enumerate(ranges)]
+    times = Counter(o for row in rows for o in range(row.offsets.start, row.offsets.until))
+    found: dict[FindingKind, set[int]] = {FindingKind.GAP: set(), FindingKind.OVERLAP: set()}
+    for finding in proven(rows).findings:
+        found[finding.kind] |= set(range(finding.offsets.start, finding.offsets.until))
+    assert found[FindingKind.GAP] == set(range(min(times), max(times) + 1)) - times.keys()
+    assert found[FindingKind.OVERLAP] == {offset for offset, n in times.items() if n > 1}
+
+
+def of_the_same_run(row: Covered, history: Told) -> list[Covered]:
+    place = (row.run_id, row.offsets.topic_partition)
+    return [r for r in history.rows if (r.run_id, r.offsets.topic_partition) == place]
+
+
+def alone(row: Covered, history: Told) -> bool:
+    """Whether no other batch of its run reads its partition."""
+    return all(r is row for r in of_the_same_run(row, history) if r.parent is None)
+
+
+def at_an_edge(row: Covered, history: Told) -> bool:
+    """Whether its run begins or ends with it: without it, the history is a shorter valid one."""
+    offsets = [each.offsets for each in of_the_same_run(row, history)]
+    first, last = min(each.start for each in offsets), max(each.until for each in offsets)
+    return row.offsets.start == first or row.offsets.until == last
+
+
+# What is told
+
+
+def test_a_gap_names_the_batches_around_it_and_losses_explain_what_they_cover() -> None:
+    rows = [covered(0, 10), covered(30, 40)]
+    result = proven(rows)
+    (gap,) = result.findings
+    assert (gap.kind, gap.offsets, gap.run_id) == (FindingKind.GAP, a_range(10, 30), "run")
+    assert (gap.other, gap.schedule_id) == ("batch of 0", "batch of 30")
+    assert (result.verdict, result.spans[0].missing) == (Verdict.BROKEN, 20)
+
+    losses = [Loss("orders", 1, a_range(15, 20)), Loss("orders", 2, a_range(18, 25))]
+    result = proven(rows, losses)
+    assert told(result) == [
+        (FindingKind.GAP, 10, 15),
+        (FindingKind.GAP, 25, 30),
+        (FindingKind.LOST, 15, 25),
+    ]
+    assert (result.spans[0].missing, result.spans[0].lost) == (10, 10)
+
+    result = proven(rows, [Loss("orders", 1, a_range(10, 30))])
+    assert told(result) == [(FindingKind.LOST, 10, 30)]
+    assert result.verdict is Verdict.PROVEN
+
+
+def test_a_loss_of_another_partition_explains_nothing() -> None:
+    elsewhere = Loss("orders", 1, a_range(10, 30, partition=1))
+    result = proven([covered(0, 10), covered(30, 40)], [elsewhere])
+    assert result.verdict is Verdict.BROKEN
+    lost = result.findings[-1]
+    assert (lost.kind, lost.offsets.partition, lost.run_id) == (FindingKind.LOST, 1, None)
+
+
+def test_what_was_lost_before_and_behind_all_that_was_read_is_told() -> None:
+    losses = [Loss("orders", 1, a_range(0, 10)), Loss("orders", 2, a_range(20, 22))]
+    result = proven([covered(10, 20)], losses)
+    assert told(result) == [(FindingKind.LOST, 0, 10), (FindingKind.LOST, 20, 22)]
+    assert (result.spans[0].lost, result.spans[0].offsets) == (0, a_range(10, 20))
+
+
+def test_an_overlap_names_both_batches() -> None:
+    result = proven([covered(0, 10), covered(5, 20)])
+    (overlap,) = result.findings
+    assert (overlap.kind, overlap.offsets) == (FindingKind.OVERLAP, a_range(5, 10))
+    assert (overlap.schedule_id, overlap.other) == ("batch of 5", "batch of 0")
+
+
+def test_parts_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_told() -> None:
+    whole = covered(0, 10, "whole", has_parts=True)
+    twice = [covered(0, 6, "a", parent="whole"), covered(4, 10, "b", parent="whole")]
+    beyond = [covered(0, 6, "a", parent="whole"), covered(6, 12, "b", parent="whole")]
+    (found,) = proven([whole, *twice]).findings
+    assert (found.offsets, found.schedule_id, found.other) == (a_range(4, 6), "whole", "b")
+    (found,) = proven([whole, *beyond]).findings
+    assert (found.offsets, found.schedule_id, found.other) == (a_range(10, 12), "whole", "b")
+    (found,) = proven([covered(0, 6, "a", parent="nobody")]).findings
+    assert (found.offsets, found.schedule_id, found.other) == (a_range(0, 6), "nobody", "a")
+    assert found.kind is FindingKind.PARTS
+
+
+def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
+    old, new = covered(0, 10, run_id="z", created_ms=1), covered(30, 40, run_id="a", created_ms=9)
+    result = proven([old, new])
+    (finding,) = result.findings
+    assert (finding.kind, finding.offsets) == (FindingKind.SKIPPED, a_range(10, 30))
+    assert (finding.run_id, finding.other) == ("a", "z")
+    assert result.verdict is Verdict.PROVEN
+    assert [span.run_id for span in result.spans] == ["z", "a"]
+    assert told(proven([old, new], [Loss("orders", 1, a_range(10, 30))])) == [
+        (FindingKind.LOST, 10, 30)
+    ]
+
+
+def test_what_two_runs_read_is_told_and_is_no_defect() -> None:
+    result = proven([covered(0, 10, run_id="a"), covered(4, 40, run_id="b")])
+    assert told(result) == [(FindingKind.READ_AGAIN, 4, 10)]
+    assert result.verdict is Verdict.PROVEN
+
+
+def test_a_dead_batch_is_explained_by_its_error_and_only_by_that() -> None:
+    rows = [covered(0, 10, status=Status.DEAD)]
+    (finding,) = proven(rows).findings
+    assert (finding.kind, finding.error) == (FindingKind.DEAD, TOLD_ERROR)
+    without = prove(rows, lambda: (), lambda key: a_record(key, error=None))
+    assert told(without) == [(FindingKind.UNEXPLAINED, 0, 10)]
+    assert without.verdict is Verdict.BROKEN
+    pruned_since = prove(rows, lambda: (), lambda _: None)
+    assert pruned_since.verdict is Verdict.PROVEN
+
+
+def test_losses_are_asked_for_after_the_last_range() -> None:
+    losses: list[Loss] = []
+
+    def coverage() -> Iterable[Covered]:
+        yield covered(0, 10)
+        losses.append(Loss("orders", 1, a_range(10, 30)))
+        yield covered(30, 40)
+
+    assert prove(coverage(), lambda: losses, a_record).verdict is Verdict.PROVEN
+
+
+def test_a_gate_that_has_read_nothing_is_proven() -> None:
+    assert proven([]) == Verification((), ())
+
+
+# In a ledger
+
+
+def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
+    begun = [ledger.begin(batch_number(number)).schedule_id for number in (0, 1, 2, 5)]
+    first_ms = clock.now_ms
+    ledger.record_losses("orders", [OffsetRange("orders", 0, 30, 50)])
+    ledger.succeed(begun[0])
+    ledger.fail(begun[1], ERROR)
+    ledger.attach(begun[2], 3, owner="me", lease_ms=1_000)
+    ranges = [OffsetRange("orders", 0, 20, 21), OffsetRange("orders", 0, 21, 30)]
+    bad, good = ledger.split(begun[2], [a_batch(each) for each in ranges], "me", 1_000)
+    letter = DeadLetter("orders", 0, 20, None, b"?", None, 1, 0, ERROR)
+    ledger.bury_record(bad.schedule_id, letter)
+    ledger.succeed(good.schedule_id)
+    ledger.succeed(begun[2])
+
+    result = verify(ledger, "orders")
+    assert told(result) == [
+        (FindingKind.OPEN, 10, 20),
+        (FindingKind.OPEN, 50, 60),
+        (FindingKind.DEAD, 20, 21),
+        (FindingKind.LOST, 30, 50),
+    ]
+    assert [f.error for f in result.findings] == [TOLD_ERROR, None, TOLD_ERROR, None]
+    assert result.verdict is Verdict.OPEN
+    whole = OffsetRange("orders", 0, 0, 60)
+    assert result.spans == (
+        Span("run", whole, first_ms, processed=19, open=20, dead=1, lost=20, missing=0),
+    )
+
+
+@pytest.mark.parametrize("age_ms", [0, 1_000])
+def test_a_range_that_is_deleted_from_a_ledger_is_found(
+    ledger: Ledger, clock: ManualClock, execute: Execute, age_ms: int
+) -> None:
+    keys = [ledger.begin(batch_number(number)).schedule_id for number in range(5)]
+    for key in keys:
+        ledger.succeed(key)
+    assert verify(ledger, "orders").verdict is Verdict.PROVEN
+    execute(delete(failure).where(failure.c.schedule_id == keys[2]))
+    clock.now_ms += age_ms
+    ledger.prune(clock())
+    result = verify(ledger, "orders")
+    assert told(result) == [(FindingKind.GAP, 20, 30)]
+
+
+def test_a_dead_batch_whose_reason_is_deleted_from_a_ledger_is_found(
+    ledger: Ledger, execute: Execute
+) -> None:
+    ledger.begin(batch_number(0))
+    execute(update(control).values(status=Status.DEAD))
+    assert told(verify(ledger, "orders")) == [(FindingKind.UNEXPLAINED, 0, 10)]
