@@ -1,0 +1,52 @@
+"""Backfill: when a failed batch is run again, how much of it at once, and by whom."""
+
+from headgate.backfill.admission import Cost, Live
+from headgate.backfill.allowance import Allowance, BesideStream, FromOutside, Unlimited
+from headgate.backfill.backoff import Backoff
+from headgate.backfill.centre import DispatchCentre
+from headgate.backfill.dispatch import LEASE_MS, MAX_ATTEMPTS, Dispatch, Runner
+from headgate.backfill.events import (
+    BackfillEvent,
+    Buried,
+    Done,
+    Failed,
+    Lost,
+    NearRetention,
+    Passed,
+    Split,
+    Taken,
+)
+from headgate.backfill.monitor import Monitor, OpenBatch
+from headgate.backfill.schedule import ByHand, Cron, Every, Schedule, Spare, parse_schedule
+
+__all__ = [
+    "LEASE_MS",
+    "MAX_ATTEMPTS",
+    "Allowance",
+    "BackfillEvent",
+    "Backoff",
+    "BesideStream",
+    "Buried",
+    "ByHand",
+    "Cost",
+    "Cron",
+    "Dispatch",
+    "DispatchCentre",
+    "Done",
+    "Every",
+    "Failed",
+    "FromOutside",
+    "Live",
+    "Lost",
+    "Monitor",
+    "NearRetention",
+    "OpenBatch",
+    "Passed",
+    "Runner",
+    "Schedule",
+    "Spare",
+    "Split",
+    "Taken",
+    "Unlimited",
+    "parse_schedule",
+]

@@ -1,0 +1,158 @@
+"""The monitor: the failed batches of a gate and their ranges, in memory, kept up to date."""
+
+import logging
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from headgate.backfill.backoff import Backoff
+from headgate.errors import LedgerError
+from headgate.ledger import BatchRecord, Ledger, PlannedRange, Status
+
+_LOG: Final = logging.getLogger("headgate.backfill")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatch:
+    """A batch that waits for a backfill. Times are ms since the epoch.
+
+    Attributes:
+        schedule_id: Its key.
+        created_time_ms: When it was planned.
+        attempts: How often it was begun.
+        ended_ms: When its last attempt ended: by its failure, or because its lease ran out.
+        ranges: What it reads.
+    """
+
+    schedule_id: str
+    created_time_ms: int
+    attempts: int
+    ended_ms: int
+    ranges: tuple[PlannedRange, ...]
+
+
+class Monitor:
+    """Holds what a backfill could take of one gate, the earliest created first.
+
+    A thread reads it from the ledger again and again, so that whoever asks need not. When the
+    ledger cannot be read, what was read last stays, and a warning is logged once. Memory is bounded
+    by the batches that are open, not by history. Any thread may ask. ::
+
+        with Monitor(ledger, "orders") as monitor:
+            batch = monitor.next_ready(now_ms)
+
+    Args:
+        ledger: Of the gate.
+        gate_name: The gate.
+        interval_ms: The time between two readings (ms); above 0. Too short, and the ledger has work
+            without use; too long, and batches wait that long before they are seen.
+        limit: How many batches are held at most; 1 or more. While more are open, the later ones are
+            seen when earlier ones are done.
+        backoff: How long a batch waits after an attempt.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        gate_name: str,
+        *,
+        interval_ms: int = 5_000,
+        limit: int = 1_000,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._gate_name = gate_name
+        self._interval_ms = interval_ms
+        self._limit = limit
+        self._backoff = Backoff() if backoff is None else backoff
+        self._batches: dict[str, OpenBatch] = {}
+        self._has_read = False
+        self._reading = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._keep_up, name=f"headgate-monitor-{gate_name}", daemon=True
+        )
+
+    def start(self) -> Self:
+        """Read the ledger now, and from now on; once."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the readings; one that is going on is waited for."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def has_read(self) -> bool:
+        """Whether the ledger has been read at all."""
+        return self._has_read
+
+    def batches(self) -> tuple[OpenBatch, ...]:
+        """What is held, the earliest created first."""
+        return tuple(self._batches.values())
+
+    def next_ready(self, now_ms: int) -> OpenBatch | None:
+        """The earliest created batch whose wait after its last attempt is over."""
+        return next((each for each in self.batches() if self._ready_ms(each) <= now_ms), None)
+
+    def refresh(self) -> None:
+        """Read the ledger now.
+
+        Raises:
+            LedgerError: It cannot be read; what was read last stays.
+        """
+        with self._reading:
+            known = self._batches
+            self._batches = {
+                row.schedule_id: self._open(row, known.get(row.schedule_id))
+                for row in self._ledger.failed(self._gate_name, self._limit)
+            }
+            self._has_read = True
+
+    def forget(self, schedule_id: str) -> None:
+        """Leave out a batch that is not to be taken any more, until the ledger lists it again."""
+        with self._reading:
+            self._batches = {
+                key: batch for key, batch in self._batches.items() if key != schedule_id
+            }
+
+    def _keep_up(self) -> None:
+        warned = False
+        while not self._stopped.is_set():
+            try:
+                self.refresh()
+                warned = False
+            except LedgerError as error:
+                if not warned:
+                    _LOG.warning("The failed batches are not read anew until it works: %s", error)
+                warned = True
+            self._stopped.wait(self._interval_ms / 1000)
+
+    def _ready_ms(self, batch: OpenBatch) -> int:
+        return batch.ended_ms + self._backoff.wait_ms(batch.attempts)
+
+    def _open(self, row: BatchRecord, known: OpenBatch | None) -> OpenBatch:
+        # A backfill whose lease has run out has failed, though nobody has counted it yet (arrow H).
+        given_up = row.status is Status.BACKFILLING
+        ended_ms = row.lease_until_ms if given_up else row.end_time_ms
+        return OpenBatch(
+            schedule_id=row.schedule_id,
+            created_time_ms=row.created_time_ms,
+            attempts=row.attempts + given_up,
+            ended_ms=row.created_time_ms if ended_ms is None else ended_ms,
+            ranges=known.ranges if known else self._ledger.ranges(row.schedule_id),
+        )
