@@ -64,7 +64,7 @@ def test_prune_deletes_everything_old_however_few_rows_it_takes_at_once(
     monkeypatch.setattr(history, "ROWS_AT_ONCE", rows)
     for number in range(5):
         ledger.succeed(ledger.begin(batch_number(number)).schedule_id)
-        ledger.publish_rate(a_sample(clock()))
+        ledger.publish_rate(a_sample(clock(), 100.0 + number))
     assert ledger.prune(clock() + 1_000_000) == Pruned(batches=4, rates=5)
     assert len(ledger.batches("orders")) == 1
 

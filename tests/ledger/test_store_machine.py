@@ -334,7 +334,8 @@ class LedgerMachine(RuleBasedStateMachine):
         key, gate = planned.schedule_id, planned.gate
         sample = a_sample(self.clock() + time_ms, rate, gate=gate, records=8, schedule_id=key)
         self.ledger.publish_rate(sample)
-        self.model.rates.append(sample)
+        if sample not in self.model.rates:
+            self.model.rates.append(sample)
         if rate is not None:
             self.model.in_force[gate] = rate
         if key in self.model.batches:

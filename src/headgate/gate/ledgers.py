@@ -4,6 +4,7 @@ import threading
 from typing import Final
 
 from headgate.ledger import Ledger
+from headgate.ledger.patience import QUERY_PATIENCE_S
 
 _lock: Final = threading.Lock()
 _open: Final[dict[str, Ledger]] = {}
@@ -11,7 +12,7 @@ _of_gate: Final[dict[str, str]] = {}
 
 
 def shared_ledger(url: str) -> Ledger:
-    """The process's one handle on a ledger, opened at the first call.
+    """The process's one handle on a ledger, opened at the first call; then it has patience.
 
     Args:
         url: in full, as `headgate.ledger.normalize_url` writes it.
@@ -21,7 +22,7 @@ def shared_ledger(url: str) -> Ledger:
     """
     with _lock:
         if url not in _open:
-            _open[url] = Ledger.open(url)
+            _open[url] = Ledger.open(url, patience_s=QUERY_PATIENCE_S)
         return _open[url]
 
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from headgate.control import EstimatorSettings, OffsetRange, Plan
 from headgate.kafka.positions import Positions
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headgate.ledger.patience import QUERY_PATIENCE_S
 
 # A batch that overran is followed by the next at once, before the report of it has come. Planned
 # without it, the next would overrun as much. So a plan waits for it, at most one interval.
@@ -37,13 +38,14 @@ class Clock(Protocol):
 class GateBooks:
     """One gate's pages of the ledger, for its planner.
 
-    Every method raises ``LedgerError`` where the ledger cannot be read or written.
+    Every method raises ``LedgerError`` where the ledger cannot be read or written; where it cannot
+    be reached any more, only after `QUERY_PATIENCE_S`.
     """
 
     def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:
         self._gate = gate
         self._clock = clock
-        self._ledger = Ledger.open(ledger_url)
+        self._ledger = Ledger.open(ledger_url, patience_s=QUERY_PATIENCE_S)
         self._ledger.declare_gate(
             gate.name,
             interval_ms=gate.interval_ms,

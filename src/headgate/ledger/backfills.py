@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from sqlalchemy import Connection
+
 from headgate.ledger import moves, statements
 from headgate.ledger.base import Base
 from headgate.ledger.engine import changed_rows
@@ -35,24 +37,24 @@ class Backfills(Base):
         Returns:
             The batches that were moved, earliest created first.
         """
-        now_ms = self._clock()
+        values = self._failed("", None, OWNER_GONE) | {"now_ms": self._clock()}
         left_behind = {
             "gate": gate_name,
             "but": but or "",
-            "now_ms": now_ms,
+            "now_ms": values["now_ms"],
             "before_ms": unowned_before_ms,
+            "move": values["move"],
         }
-        with self._database.writing() as connection:
+
+        def settle(connection: Connection) -> list[str]:
             found = connection.scalars(statements.LEFT_BEHIND, left_behind).all()
             return [
                 key
                 for key in found
-                if changed_rows(
-                    connection,
-                    moves.SETTLE,
-                    {**self._failed(key, None, OWNER_GONE), "now_ms": now_ms},
-                )
+                if changed_rows(connection, moves.SETTLE, {**values, "batch": key})
             ]
+
+        return self._database.write(settle)
 
     def failed(self, gate_name: str | None = None, limit: int = 100) -> tuple[BatchRecord, ...]:
         """What a backfill could take now, earliest created first, of one gate or of all.
@@ -77,18 +79,15 @@ class Backfills(Base):
         Returns:
             Its row as it is now, or None if it cannot be taken; nothing is changed then.
         """
-        now_ms = self._clock()
-        values = {
-            "batch": schedule_id,
-            "by": owner,
-            "now_ms": now_ms,
-            "until_ms": now_ms + lease_ms,
-        }
-        with self._database.writing() as connection:
-            if changed_rows(connection, moves.TAKE, values) == 0:
+        taker = {"batch": schedule_id, "by": owner, "move": moves.new_move()}
+
+        def take(connection: Connection) -> BatchRecord | None:
+            if changed_rows(connection, moves.TAKE, taker | self._leased(lease_ms)) == 0:
                 return None
             row = connection.execute(statements.BATCH, {"schedule_id": schedule_id})
             return batch_from(row.mappings().one())
+
+        return self._database.write(take)
 
     def backfilled(self, schedule_id: str, owner: str, *, records: int | None = None) -> bool:
         """Move a batch from ``backfilling`` to ``success`` (arrow G); its error is cleared.
@@ -120,11 +119,14 @@ class Backfills(Base):
             Its status now, or None if it was not the owner's; nothing is changed then.
         """
         values = self._failed(schedule_id, owner, error)
-        with self._database.writing() as connection:
-            spared = {**values, "most_attempts": max_attempts}
+        spared = {**values, "most_attempts": max_attempts}
+
+        def give_back(connection: Connection) -> Status | None:
             if changed_rows(connection, moves.GIVE_BACK, spared):
                 return Status.FAILED
             return Status.DEAD if changed_rows(connection, moves.BURY, values) else None
+
+        return self._database.write(give_back)
 
     def bury(self, schedule_id: str, owner: str, error: BaseException | ErrorReport) -> bool:
         """Move a batch from ``backfilling`` to ``dead`` (arrow I), whatever its attempts.

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from headgate.errors import LedgerError
 from headgate.ledger.engine import Database, changed_rows
+from headgate.ledger.moves import new_move
 from headgate.ledger.records import BatchRecord, ErrorReport
 from headgate.ledger.rows import Values, batch_from, error_values
 
@@ -46,12 +47,28 @@ class Base:
             ) from error
 
     def _batches(self, statement: Executable, **values: Any) -> tuple[BatchRecord, ...]:
-        with self._database.reading() as connection:
-            return tuple(map(batch_from, connection.execute(statement, values).mappings()))
+        return self._database.read(
+            lambda connection: tuple(
+                map(batch_from, connection.execute(statement, values).mappings())
+            )
+        )
+
+    def _lease(self, statement: Executable, values: Values, lease_ms: int | None) -> bool:
+        """Run a statement that begins a lease, from when it is run, however late that is."""
+
+        def run(connection: Connection) -> int:
+            return changed_rows(connection, statement, values | self._leased(lease_ms))
+
+        return self._database.alone(run) == 1
+
+    def _leased(self, lease_ms: int | None) -> Values:
+        now_ms = self._clock()
+        return {"now_ms": now_ms, "until_ms": None if lease_ms is None else now_ms + lease_ms}
 
     def _ended(self, schedule_id: str, owner: str | None, records: int | None) -> Values:
         return {
             "batch": schedule_id,
+            "move": new_move(),
             "by": owner,
             "ended_ms": self._clock(),
             "counted": records,
@@ -63,6 +80,7 @@ class Base:
         report = error if isinstance(error, ErrorReport) else ErrorReport.of(error)
         return {
             "batch": schedule_id,
+            "move": new_move(),
             "by": owner,
             "ended_ms": self._clock(),
             **error_values(report),

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, RowMapping, select
 
 from headgate.errors import LedgerError
 from headgate.ledger import moves, statements
@@ -38,20 +38,25 @@ class Batches(Base):
         """
         if batch.records == 0:
             raise LedgerError(f"A batch of gate {batch.gate!r} has no offsets to read.")
-        schedule_id = batch.schedule_id
+        schedule_id, move = batch.schedule_id, moves.new_move()
         statement = self._database.insert(control).on_conflict_do_nothing()
-        with self._database.writing() as connection:
+
+        def begin(connection: Connection) -> BatchRecord:
+            # First, for it makes whoever begins a batch of this gate wait for the one before.
+            count = {"of": batch.gate, "batch": schedule_id, "move": move}
+            connection.execute(statements.COUNT_BEGIN, count)
             newest_ms = connection.scalar(statements.NEWEST_CREATED_MS, {"gate": batch.gate})
-            row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1))
+            row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1), move)
             inserted = self._insert_under(batch.gate, connection, statement, row)
-            connection.execute(statements.COUNT_BEGIN, {"of": batch.gate, "batch": schedule_id})
             if not inserted:
-                return self._begin_again(connection, batch, schedule_id)
+                return self._begin_again(connection, batch, schedule_id, move)
             insert_rows(connection, failure, failure_rows(batch, schedule_id))
-        return batch_from(row)
+            return batch_from(row)
+
+        return self._database.write(begin)
 
     def _begin_again(
-        self, connection: Connection, batch: PlannedBatch, schedule_id: str
+        self, connection: Connection, batch: PlannedBatch, schedule_id: str, move: str
     ) -> BatchRecord:
         rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
         stored = {planned.offsets for planned in map(range_from, rows)}
@@ -61,7 +66,7 @@ class Batches(Base):
                 f"gate {batch.gate!r} than the batch itself, so its rows were changed or damaged; "
                 "restore it from a copy."
             )
-        connection.execute(moves.BEGIN_AGAIN, {"batch": schedule_id})
+        connection.execute(moves.BEGIN_AGAIN, {"batch": schedule_id, "move": move})
         row = connection.execute(statements.BATCH, {"schedule_id": schedule_id})
         return batch_from(row.mappings().one())
 
@@ -73,6 +78,7 @@ class Batches(Base):
         start_time_ms: int | None = None,
         owner: str | None = None,
         lease_ms: int = 0,
+        gone: str | None = None,
     ) -> bool:
         """Note that the engine processes a batch under this number, and who it belongs to.
 
@@ -82,20 +88,28 @@ class Batches(Base):
             start_time_ms: Since when, if not since now.
             owner: Names one run of the query. Another owner whose lease has run out is replaced.
             lease_ms: How long the batch is the owner's, unless it is renewed.
+            gone: An owner that is known to be dead, who is replaced at once.
 
         Returns:
             Whether the batch is ``in_progress`` and no other owner's; if not, nothing is changed.
         """
-        now_ms = self._clock()
         values = {
             "batch": schedule_id,
             "number": query_batch_id,
-            "started_ms": now_ms if start_time_ms is None else start_time_ms,
-            "now_ms": now_ms,
+            "started_ms": start_time_ms,
             "by": owner,
-            "until_ms": None if owner is None else now_ms + lease_ms,
+            "gone": gone,
         }
-        return self._database.change(moves.ATTACH, values) == 1
+        return self._lease(moves.ATTACH, values, None if owner is None else lease_ms)
+
+    def retry(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
+        """Count one attempt more of a batch that its owner runs once more in place (arrow B).
+
+        Returns:
+            Whether the batch is ``in_progress`` and the owner's; if not, nothing is changed.
+        """
+        values = {"batch": schedule_id, "by": owner, "move": moves.new_move()}
+        return self._lease(moves.RETRY, values, lease_ms)
 
     def renew(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
         """Keep a batch for as long again, from now on, while it is worked on.
@@ -104,8 +118,7 @@ class Batches(Base):
             Whether it is still the owner's, be the lease run out or not; if not, nothing is
             changed, and whatever the owner makes of the batch will not be counted.
         """
-        values = {"batch": schedule_id, "by": owner, "until_ms": self._clock() + lease_ms}
-        return self._database.change(moves.RENEW, values) == 1
+        return self._lease(moves.RENEW, {"batch": schedule_id, "by": owner}, lease_ms)
 
     def succeed(
         self, schedule_id: str, *, records: int | None = None, owner: str | None = None
@@ -136,6 +149,16 @@ class Batches(Base):
             Whether it was ``in_progress``, and that owner's; if not, nothing is changed.
         """
         return self._database.change(moves.FAIL, self._failed(schedule_id, owner, error)) == 1
+
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection to the ledger's database, within one transaction that moves no batch.
+
+        Raises:
+            LedgerError: The database failed.
+        """
+        with self._database.lend(lambda _connection: None) as connection:
+            yield connection
 
     @contextmanager
     def transaction(
@@ -176,9 +199,12 @@ class Batches(Base):
 
     def ranges(self, schedule_id: str) -> tuple[PlannedRange, ...]:
         """What a batch reads, by topic, partition and offset; it never changes."""
-        with self._database.reading() as connection:
+
+        def ranges(connection: Connection) -> tuple[PlannedRange, ...]:
             rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
             return tuple(map(range_from, rows))
+
+        return self._database.read(ranges)
 
     def open_batch(self, gate_name: str) -> BatchRecord | None:
         """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
@@ -190,10 +216,12 @@ class Batches(Base):
         Returns:
             How often it had been called by then, and the batch; None before the first time.
         """
-        with self._database.reading() as connection:
-            found = (
-                connection.execute(statements.LAST_BEGUN, {"gate": gate_name}).mappings().first()
-            )
+
+        def last_begun(connection: Connection) -> RowMapping | None:
+            found = connection.execute(statements.LAST_BEGUN, {"gate": gate_name})
+            return found.mappings().first()
+
+        found = self._database.read(last_begun)
         if found is None:
             return None
         row = dict(found)
@@ -230,7 +258,8 @@ class Batches(Base):
             query = query.where(control.c.kind == kind)
         if not parts:
             query = query.where(control.c.parent.is_(None))
-        with self._database.reading() as connection:
+
+        def newest(connection: Connection) -> list[BatchRecord]:
             # Each gate and status has an index in the order of time; all of them together have not.
             names = (
                 [gate_name] if gate_name is not None else connection.scalars(statements.GATES).all()
@@ -240,7 +269,9 @@ class Batches(Base):
                 queries = [
                     each.where(control.c.status == s) for each in queries for s in set(statuses)
                 ]
-            found = [
+            return [
                 batch_from(row) for each in queries for row in connection.execute(each).mappings()
             ]
+
+        found = self._database.read(newest)
         return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])

@@ -5,7 +5,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import Connection, Executable
 
 from headgate.errors import LedgerError
 from headgate.ledger import moves, statements
@@ -39,14 +39,17 @@ class DeadLetters(Base):
             record that is buried again, after a crash, is one dead letter.
         """
         values = self._failed(schedule_id, owner, letter.error)
-        with self._database.writing() as connection:
+        # It is there already where the call is made again, for its answer was lost.
+        statement = self._database.insert(dead_letter).on_conflict_do_nothing()
+
+        def bury(connection: Connection) -> bool:
             if changed_rows(connection, moves.BURY_RECORD, values) == 0:
                 return False
             row = connection.execute(statements.BATCH, {"schedule_id": schedule_id}).one()
-            connection.execute(
-                insert(dead_letter), _letter_row(letter, row.gate, schedule_id, self._clock())
-            )
+            connection.execute(statement, _letter_row(letter, row.gate, schedule_id, self._clock()))
             return True
+
+        return self._database.write(bury)
 
     def dead_letters(
         self,
@@ -70,15 +73,18 @@ class DeadLetters(Base):
             "after": after,
             "limit": limit,
         }
-        with self._database.reading() as connection:
-            rows = connection.execute(statements.DEAD_LETTERS, values)
-            return tuple(map(_letter_from, rows.mappings()))
+        return self._letters(statements.DEAD_LETTERS, values)
 
     def dead_letter(self, dead_letter_id: int) -> DeadLetterRecord | None:
         """One dead letter, if it is in the ledger."""
-        with self._database.reading() as connection:
-            rows = connection.execute(statements.DEAD_LETTER, {"letter": dead_letter_id})
-            return next(map(_letter_from, rows.mappings()), None)
+        return next(iter(self._letters(statements.DEAD_LETTER, {"letter": dead_letter_id})), None)
+
+    def _letters(self, statement: Executable, values: Values) -> tuple[DeadLetterRecord, ...]:
+        return self._database.read(
+            lambda connection: tuple(
+                map(_letter_from, connection.execute(statement, values).mappings())
+            )
+        )
 
     def resolve(self, dead_letter_id: int, status: LetterStatus, resolution: str) -> bool:
         """Say that a waiting dead letter was sent again, or is dropped.
@@ -104,6 +110,7 @@ class DeadLetters(Base):
             "outcome": status,
             "now_ms": self._clock(),
             "why": storable(resolution),
+            "move": moves.new_move(),
         }
         return self._database.change(statements.RESOLVE, values) == 1
 

@@ -1,9 +1,10 @@
 """A ledger's database: its transactions, and its errors in one sentence each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from traceback import format_exception
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy
 from sqlalchemy import Connection, Engine, Executable
@@ -12,11 +13,24 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from headgate.errors import LedgerError
+from headgate.ledger.outages import is_outage
+from headgate.ledger.patience import OutageError, Patience
 from headgate.ledger.sqlite_file import sqlite_engine, sqlite_reason, write_ahead_mode
 from headgate.ledger.urls import parse_url, redact_url, secrets_of
 
 CONNECT_TIMEOUT_S: Final = 5
 """How long PostgreSQL may take to answer, where the URL sets no ``connect_timeout``."""
+
+SILENCE: Final = {
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""How PostgreSQL's machine is known to be gone that says nothing any more: within half a minute,
+where TCP alone would wait for hours. Settings of libpq, in s and ms; the URL's own stand above."""
+
+_Answer = TypeVar("_Answer")
 
 
 class Database:
@@ -24,10 +38,18 @@ class Database:
 
     Its methods can be called from any thread. Whatever goes wrong in the database becomes a
     :class:`LedgerError` that names it; no secret of its URL is in the message or in its causes.
+
+    `read`, `alone`, `change` and `write` wait where the database cannot be reached, and try again;
+    what they were given to do may by then have been done, with only the answer lost.
     """
 
-    def __init__(self, url: str, *, read_only: bool) -> None:
+    def __init__(self, url: str, *, read_only: bool, patience_s: float = 0) -> None:
         """Get ready to open the database; a SQLite file is made unless ``read_only``.
+
+        Args:
+            url: A ledger's.
+            read_only: Whether nothing is to be written.
+            patience_s: How long to wait for the database each time it cannot be reached.
 
         Raises:
             LedgerError: The URL is not a ledger's.
@@ -37,6 +59,7 @@ class Database:
         self.is_sqlite: Final = parsed.get_backend_name() == "sqlite"
         self._read_only: Final = read_only
         self._secrets: Final = secrets_of(parsed)
+        self._patience: Final = Patience(self.name, patience_s)
         with self._explained():
             self._engine = (
                 sqlite_engine(parsed, read_only=read_only)
@@ -46,9 +69,27 @@ class Database:
         # A statement alone is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
+    def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
+        """Do what only reads, each statement for itself."""
+        return self._patiently(self._alone.connect, work)
+
+    def alone(self, work: Callable[[Connection], _Answer]) -> _Answer:
+        """Do what writes in one statement, which is durable when this returns."""
+        self._refuse_readers()
+        return self._patiently(self._alone.connect, work)
+
+    def change(self, statement: Executable, values: Mapping[str, Any]) -> int:
+        """Run one statement that writes, durable when this returns; how many rows it changed."""
+        return self.alone(lambda connection: changed_rows(connection, statement, values))
+
+    def write(self, work: Callable[[Connection], _Answer]) -> _Answer:
+        """Do what writes within one transaction: durable when this returns, or undone."""
+        self._refuse_readers()
+        return self._patiently(self._transaction, work)
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Lend a connection for statements that only read, each for itself."""
+        """Lend a connection for statements that only read, each for itself; without patience."""
         with self._explained(), self._alone.connect() as connection:
             yield connection
 
@@ -58,42 +99,64 @@ class Database:
         with self._explained(), self._engine.connect() as connection:
             yield connection.execution_options(yield_per=1_000)
 
-    def change(self, statement: Executable, values: Mapping[str, Any]) -> int:
-        """Run one statement that writes, durable when this returns; how many rows it changed."""
-        self._refuse_readers()
-        with self._explained(), self._alone.connect() as connection:
-            return changed_rows(connection, statement, values)
-
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Lend a connection within one transaction: durable at the end, undone by an exception."""
+        """Lend a connection within one transaction: durable at the end, undone by an exception.
+
+        Without patience.
+        """
         self._refuse_readers()
-        with self._explained(), self._engine.begin() as connection:
-            if self.is_sqlite:
-                # The lock now: a reader that turns into a writer later would fail instead of wait.
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+        with self._explained(), self._transaction() as connection:
             yield connection
 
     @contextmanager
     def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
         """Lend a connection, within one transaction, to somebody else's statements.
 
-        What they raise is theirs: it undoes everything, and passes as it is.
+        It is waited for; but what was begun on it is theirs to repeat. What they raise is theirs,
+        too: it undoes everything, and passes as it is.
 
         Args:
             end: Runs last within the transaction, which is undone if it raises.
         """
         self._refuse_readers()
         with ExitStack() as stack:
-            with self._explained():
-                connection = stack.enter_context(self._engine.connect())
-                transaction = stack.enter_context(connection.begin())
-                if self.is_sqlite:
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+            connection = self._patience.wait_out(partial(self._begin, stack))
             yield connection
             with self._explained():
                 end(connection)
-                transaction.commit()
+                connection.commit()
+
+    def _begin(self, stack: ExitStack) -> Connection:
+        """Begin a transaction, which ends undone with the stack unless it was committed."""
+        with self._explained(patiently=True), ExitStack() as opened:
+            connection = opened.enter_context(self._engine.connect())
+            connection.begin()
+            self._lock(connection)
+            stack.push(opened.pop_all())
+        return connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
+            self._lock(connection)
+            yield connection
+
+    def _patiently(
+        self,
+        lend: Callable[[], AbstractContextManager[Connection]],
+        work: Callable[[Connection], _Answer],
+    ) -> _Answer:
+        def attempt() -> _Answer:
+            with self._explained(patiently=True), lend() as connection:
+                return work(connection)
+
+        return self._patience.wait_out(attempt)
+
+    def _lock(self, connection: Connection) -> None:
+        """Take SQLite's lock now: a reader that writes later would fail instead of wait."""
+        if self.is_sqlite:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
         """Start an ``INSERT`` that can say ``ON CONFLICT``."""
@@ -122,11 +185,12 @@ class Database:
             raise LedgerError(f"The ledger {self.name} was opened for reading only.")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, *, patiently: bool = False) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
-            explained = LedgerError(self._sentence(error))
+            waits = patiently and self._patience and is_outage(error)
+            explained = (OutageError if waits else LedgerError)(self._sentence(error))
             try:
                 raise explained from error
             finally:
@@ -145,7 +209,10 @@ class Database:
         said = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
         for secret in self._secrets:
             said = said.replace(secret, "***")
-        if isinstance(error, OperationalError) and error.statement is None:
+        if isinstance(error, DBAPIError) and (
+            error.connection_invalidated
+            or (isinstance(error, OperationalError) and error.statement is None)
+        ):
             return (
                 f"The ledger {self.name} cannot be reached: {said}; "
                 "see that its server runs, and that the URL is right."
@@ -164,10 +231,11 @@ def changed_rows(
 
 
 def _postgresql_engine(url: URL) -> Engine:
-    timeout = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
+    settings = {"connect_timeout": CONNECT_TIMEOUT_S, **SILENCE}
     return sqlalchemy.create_engine(
         url,
-        connect_args={"application_name": "headgate"} | timeout,
+        connect_args={"application_name": "headgate"}
+        | {name: value for name, value in settings.items() if name not in url.query},
         hide_parameters=True,
         # A connection that a restart of the server has cut is replaced before it is used.
         pool_pre_ping=True,

@@ -41,13 +41,17 @@ class History(Base):
             where=lost.c.until_offset < longer,
         )
         if rows:
-            with self._database.writing() as connection:
-                self._insert_under(gate_name, connection, statement, rows)
+            self._database.write(
+                lambda connection: self._insert_under(gate_name, connection, statement, rows)
+            )
 
     def losses(self, gate_name: str) -> tuple[Loss, ...]:
         """Everything a gate has lost, oldest first."""
-        with self._database.reading() as connection:
+
+        def losses(connection: Connection) -> tuple[Loss, ...]:
             return tuple(map(loss_from, connection.execute(statements.LOSSES, {"gate": gate_name})))
+
+        return self._database.read(losses)
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
         """Every range of a gate's batches, by run, topic, partition and offset.
@@ -77,10 +81,12 @@ class History(Base):
         ``dead`` with dead letters that are all resolved. Anything else is open, and never deleted,
         whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
         after a crash would process it twice. Losses are kept, and so is which offsets the deleted
-        batches had read. Each of its transactions is short, so that no batch waits for it.
+        batches had read. Each of its transactions is short, so that no batch waits for it. Of one
+        whose answer was lost in an outage the rows are deleted, and not counted.
         """
-        with self._database.reading() as connection:
-            gates = [row.name for row in connection.execute(statements.GATES)]
+        gates = self._database.read(
+            lambda connection: [row.name for row in connection.execute(statements.GATES)]
+        )
         return Pruned(
             batches=sum(_prune_batches(self._database, name, before_ms) for name in gates),
             rates=sum(_prune_rates(self._database, name, before_ms) for name in gates),
@@ -89,16 +95,20 @@ class History(Base):
 
 def _prune_batches(database: Database, gate: str, before_ms: int) -> int:
     deleted = 0
+    old = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
+
+    def step(connection: Connection) -> int:
+        connection.execute(pruning.LOCK_GATE, {"gate": gate})
+        roots = connection.scalars(pruning.OLD_BATCHES, old).all()
+        if roots:
+            _remember(connection, gate, roots)
+            connection.execute(pruning.DELETE_BATCHES, {"roots": roots})
+        return len(roots)
+
     while True:
-        old = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
-        with database.writing() as connection:
-            connection.execute(pruning.LOCK_GATE, {"gate": gate})
-            roots = connection.scalars(pruning.OLD_BATCHES, old).all()
-            if roots:
-                _remember(connection, gate, roots)
-                connection.execute(pruning.DELETE_BATCHES, {"roots": roots})
-        deleted += len(roots)
-        if len(roots) < ROWS_AT_ONCE:
+        count = database.write(step)
+        deleted += count
+        if count < ROWS_AT_ONCE:
             return deleted
 
 

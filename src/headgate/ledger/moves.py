@@ -1,11 +1,27 @@
 """How a batch's row moves: each statement compares before it sets, or no row matches.
 
 Every value is a bound parameter. ``by`` is who asks for the move: the owner, or who wants to be it.
+``move`` names the call that makes it, and stays with the row. Where a call's answer was lost with
+the connection, it is made again: it finds its own name where its move has led to, and makes the
+same of the row as the first time, so that the answer is the first one's, too. If somebody else has
+moved the row on since, no row matches.
 """
 
+import secrets
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Text, Update, and_, bindparam, case, func, or_, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    update,
+)
 
 from headgate.ledger.rows import error_values
 from headgate.ledger.status import (
@@ -34,33 +50,66 @@ _ERROR: Final[dict[str, Any]] = {name: bindparam(name) for name in _NO_ERROR}
 _COUNTED = func.coalesce(bindparam("counted", type_=BigInteger), control.c.records)
 
 
-def _move(arrow: Arrow, **values: Any) -> Update:
+def new_move() -> str:
+    """Name one call that moves a batch, and whatever of it is made again."""
+    return secrets.token_hex(8)
+
+
+def _move(arrow: Arrow, *allowed: ColumnElement[bool], **values: Any) -> Update:
+    """The move along an arrow, where it is allowed."""
+    return _moved(arrow, and_(control.c.status == arrow.before, *allowed), **values)
+
+
+def _moved(
+    arrow: Arrow,
+    allowed: ColumnElement[bool],
+    *,
+    attempts: ColumnElement[int] | int | None = None,
+    **values: Any,
+) -> Update:
+    """The move to where an arrow leads, from wherever it is allowed."""
+    made = and_(control.c.status == arrow.after, control.c.last_move == bindparam("move"))
+    counted = arrow.attempts if attempts is None else attempts
     return (
         update(control)
-        .where(_BATCH, control.c.status == arrow.before)
-        .values(status=arrow.after, attempts=control.c.attempts + arrow.attempts, **values)
+        .where(_BATCH, or_(made, allowed))
+        .values(
+            status=arrow.after,
+            attempts=control.c.attempts + case((made, 0), else_=counted),
+            last_move=bindparam("move"),
+            **values,
+        )
     )
 
 
 # Arrows B and C in one statement: between two, another process could move the row from one's
 # beginning to the other's.
-BEGIN_AGAIN: Final = (
-    update(control)
-    .where(_BATCH)
-    .where(or_(*[control.c.status == arrow.before for arrow in (RUN_AGAIN, FAILED_RUN_AGAIN)]))
-    .values(
-        status=RUN_AGAIN.after,
-        attempts=control.c.attempts + RUN_AGAIN.attempts,
-        **_AFRESH,
-    )
+BEGIN_AGAIN: Final = _moved(
+    RUN_AGAIN, control.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]), **_AFRESH
 )
 
 ATTACH: Final = (
     update(control)
     .where(_BATCH, control.c.status == Status.IN_PROGRESS)
-    .where(or_(control.c.owner.is_(None), _OWNED, _LEASE_HAS_RUN_OUT))
-    .values(query_batch_id=bindparam("number"), start_time_ms=bindparam("started_ms"), **_LEASED)
+    .where(
+        or_(
+            control.c.owner.is_(None),
+            _OWNED,
+            _LEASE_HAS_RUN_OUT,
+            control.c.owner == bindparam("gone", type_=Text),
+        )
+    )
+    .values(
+        query_batch_id=bindparam("number"),
+        start_time_ms=func.coalesce(
+            bindparam("started_ms", type_=BigInteger), bindparam("now_ms", type_=BigInteger)
+        ),
+        **_LEASED,
+    )
 )
+
+# Arrow B by the owner itself.
+RETRY: Final = _move(RUN_AGAIN, _OWNED, start_time_ms=bindparam("now_ms"), **_LEASED)
 
 RENEW: Final = (
     update(control)
@@ -69,79 +118,84 @@ RENEW: Final = (
 )
 
 SUCCEED: Final = _move(
-    SUCCEEDED, end_time_ms=bindparam("ended_ms"), records=_COUNTED, **_NOBODYS
-).where(_OWNED_IF_ASKED)
-
-FAIL: Final = _move(FAILED, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS).where(
-    _OWNED_IF_ASKED
+    SUCCEEDED, _OWNED_IF_ASKED, end_time_ms=bindparam("ended_ms"), records=_COUNTED, **_NOBODYS
 )
 
-SETTLE: Final = _move(FAILED, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS).where(
-    or_(control.c.owner.is_(None), _LEASE_HAS_RUN_OUT)
+FAIL: Final = _move(
+    FAILED, _OWNED_IF_ASKED, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS
+)
+
+SETTLE: Final = _move(
+    FAILED,
+    or_(control.c.owner.is_(None), _LEASE_HAS_RUN_OUT),
+    end_time_ms=bindparam("ended_ms"),
+    **_ERROR,
+    **_NOBODYS,
 )
 
 # Arrow F; or H and then F at once, of a backfill whose lease has run out.
-TAKE: Final = (
-    update(control)
-    .where(_BATCH)
-    .where(
-        or_(
-            control.c.status == BACKFILL_BEGAN.before,
-            and_(control.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),
-        )
-    )
-    .values(
-        status=BACKFILL_BEGAN.after,
-        attempts=control.c.attempts
-        + case((control.c.status == BACKFILL_FAILED.before, BACKFILL_FAILED.attempts), else_=0),
-        start_time_ms=bindparam("now_ms"),
-        end_time_ms=None,
-        records=None,
-        **_LEASED,
-    )
+TAKE: Final = _moved(
+    BACKFILL_BEGAN,
+    or_(
+        control.c.status == BACKFILL_BEGAN.before,
+        and_(control.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),
+    ),
+    attempts=case((control.c.status == BACKFILL_FAILED.before, BACKFILL_FAILED.attempts), else_=0),
+    start_time_ms=bindparam("now_ms"),
+    end_time_ms=None,
+    records=None,
+    **_LEASED,
 )
 
 BACKFILLED: Final = _move(
     BACKFILL_SUCCEEDED,
+    _OWNED,
     end_time_ms=bindparam("ended_ms"),
     records=_COUNTED,
     **_NO_ERROR,
     **_NOBODYS,
-).where(_OWNED)
+)
 
 GIVE_BACK: Final = _move(
-    BACKFILL_FAILED, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS
-).where(_OWNED, control.c.attempts < bindparam("most_attempts"))
+    BACKFILL_FAILED,
+    _OWNED,
+    control.c.attempts < bindparam("most_attempts"),
+    end_time_ms=bindparam("ended_ms"),
+    **_ERROR,
+    **_NOBODYS,
+)
 
 BURY: Final = _move(
-    BACKFILL_GAVE_UP, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS
-).where(_OWNED)
+    BACKFILL_GAVE_UP, _OWNED, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS
+)
 
 # Arrow I; of a live batch E, F and I at once.
-BURY_RECORD: Final = (
-    update(control)
-    .where(_BATCH, control.c.status.in_([FAILED.before, BACKFILL_GAVE_UP.before]))
-    .where(_OWNED_IF_ASKED)
-    .values(status=BACKFILL_GAVE_UP.after, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS)
+BURY_RECORD: Final = _moved(
+    BACKFILL_GAVE_UP,
+    and_(control.c.status.in_([FAILED.before, BACKFILL_GAVE_UP.before]), _OWNED_IF_ASKED),
+    end_time_ms=bindparam("ended_ms"),
+    **_ERROR,
+    **_NOBODYS,
 )
 
 # Arrows B and C of a part, which its owner runs again.
-BEGIN_PART_AGAIN: Final = (
-    update(control)
-    .where(_BATCH, control.c.parent == bindparam("whole"))
-    .where(
+BEGIN_PART_AGAIN: Final = _moved(
+    RUN_AGAIN,
+    and_(
+        control.c.parent == bindparam("whole"),
         or_(
             control.c.status == FAILED_RUN_AGAIN.before,
             and_(
                 control.c.status == RUN_AGAIN.before,
-                or_(control.c.owner.is_(None), _OWNED, _LEASE_HAS_RUN_OUT),
+                or_(
+                    control.c.owner.is_(None),
+                    _OWNED,
+                    _LEASE_HAS_RUN_OUT,
+                    control.c.owner.in_(bindparam("gone", [""], expanding=True)),
+                ),
             ),
-        )
-    )
-    .values(
-        status=RUN_AGAIN.after,
-        attempts=control.c.attempts + RUN_AGAIN.attempts,
-        **_AFRESH,
-        **_LEASED,
-    )
+        ),
+    ),
+    **_AFRESH,
+    **_LEASED,
 )

@@ -1,6 +1,6 @@
 """Batches that were split, so that what cannot be processed stands alone."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
@@ -18,7 +18,13 @@ class Parts(Base):
     """The parts of a batch: rows of their own, with keys of their own."""
 
     def split(
-        self, schedule_id: str, parts: Sequence[PlannedBatch], owner: str, lease_ms: int
+        self,
+        schedule_id: str,
+        parts: Sequence[PlannedBatch],
+        owner: str,
+        lease_ms: int,
+        *,
+        gone: Collection[str] = (),
     ) -> tuple[BatchRecord, ...]:
         """Write the parts of a batch down, before any of them is read.
 
@@ -32,6 +38,7 @@ class Parts(Base):
             parts: Together they read just what it reads.
             owner: Whose it is, and whose the parts become.
             lease_ms: How long they are the owner's, unless they are renewed.
+            gone: Owners that are known to be dead, who are replaced at once.
 
         Returns:
             The parts' rows as they are now, in the order given. Those that are ``in_progress`` and
@@ -40,9 +47,10 @@ class Parts(Base):
         Raises:
             LedgerError: The batch is not the owner's, or these are not its parts.
         """
-        until_ms = self._clock() + lease_ms
-        lease = {"batch": schedule_id, "by": owner, "until_ms": until_ms}
-        with self._database.writing() as connection:
+        splitter = {"batch": schedule_id, "by": owner, "move": moves.new_move()}
+
+        def split(connection: Connection) -> tuple[BatchRecord, ...]:
+            lease = splitter | self._leased(lease_ms)
             if changed_rows(connection, moves.RENEW, lease) == 0:
                 raise LedgerError(
                     f"Batch {schedule_id} in the ledger {self._database.name} does not belong to "
@@ -51,21 +59,26 @@ class Parts(Base):
             parent = _batch(connection, schedule_id)
             _refuse_others(parent, parts)
             for number, part in enumerate(parts, start=1):
-                row = control_row(part, part.schedule_id, parent.created_time_ms + number)
+                created_ms = parent.created_time_ms + number
+                row = control_row(part, part.schedule_id, created_ms, splitter["move"])
                 row |= {
                     "kind": parent.kind,
                     "owner": owner,
-                    "lease_until_ms": until_ms,
+                    "lease_until_ms": lease["until_ms"],
                     "parent": schedule_id,
                 }
-                self._begin_part(connection, part, row)
+                self._begin_part(connection, part, row, gone)
             return tuple(_batch(connection, part.schedule_id) for part in parts)
+
+        return self._database.write(split)
 
     def parts(self, schedule_id: str) -> tuple[BatchRecord, ...]:
         """What a batch was split into, in the order of the split; nothing where it never was."""
         return self._batches(statements.PARTS, schedule_id=schedule_id)
 
-    def _begin_part(self, connection: Connection, part: PlannedBatch, row: Values) -> None:
+    def _begin_part(
+        self, connection: Connection, part: PlannedBatch, row: Values, gone: Collection[str]
+    ) -> None:
         statement = self._database.insert(control).on_conflict_do_nothing()
         if changed_rows(connection, statement, row):
             insert_rows(connection, failure, failure_rows(part, row["schedule_id"]))
@@ -74,8 +87,10 @@ class Parts(Base):
             "batch": row["schedule_id"],
             "whole": row["parent"],
             "by": row["owner"],
+            "move": row["last_move"],
             "until_ms": row["lease_until_ms"],
             "now_ms": self._clock(),
+            "gone": list(gone),
         }
         connection.execute(moves.BEGIN_PART_AGAIN, taken_up)
 

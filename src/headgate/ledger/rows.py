@@ -20,8 +20,8 @@ from headgate.ledger.status import PLANNED, Kind, Status
 Values = dict[str, Any]
 
 
-def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int) -> Values:
-    """The row of a batch that begins for the first time."""
+def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int, move: str) -> Values:
+    """The row of a batch that begins for the first time, by a call of this name."""
     return {
         "schedule_id": schedule_id,
         "gate": batch.gate,
@@ -41,6 +41,7 @@ def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int) -> Value
         **error_values(None),
         "owner": None,
         "lease_until_ms": None,
+        "last_move": move,
         "parent": None,
     }
 
@@ -94,6 +95,7 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
     """The batch that a row of ``control`` describes."""
     values = dict(row)
     error = [values.pop(name) for name in error_values(None)]
+    del values["last_move"]  # between the ledger's calls only
     values["kind"] = Kind(values["kind"])
     values["status"] = Status(values["status"])
     return BatchRecord(**values, error=None if error[0] is None else ErrorReport(*error))

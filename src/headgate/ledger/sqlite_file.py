@@ -96,7 +96,7 @@ def write_ahead_mode(connection: Connection) -> str:
             mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
         except OperationalError as error:
             # SQLite does not wait by itself here for another process that writes.
-            if _cause(error.orig) != "SQLITE_BUSY" or time.monotonic() > deadline:
+            if not is_busy(error.orig) or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_S)
         else:
@@ -106,6 +106,11 @@ def write_ahead_mode(connection: Connection) -> str:
 def sqlite_reason(error: BaseException | None) -> str | None:
     """What SQLite's error means for the file, and what to do; None where its own text must do."""
     return _REASONS.get(_cause(error))
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether another process kept the file locked for longer than SQLite waits."""
+    return _cause(error) == "SQLITE_BUSY"
 
 
 def _cause(error: BaseException | None) -> str:

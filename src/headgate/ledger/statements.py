@@ -2,7 +2,20 @@
 
 from typing import Final
 
-from sqlalchemy import Text, and_, bindparam, func, or_, select, update
+from sqlalchemy import (
+    Double,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from headgate.ledger.letters import LetterStatus
 from headgate.ledger.status import Kind, Status
@@ -16,14 +29,35 @@ GATES: Final = select(
 
 CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
 
+_new_rate = bindparam("new_rate", type_=Double)
+
 SET_RATE: Final = (
     update(gate)
     .where(gate.c.name == bindparam("gate"))
-    .values(rate_per_s=bindparam("new_rate"), rate_time_ms=bindparam("new_time_ms"))
+    .values(
+        rate_per_s=func.coalesce(_new_rate, gate.c.rate_per_s),
+        rate_time_ms=case(
+            (_new_rate.is_(None), gate.c.rate_time_ms), else_=bindparam("new_time_ms")
+        ),
+    )
+)
+
+_sample = [column for column in rate.c if column is not rate.c.rate_id]
+_given = [cast(bindparam(column.name), column.type) for column in _sample]
+_kept = exists().where(rate.c.gate == bindparam("gate"), rate.c.time_ms == bindparam("time_ms"))
+
+KEEP_SAMPLE: Final = insert(rate).from_select(
+    _sample,
+    select(*_given).where(
+        ~_kept.where(
+            *[column.is_not_distinct_from(to) for column, to in zip(_sample, _given, strict=True)]
+        )
+    ),
+    include_defaults=False,
 )
 
 LAST_RATES: Final = (
-    select(*[column for column in rate.c if column is not rate.c.rate_id])
+    select(*_sample)
     .where(rate.c.gate == bindparam("gate"))
     .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
     .limit(bindparam("limit"))
@@ -55,9 +89,15 @@ NEWEST_CREATED_MS: Final = select(func.max(control.c.created_time_ms)).where(
     control.c.gate == bindparam("gate")
 )
 
+# Not twice by a call that is made again, and finds the batch that it has begun.
 COUNT_BEGIN: Final = (
     update(gate)
     .where(gate.c.name == bindparam("of"))
+    .where(
+        ~exists()
+        .where(control.c.schedule_id == bindparam("batch"))
+        .where(control.c.last_move == bindparam("move"))
+    )
     .values(begun=bindparam("batch"), begins=gate.c.begins + 1)
 )
 
@@ -94,16 +134,38 @@ FAILED_BATCHES: Final = (
     .limit(bindparam("limit"))
 )
 
+BY_PREFIX: Final = (
+    select(control)
+    .where(control.c.schedule_id >= bindparam("prefix"))
+    .where(control.c.schedule_id < bindparam("above"))
+    .order_by(control.c.schedule_id)
+    .limit(bindparam("limit"))
+)
+
+_letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
+
+FAILURES: Final = (
+    select(control)
+    .where(control.c.gate.in_(_named_or_all_gates))
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(control.c.status == Status.DEAD, _letters))
+    .order_by(control.c.created_time_ms, control.c.schedule_id)
+    .limit(bindparam("limit"))
+)
+
+_nobody_runs_it = or_(
+    control.c.lease_until_ms <= bindparam("now_ms"),
+    and_(control.c.owner.is_(None), control.c.created_time_ms < bindparam("before_ms")),
+)
+_settled = and_(control.c.status == Status.FAILED, control.c.last_move == bindparam("move"))
+
+# With those that the same call has settled already, if it is made again.
 LEFT_BEHIND: Final = (
     select(control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"), control.c.status == Status.IN_PROGRESS)
-    .where(control.c.kind == Kind.LIVE, control.c.schedule_id != bindparam("but"))
-    .where(
-        or_(
-            control.c.lease_until_ms <= bindparam("now_ms"),
-            and_(control.c.owner.is_(None), control.c.created_time_ms < bindparam("before_ms")),
-        )
-    )
+    .where(control.c.gate == bindparam("gate"), control.c.kind == Kind.LIVE)
+    .where(control.c.schedule_id != bindparam("but"))
+    .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
+    .where(or_(_settled, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
     .order_by(control.c.created_time_ms, control.c.schedule_id)
 )
 
@@ -124,11 +186,20 @@ DEAD_LETTERS: Final = (
     .limit(bindparam("limit"))
 )
 
+# Like a move of a batch: a call that is made again finds its own name.
 RESOLVE: Final = (
     update(dead_letter)
     .where(dead_letter.c.dead_letter_id == bindparam("letter"))
-    .where(dead_letter.c.status == LetterStatus.WAITING)
+    .where(
+        or_(
+            dead_letter.c.status == LetterStatus.WAITING,
+            dead_letter.c.last_move == bindparam("move"),
+        )
+    )
     .values(
-        status=bindparam("outcome"), resolved_ms=bindparam("now_ms"), resolution=bindparam("why")
+        status=bindparam("outcome"),
+        resolved_ms=bindparam("now_ms"),
+        resolution=bindparam("why"),
+        last_move=bindparam("move"),
     )
 )

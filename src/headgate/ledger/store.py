@@ -12,14 +12,21 @@ from headgate.ledger.engine import Database
 from headgate.ledger.gates import Gates
 from headgate.ledger.history import History
 from headgate.ledger.parts import Parts
+from headgate.ledger.search import Search
 
 
-class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, History):
+class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, Search, History):
     """Gates, batches, dead letters, losses: in a database that processes share.
 
     Every method is one transaction (``prune`` is several): durable when it returns, without effect
     when it raises. Each raises :class:`LedgerError` when the database cannot be read or written,
     whatever the cause. They can be called from any thread, and from several processes at once.
+
+    A ledger with patience waits where the database cannot be reached, cuts the connection or is
+    locked by somebody else, and does again what it was asked for: whether it had been done, with
+    only the answer lost, or not, the answer and what is in the ledger are the same. `coverage` is
+    not begun again, nor is what somebody did in a `transaction`. If patience ends, or there is
+    none, a write whose answer was lost may have had its effect.
 
     The status of a batch moves only along the arrows of :mod:`headgate.ledger.status`, each by
     compare-and-set: of two callers that try the same move, one is told True. A batch has one owner,
@@ -36,7 +43,14 @@ class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, History):
     """
 
     @classmethod
-    def open(cls, url: str, *, create: bool = True, clock: Clock = wall_clock_ms) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        create: bool = True,
+        clock: Clock = wall_clock_ms,
+        patience_s: float = 0,
+    ) -> Self:
         """Open a ledger; several processes may do so at the same time, the first time too.
 
         Args:
@@ -44,6 +58,8 @@ class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, History):
             create: Make the ledger if there is none, and bring an older one up to date. If False,
                 nothing is ever written, and the right to read is enough.
             clock: Where the times of batches come from.
+            patience_s: How long each call waits for a database that was there and is not any more.
+                Opening does not wait: what cannot be reached then is more likely the wrong URL.
 
         Raises:
             LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
@@ -51,7 +67,7 @@ class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, History):
             SchemaError: The ledger is a newer Headgate's, or its tables are somebody else's; with
                 ``create=False``, also an older Headgate's.
         """
-        database = Database(url, read_only=not create)
+        database = Database(url, read_only=not create, patience_s=patience_s)
         try:
             if create:
                 schema.prepare(database)

@@ -97,6 +97,8 @@ control: Final = Table(
     Column("error_trace", Text),
     Column("owner", Text),
     Column("lease_until_ms", BigInteger),
+    # The call that moved it last: a call that is made again, for its answer was lost, finds itself.
+    Column("last_move", Text),
     # No foreign key, which SQLite adds to no table that is there: a part is written in one
     # transaction with a change of its parent, and deleted with it.
     Column("parent", Text, index=True),
@@ -157,6 +159,7 @@ dead_letter: Final = Table(
     Column("status", Text, nullable=False),
     Column("resolved_ms", BigInteger),
     Column("resolution", Text),
+    Column("last_move", Text),
     UniqueConstraint("schedule_id", "topic", "partition", "offset"),
     Index(None, "gate", "status"),
 )

@@ -15,6 +15,7 @@ def upgrade() -> None:
     op.add_column("gate", sa.Column("begins", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("control", sa.Column("owner", sa.Text()))
     op.add_column("control", sa.Column("lease_until_ms", sa.BigInteger()))
+    op.add_column("control", sa.Column("last_move", sa.Text()))
     op.add_column("control", sa.Column("parent", sa.Text()))
     op.create_index("ix_control_parent", "control", ["parent"])
     op.add_column("failure", sa.Column("topic_id", sa.Text()))
@@ -55,6 +56,7 @@ def _make_dead_letter() -> None:
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("resolved_ms", sa.BigInteger()),
         sa.Column("resolution", sa.Text()),
+        sa.Column("last_move", sa.Text()),
         sa.PrimaryKeyConstraint("dead_letter_id", name="pk_dead_letter"),
         sa.ForeignKeyConstraint(
             ["schedule_id"],

@@ -1,0 +1,178 @@
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import LedgerError
+from headgate.ledger import patience
+from headgate.ledger.patience import (
+    FIRST_WAIT_S,
+    LONGEST_WAIT_S,
+    OutageError,
+    Patience,
+    next_wait_s,
+)
+
+seconds = st.floats(0, 10_000)
+
+
+@dataclass
+class FakeTime:
+    """A clock that goes on while somebody sleeps, and then does what the test says."""
+
+    now_s: float = 0
+    slept_s: list[float] = field(default_factory=list)
+    meanwhile: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+        self.meanwhile()
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(patience, "time", fake)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def every_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headgate.ledger")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
+
+def away_until(time: FakeTime, back_s: float) -> Callable[[], float]:
+    """What cannot be reached until then, and answers when it is asked after that."""
+
+    def attempt() -> float:
+        if time.now_s < back_s:
+            raise OutageError("The ledger L cannot be reached: refused.")
+        return time.now_s
+
+    return attempt
+
+
+@given(seconds, seconds, st.floats(0.001, 10_000))
+def test_a_wait_is_within_its_bounds_and_ends_with_patience(
+    last_s: float, waited_s: float, patience_s: float
+) -> None:
+    wait_s = next_wait_s(last_s, waited_s, patience_s)
+    if wait_s is None:
+        assert waited_s >= patience_s
+    else:
+        assert 0 < wait_s <= LONGEST_WAIT_S
+        assert wait_s >= FIRST_WAIT_S or wait_s == patience_s - waited_s
+
+
+def test_waits_grow_from_the_shortest_to_the_longest(time: FakeTime) -> None:
+    Patience("L", 600).wait_out(away_until(time, 60))
+    assert time.slept_s[0] == FIRST_WAIT_S
+    assert all(later == min(2 * wait, LONGEST_WAIT_S) for wait, later in pairwise(time.slept_s))
+    assert time.slept_s[-1] == LONGEST_WAIT_S
+
+
+def test_what_comes_back_is_noticed_within_the_longest_wait(time: FakeTime) -> None:
+    assert 60 <= Patience("L", 600).wait_out(away_until(time, 60)) <= 60 + LONGEST_WAIT_S
+
+
+def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
+    time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    Patience("L", 600).wait_out(away_until(time, 3))
+    assert lines(caplog) == [
+        "WARNING The ledger L cannot be reached: refused. It is tried again for up to 600 s.",
+        "INFO The ledger L is back after 3.1 s.",
+    ]
+
+
+def test_the_next_outage_is_logged_too(time: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
+    waiting = Patience("L", 600)
+    for back_s in (3, 20):
+        waiting.wait_out(away_until(time, back_s))
+    assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING", "INFO"] * 2
+
+
+def test_what_answers_at_once_is_not_logged(
+    time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Patience("L", 600).wait_out(lambda: "answer") == "answer"
+    assert (time.slept_s, lines(caplog)) == ([], [])
+
+
+@pytest.mark.parametrize("patience_s", [0.25, 10])
+def test_after_patience_the_last_error_is_raised_with_the_time_that_was_waited(
+    time: FakeTime, patience_s: float
+) -> None:
+    with pytest.raises(LedgerError) as caught:
+        Patience("L", patience_s).wait_out(away_until(time, 1_000))
+    assert type(caught.value) is LedgerError
+    assert str(caught.value) == (
+        f"The ledger L cannot be reached: refused; it was waited for {patience_s:.0f} s."
+    )
+    assert time.now_s == pytest.approx(patience_s)
+
+
+@pytest.mark.parametrize("error", [LedgerError("no"), ValueError("no"), KeyboardInterrupt()])
+def test_any_other_error_passes_at_once(time: FakeTime, error: BaseException) -> None:
+    def attempt() -> None:
+        raise error if time.slept_s else OutageError("away.")
+
+    with pytest.raises(type(error)) as caught:
+        Patience("L", 600).wait_out(attempt)
+    assert caught.value is error
+    assert len(time.slept_s) == 1
+
+
+def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
+    time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    waiting = Patience("L", 600)
+    time.meanwhile = interrupt
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            waiting.wait_out(away_until(time, 1_000))
+    assert len(time.slept_s) == 2
+    assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING"] * 2
+
+
+def test_threads_that_wait_together_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    waiting, together, is_back = Patience("L", 600), threading.Barrier(5), threading.Event()
+
+    def call() -> str:
+        tried = False
+
+        def attempt() -> str:
+            nonlocal tried
+            if not tried:
+                tried = True
+                raise OutageError("The ledger L cannot be reached: refused.")
+            if not is_back.is_set():
+                together.wait()
+                is_back.wait()
+            return "answer"
+
+        return waiting.wait_out(attempt)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(call) for _ in range(4)]
+        together.wait()
+        is_back.set()
+        assert [answer.result() for answer in answers] == ["answer"] * 4
+    assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING", "INFO"]
