@@ -127,3 +127,19 @@ def test_a_falling_lag_says_by_how_much() -> None:
     snapshot = take_snapshot(with_lags(9_000, 8_500, 8_000), NOW_MS)
     assert snapshot.lag_trend is Trend.FALLING
     assert snapshot.lag_change_per_s == -500
+
+
+def test_a_batch_that_was_split_is_one_batch_of_the_history(tmp_path: Path) -> None:
+    def planned(start: int, until: int) -> PlannedBatch:
+        ranges = (PlannedRange(OffsetRange("orders", 0, start, until), 100, "rate"),)
+        return PlannedBatch("orders", "run", ranges, "rate", "localhost:9092")
+
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
+        ledger.declare_gate("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
+        whole = ledger.begin(planned(10, 30)).schedule_id
+        ledger.attach(whole, 7, owner="me", lease_ms=1_000)
+        ledger.split(whole, [planned(10, 20), planned(20, 30)], "me", 1_000)
+        (gate,) = ledger.gates()
+        history = GateHistory.read(ledger, gate)
+    assert [batch.schedule_id for batch in history.batches] == [whole]
+    assert [each.offsets.count for each in history.ranges] == [20]

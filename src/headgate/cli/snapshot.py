@@ -7,6 +7,7 @@ from typing import Final, Self
 from headgate.cli.flow import Flow, Trend, drain_trend, newest_run
 from headgate.ledger import (
     BatchRecord,
+    ErrorReport,
     GateRecord,
     Kind,
     Ledger,
@@ -70,7 +71,7 @@ class GateHistory:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        batches = tuple(b for b in ledger.batches(gate.name, HISTORY) if b.kind is Kind.LIVE)
+        batches = ledger.batches(gate.name, HISTORY, kind=Kind.LIVE, parts=False)
         return cls(
             gate=gate,
             batches=batches,
@@ -246,14 +247,14 @@ def _batches(
             id=batch.query_batch_id,
             status=batch.status,
             records=batch.planned_records if batch.records is None else batch.records,
-            duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
+            duration_ms=reported.get(batch.schedule_id, elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
         )
         for batch in batches
     )
 
 
-def _elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
+def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
     """The time of a batch by the ledger's clock; of its latest attempt, where it had several."""
     began_ms = batch.created_time_ms
     if batch.attempts > 1 and batch.start_time_ms is not None:
@@ -274,7 +275,10 @@ def _partition(planned: PlannedRange) -> PartitionSnapshot:
 
 def _error(batches: tuple[BatchRecord, ...]) -> str | None:
     error = next((batch.error for batch in batches if batch.error is not None), None)
-    if error is None:
-        return None
+    return None if error is None else error_line(error)
+
+
+def error_line(error: ErrorReport) -> str:
+    """An error in short: its class, and the first line of its message."""
     first_line = error.message.strip().partition("\n")[0]
     return f"{error.error_class}: {first_line}" if first_line else error.error_class

@@ -16,7 +16,7 @@ from rich.live import Live
 from headgate.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headgate.cli.view import gate_view, overview
 from headgate.errors import OptionError
-from headgate.ledger import Ledger, redact_url
+from headgate.ledger import GateRecord, Ledger, redact_url
 
 REFRESH_S: Final = 1.0
 PICTURE_WIDTH: Final = 100
@@ -66,6 +66,18 @@ def status(
 def snapshots_of(ledger: Ledger, gate: str | None, url: str) -> list[GateSnapshot]:
     """A snapshot of one gate, or of all, by name.
 
+    Raises:
+        OptionError: The ledger has no gate of that name.
+        LedgerError: The ledger cannot be read.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    wanted = gates_of(ledger, gate, url)
+    return [take_snapshot(GateHistory.read(ledger, each), now_ms) for each in wanted]
+
+
+def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
+    """One gate, or all, by name.
+
     Args:
         ledger: Where they are.
         gate: The name of the one; None for all.
@@ -82,8 +94,7 @@ def snapshots_of(ledger: Ledger, gate: str | None, url: str) -> list[GateSnapsho
         raise OptionError(
             f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {names}."
         )
-    now_ms = time.time_ns() // 1_000_000
-    return [take_snapshot(GateHistory.read(ledger, each), now_ms) for each in wanted]
+    return wanted
 
 
 def write_picture(picture: RenderableType, path: Path, title: str) -> None:

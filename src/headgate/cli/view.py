@@ -10,6 +10,7 @@ from rich.text import Text
 
 from headgate.cli.bars import DurationBar, LagBar, sparkline
 from headgate.cli.flow import Trend
+from headgate.cli.lines import line
 from headgate.cli.sentences import headline, style_of
 from headgate.cli.snapshot import BatchSnapshot, GateSnapshot, PartitionSnapshot
 from headgate.cli.words import UNKNOWN, count, duration, plural, signed
@@ -31,7 +32,7 @@ _LONGER_OR_SHORTER: Final = {
 def gate_view(snapshot: GateSnapshot) -> RenderableType:
     """One gate in full: at most 27 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
-        _line(headline(snapshot), style=f"bold {style_of(snapshot.state)}"),
+        line(headline(snapshot), style=f"bold {style_of(snapshot.state)}"),
         Text(),
         _facts(snapshot),
     ]
@@ -40,11 +41,11 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
     if snapshot.partitions:
         parts += [Text(), _partitions(snapshot.partitions)]
     if trouble := _trouble(snapshot):
-        parts.append(_line(trouble, style="bold red"))
+        parts.append(line(trouble, style="bold red"))
     title = f"{snapshot.gate} · {snapshot.source} · every {duration(snapshot.interval_ms)}"
     return Panel(
         Group(*parts),
-        title=_line(title, style="bold"),
+        title=line(title, style="bold"),
         title_align="left",
         border_style="dim",
         padding=(0, 1),
@@ -62,16 +63,16 @@ def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
     for snapshot in snapshots:
         newest = snapshot.batches[0] if snapshot.batches else None
         table.add_row(
-            _line(snapshot.gate, style="bold"),
+            line(snapshot.gate, style="bold"),
             Text(snapshot.state, style=style_of(snapshot.state)),
             _with_arrow(snapshot.lag_trend, count(snapshot.lag)),
             count(snapshot.rate_per_s),
             _with_arrow(snapshot.drain_trend, _drained_in(snapshot.drain_s)),
             duration(newest.duration_ms if newest else None),
             duration(snapshot.interval_ms),
-            _line(snapshot.reason or UNKNOWN),
+            line(snapshot.reason or UNKNOWN),
         )
-    hint = _line("headgate status --gate NAME shows one of them in full.", style="dim")
+    hint = line("headgate status --gate NAME shows one of them in full.", style="dim")
     return Group(table, Text(), hint)
 
 
@@ -127,18 +128,18 @@ def _durations(snapshot: GateSnapshot) -> Table:
     while longest_ms < max(batch.duration_ms for batch in shown):
         longest_ms *= 2
     history = [batch.duration_ms for batch in reversed(snapshot.batches[:40])]
-    line = sparkline(history, highest=2 * snapshot.interval_ms)
+    curve = sparkline(history, highest=2 * snapshot.interval_ms)
     table = Table.grid(expand=True, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True, justify="right")
     table.add_column(ratio=1)
-    title = _line(f"│ = {duration(snapshot.interval_ms)}   ", style="dim")
+    title = line(f"│ = {duration(snapshot.interval_ms)}   ", style="dim")
     table.add_row(
         Text("batch", style="dim"),
         Text("records", style="dim"),
         Text("time", style="dim"),
-        title.append(line, style="cyan"),
+        title.append(curve, style="cyan"),
     )
     for batch in shown:
         table.add_row(
@@ -172,20 +173,20 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
     table.add_column(ratio=1)
     table.add_column(no_wrap=True)
     header = ("partition", "lag", "admitted", "█ admitted  ░ waiting", "limited by")
-    table.add_row(*(_line(name, style="dim") for name in header))
+    table.add_row(*(line(name, style="dim") for name in header))
     longest = max((p.admitted if p.lag is None else p.lag for p in shown), default=1)
     for each in shown:
         table.add_row(
-            _line(f"{each.topic}-{each.partition}"),
+            line(f"{each.topic}-{each.partition}"),
             count(each.lag),
             count(each.admitted),
             LagBar(each.admitted if each.lag is None else each.lag, each.admitted, longest),
-            _line(each.reason or UNKNOWN, style="dim"),
+            line(each.reason or UNKNOWN, style="dim"),
         )
     if rest:
         lags = [p.lag for p in rest if p.lag is not None]
         table.add_row(
-            _line(f"and {plural(len(rest), 'other')}", style="dim"),
+            line(f"and {plural(len(rest), 'other')}", style="dim"),
             count(sum(lags) if lags else None),
             count(sum(p.admitted for p in rest)),
         )
@@ -225,10 +226,4 @@ def _with_arrow(trend: Trend | None, text: str) -> str:
 
 def _details(*parts: str) -> Text:
     """What is known of these, beside each other."""
-    return _line(" · ".join(part for part in parts if part and UNKNOWN not in part))
-
-
-def _line(text: str, style: str = "") -> Text:
-    """One line, cut where it is too long; what a terminal would obey is not passed on to it."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in text)
-    return Text(clean, style=style, no_wrap=True, overflow="ellipsis")
+    return line(" · ".join(part for part in parts if part and UNKNOWN not in part))
