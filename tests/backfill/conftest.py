@@ -1,0 +1,27 @@
+"""A ledger in a SQLite file, and what works off its failed batches."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.ledger.samples import ManualClock
+
+from headgate.ledger import Ledger
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
+    """An empty ledger with the gate ``orders``."""
+    with Ledger.open(url, clock=clock) as opened:
+        opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        yield opened

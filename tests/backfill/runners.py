@@ -1,0 +1,111 @@
+"""A runner whose handler is a function, and dispatches that use it."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headgate.backfill import BackfillEvent, Cost, Dispatch, Failed
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch
+
+ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
+LEASE_MS = 30_000
+
+Offsets = tuple[OffsetRange, ...]
+Handler = Callable[[BatchRecord, Offsets], None]
+
+
+def nothing(batch: BatchRecord, offsets: Offsets) -> None:
+    """A handler that goes through."""
+
+
+class FakeRunner:
+    """Runs a function. Of a log, everything before its ``begins`` is gone."""
+
+    bootstrap_servers = "localhost:9092"
+
+    def __init__(self, ledger: Ledger, handler: Handler = nothing) -> None:
+        self._ledger = ledger
+        self.handler = handler
+        self.begins: dict[TopicPartition, int] = {}
+        self.runs: list[tuple[str, Offsets]] = []
+
+    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        return [
+            OffsetRange(r.topic, r.partition, r.start, min(r.until, begin))
+            for r in ranges
+            if (begin := self.begins.get(r.topic_partition, 0)) > r.start
+        ]
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        return {r.topic_partition: self.begins.get(r.topic_partition, 0) for r in ranges}
+
+    def run(self, batch: BatchRecord) -> BaseException | None:
+        offsets = tuple(each.offsets for each in self._ledger.ranges(batch.schedule_id))
+        self.runs.append((batch.schedule_id, offsets))
+        try:
+            self.handler(batch, offsets)
+        except Exception as error:  # noqa: BLE001  (what any handler raises)
+            return error
+        return None
+
+
+@dataclass
+class FixedAllowance:
+    """As many records at once as a test says."""
+
+    most: int = sys.maxsize
+    costs: list[Cost] = field(default_factory=list)
+
+    def records(self) -> int:
+        return self.most
+
+    def spent(self, cost: Cost) -> None:
+        self.costs.append(cost)
+
+
+@dataclass
+class Events:
+    """What was told."""
+
+    told: list[BackfillEvent] = field(default_factory=list)
+
+    def __call__(self, event: BackfillEvent) -> None:
+        self.told.append(event)
+
+    @property
+    def names(self) -> list[str]:
+        return [type(event).__name__ for event in self.told]
+
+    @property
+    def errors(self) -> list[str]:
+        return [event.error.message for event in self.told if isinstance(event, Failed)]
+
+
+def a_dispatch(
+    ledger: Ledger,
+    runner: FakeRunner,
+    clock: Clock,
+    *,
+    owner: str = "me",
+    allowance: FixedAllowance | None = None,
+    events: Events | None = None,
+    max_attempts: int = 10,
+) -> Dispatch:
+    return Dispatch(
+        ledger,
+        runner,
+        owner=owner,
+        allowance=allowance or FixedAllowance(),
+        on_event=events or Events(),
+        clock=clock,
+        max_attempts=max_attempts,
+        lease_ms=LEASE_MS,
+    )
+
+
+def one_that_failed(ledger: Ledger, batch: PlannedBatch) -> str:
+    """The key of a batch of the live stream that has failed."""
+    key = ledger.begin(batch).schedule_id
+    assert ledger.fail(key, ERROR)
+    return key

@@ -1,0 +1,187 @@
+import logging
+from collections.abc import Callable
+
+import pytest
+from tests.backfill.runners import ERROR, LEASE_MS, one_that_failed
+from tests.ledger.samples import ManualClock, batch_number
+from tests.services.waiting import wait_until
+
+from headgate.backfill import Backoff, Monitor
+from headgate.control.ranges import OffsetRange
+from headgate.errors import LedgerError
+from headgate.ledger import BatchRecord, Ledger, PlannedRange
+
+HOUR_MS = 3_600_000
+
+
+def keys(monitor: Monitor) -> list[str]:
+    return [batch.schedule_id for batch in monitor.batches()]
+
+
+@pytest.fixture
+def counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The batches whose ranges were read."""
+    asked: list[str] = []
+    ranges: Callable[[str], tuple[PlannedRange, ...]] = ledger.ranges
+
+    def counting(schedule_id: str) -> tuple[PlannedRange, ...]:
+        asked.append(schedule_id)
+        return ranges(schedule_id)
+
+    monkeypatch.setattr(ledger, "ranges", counting)
+    return asked
+
+
+def test_it_holds_what_failed_with_its_ranges_and_nothing_else(ledger: Ledger) -> None:
+    ledger.declare_gate("clicks", interval_ms=1_000, source="kafka", estimator="pid")
+    failed = [one_that_failed(ledger, batch_number(number)) for number in range(3)]
+    one_that_failed(ledger, batch_number(9, gate="clicks"))
+    ledger.begin(batch_number(4))
+    ledger.succeed(ledger.begin(batch_number(5)).schedule_id)
+    assert ledger.take(failed[1], "other", LEASE_MS)
+    monitor = Monitor(ledger, "orders")
+    assert keys(monitor) == []
+    monitor.refresh()
+    assert keys(monitor) == [failed[0], failed[2]]
+    assert [r.offsets for r in monitor.batches()[1].ranges] == [OffsetRange("orders", 0, 20, 30)]
+
+
+def test_a_backfill_that_does_not_renew_its_lease_leaves_its_batch_to_others(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, batch_number(0))
+    taken = ledger.take(key, "other", LEASE_MS)
+    assert taken is not None
+    monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
+    clock.now_ms += LEASE_MS - 1
+    monitor.refresh()
+    assert keys(monitor) == []
+    clock.now_ms += 1
+    monitor.refresh()
+    assert keys(monitor) == [key]
+    assert monitor.next_ready(clock() + 999) is None  # it has failed, and is waited for
+    assert monitor.next_ready(clock() + 1_000) is not None
+
+
+def test_ranges_are_read_once_for_each_batch(ledger: Ledger, counted: list[str]) -> None:
+    first = one_that_failed(ledger, batch_number(0))
+    monitor = Monitor(ledger, "orders")
+    monitor.refresh()
+    second = one_that_failed(ledger, batch_number(1))
+    monitor.refresh()
+    monitor.refresh()
+    assert counted == [first, second]
+
+
+def test_memory_is_bounded_by_what_is_open_and_the_limit(ledger: Ledger) -> None:
+    failed = [one_that_failed(ledger, batch_number(number)) for number in range(8)]
+    monitor = Monitor(ledger, "orders", limit=3)
+    monitor.refresh()
+    assert keys(monitor) == failed[:3]
+    for key in failed[:6]:
+        assert ledger.take(key, "other", LEASE_MS)
+        assert ledger.backfilled(key, "other")
+    monitor.refresh()
+    assert keys(monitor) == failed[6:]
+
+
+def test_what_is_forgotten_comes_back_only_if_it_is_still_failed(ledger: Ledger) -> None:
+    first, second = (one_that_failed(ledger, batch_number(number)) for number in range(2))
+    monitor = Monitor(ledger, "orders")
+    monitor.refresh()
+    monitor.forget(first)
+    monitor.forget("nobody's")
+    assert keys(monitor) == [second]
+    monitor.refresh()
+    assert keys(monitor) == [first, second]
+
+
+def test_the_earliest_created_whose_wait_is_over_is_next(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    first, second, third = (one_that_failed(ledger, batch_number(number)) for number in range(3))
+    for key, failures in ((first, 2), (second, 1)):
+        for _ in range(failures):
+            assert ledger.take(key, "other", LEASE_MS)
+            assert ledger.give_back(key, "other", ERROR, max_attempts=10)
+    monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
+    monitor.refresh()
+
+    def next_key(after_ms: int) -> str | None:
+        batch = monitor.next_ready(clock() + after_ms)
+        return batch.schedule_id if batch else None
+
+    assert [next_key(after) for after in (0, 999, 1_000, 1_999, 2_000)] == [
+        third,
+        third,
+        second,
+        second,
+        first,
+    ]
+
+
+def test_its_thread_reads_the_ledger_again_and_again(ledger: Ledger) -> None:
+    with Monitor(ledger, "orders", interval_ms=1) as monitor:
+        first = one_that_failed(ledger, batch_number(0))
+        wait_until(lambda: keys(monitor) == [first])
+        second = one_that_failed(ledger, batch_number(1))
+        wait_until(lambda: keys(monitor) == [first, second])
+
+
+def test_it_stops_at_once_however_long_its_interval(ledger: Ledger) -> None:
+    with Monitor(ledger, "orders", interval_ms=24 * HOUR_MS) as monitor:
+        wait_until(lambda: monitor.has_read)
+    one_that_failed(ledger, batch_number(0))
+    assert keys(monitor) == []
+    monitor.stop()
+
+
+def test_one_that_was_never_started_stops_too(ledger: Ledger) -> None:
+    Monitor(ledger, "orders").stop()
+
+
+def test_while_the_ledger_cannot_be_read_it_warns_once_and_keeps_what_it_has(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = one_that_failed(ledger, batch_number(0))
+    attempts: list[str] = []
+
+    def broken(_gate: str | None = None, _limit: int = 100) -> tuple[BatchRecord, ...]:
+        attempts.append("asked")
+        raise LedgerError("The ledger cannot be reached; see that its server runs.")
+
+    with (
+        caplog.at_level(logging.WARNING, "headgate.backfill"),
+        Monitor(ledger, "orders", interval_ms=1) as monitor,
+    ):
+        wait_until(lambda: keys(monitor))
+        for outages in (1, 2):
+            with monkeypatch.context() as patch:
+                patch.setattr(ledger, "failed", broken)
+                attempts.clear()
+                wait_until(lambda: len(attempts) > 3)
+            assert keys(monitor) == [key]
+            assert [r.getMessage() for r in caplog.records] == [
+                "The failed batches are not read anew until it works: The ledger cannot be"
+                " reached; see that its server runs."
+            ] * outages
+            later = one_that_failed(ledger, batch_number(outages))
+            wait_until(lambda later=later: later in keys(monitor))  # type: ignore[misc]
+            assert ledger.take(later, "other", LEASE_MS)
+            wait_until(lambda: keys(monitor) == [key])
+
+
+def test_a_refresh_that_fails_says_so_to_who_asked_for_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = one_that_failed(ledger, batch_number(0))
+    monitor = Monitor(ledger, "orders")
+    monitor.refresh()
+
+    def broken(_gate: str | None = None, _limit: int = 100) -> tuple[BatchRecord, ...]:
+        raise LedgerError("The ledger cannot be reached.")
+
+    monkeypatch.setattr(ledger, "failed", broken)
+    with pytest.raises(LedgerError, match="cannot be reached"):
+        monitor.refresh()
+    assert keys(monitor) == [key]

@@ -1,0 +1,69 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.backfill.portions import earlier_and_later, gone_and_there
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import PlannedRange
+
+batches = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=6).map(
+    lambda rows: [
+        PlannedRange(OffsetRange("orders", number, start, start + count), topic_id=f"id {number}")
+        for number, (start, count) in enumerate(rows)
+    ]
+)
+
+
+def offsets(portion: Sequence[PlannedRange]) -> list[tuple[int, int]]:
+    return [
+        (each.offsets.partition, offset)
+        for each in portion
+        for offset in range(each.offsets.start, each.offsets.until)
+    ]
+
+
+@given(batches)
+def test_both_portions_are_the_whole_and_even(batch: list[PlannedRange]) -> None:
+    first, second = earlier_and_later(batch)
+    assert sorted(offsets(first) + offsets(second)) == sorted(offsets(batch))
+    assert 0 <= len(offsets(first)) - len(offsets(second)) <= 1
+    assert all(each.offsets.count for each in (*first, *second))
+
+
+@given(batches)
+def test_each_partition_is_in_both_with_the_earlier_offsets_in_the_first(
+    batch: list[PlannedRange],
+) -> None:
+    first, second = ({each.offsets.partition: each for each in p} for p in earlier_and_later(batch))
+    for each in batch:
+        number = each.offsets.partition
+        if each.offsets.count > 1:
+            assert first[number].offsets.until == second[number].offsets.start
+            assert first[number].topic_id == second[number].topic_id == each.topic_id
+
+
+@given(batches, st.data())
+def test_what_is_gone_and_what_is_there_are_the_whole(
+    batch: list[PlannedRange], data: st.DataObject
+) -> None:
+    gone = []
+    for each in batch:
+        o = each.offsets
+        missing = data.draw(st.integers(0, o.count + 3))
+        if missing:
+            gone.append(OffsetRange(o.topic, o.partition, o.start, o.start + missing))
+    before, after = gone_and_there(batch, gone)
+    assert sorted(offsets(before) + offsets(after)) == sorted(offsets(batch))
+    lost = {(r.partition, offset) for r in gone for offset in range(r.start, r.until)}
+    assert lost.issuperset(offsets(before))
+    assert lost.isdisjoint(offsets(after))
+
+
+def test_a_hole_in_a_range_is_not_mistaken_for_its_beginning() -> None:
+    batch = [PlannedRange(OffsetRange("orders", 0, 10, 20))]
+    with pytest.raises(ValueError, match="is not the beginning of"):
+        gone_and_there(batch, [OffsetRange("orders", 0, 12, 14)])
+    with pytest.raises(ValueError, match="orders-1 is not in the batch"):
+        gone_and_there(batch, [OffsetRange("orders", 1, 10, 14)])
