@@ -12,8 +12,9 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Executable
 from tests.ledger.samples import ManualClock
+from tests.services.planners import ManualTime
 
-from headgate.ledger import Ledger, normalize_url
+from headgate.ledger import Ledger, normalize_url, patience
 
 NewUrl = Callable[[], str]
 Execute = Callable[[Executable], None]
@@ -80,6 +81,14 @@ def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
     with Ledger.open(url, clock=clock) as opened:
         opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         yield opened
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    """The time of ledgers that wait for their database."""
+    manual = ManualTime()
+    monkeypatch.setattr(patience, "time", manual)
+    return manual
 
 
 @pytest.fixture

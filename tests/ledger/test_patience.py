@@ -2,15 +2,14 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.planners import ManualTime
 
 from headgate.errors import LedgerError
-from headgate.ledger import patience
 from headgate.ledger.patience import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
@@ -22,30 +21,6 @@ from headgate.ledger.patience import (
 seconds = st.floats(0, 10_000)
 
 
-@dataclass
-class FakeTime:
-    """A clock that goes on while somebody sleeps, and then does what the test says."""
-
-    now_s: float = 0
-    slept_s: list[float] = field(default_factory=list)
-    meanwhile: Callable[[], object] = lambda: None
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
-        self.now_s += seconds
-        self.meanwhile()
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    fake = FakeTime()
-    monkeypatch.setattr(patience, "time", fake)
-    return fake
-
-
 @pytest.fixture(autouse=True)
 def every_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headgate.ledger")
@@ -55,7 +30,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
 
 
-def away_until(time: FakeTime, back_s: float) -> Callable[[], float]:
+def away_until(time: ManualTime, back_s: float) -> Callable[[], float]:
     """What cannot be reached until then, and answers when it is asked after that."""
 
     def attempt() -> float:
@@ -78,19 +53,22 @@ def test_a_wait_is_within_its_bounds_and_ends_with_patience(
         assert wait_s >= FIRST_WAIT_S or wait_s == patience_s - waited_s
 
 
-def test_waits_grow_from_the_shortest_to_the_longest(time: FakeTime) -> None:
+def test_waits_grow_from_the_shortest_to_the_longest(time: ManualTime) -> None:
+    tried_s = [0.0]
+    time.on_sleep = lambda: tried_s.append(time.now_s)
     Patience("L", 600).wait_out(away_until(time, 60))
-    assert time.slept_s[0] == FIRST_WAIT_S
-    assert all(later == min(2 * wait, LONGEST_WAIT_S) for wait, later in pairwise(time.slept_s))
-    assert time.slept_s[-1] == LONGEST_WAIT_S
+    waits_s = [round(later - tried, 6) for tried, later in pairwise(tried_s)]
+    assert waits_s[0] == FIRST_WAIT_S
+    assert waits_s[-1] == LONGEST_WAIT_S
+    assert all(later == min(2 * wait, LONGEST_WAIT_S) for wait, later in pairwise(waits_s))
 
 
-def test_what_comes_back_is_noticed_within_the_longest_wait(time: FakeTime) -> None:
+def test_what_comes_back_is_noticed_within_the_longest_wait(time: ManualTime) -> None:
     assert 60 <= Patience("L", 600).wait_out(away_until(time, 60)) <= 60 + LONGEST_WAIT_S
 
 
 def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
-    time: FakeTime, caplog: pytest.LogCaptureFixture
+    time: ManualTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     Patience("L", 600).wait_out(away_until(time, 3))
     assert lines(caplog) == [
@@ -99,7 +77,7 @@ def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
     ]
 
 
-def test_the_next_outage_is_logged_too(time: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_outage_is_logged_too(time: ManualTime, caplog: pytest.LogCaptureFixture) -> None:
     waiting = Patience("L", 600)
     for back_s in (3, 20):
         waiting.wait_out(away_until(time, back_s))
@@ -107,15 +85,15 @@ def test_the_next_outage_is_logged_too(time: FakeTime, caplog: pytest.LogCapture
 
 
 def test_what_answers_at_once_is_not_logged(
-    time: FakeTime, caplog: pytest.LogCaptureFixture
+    time: ManualTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert Patience("L", 600).wait_out(lambda: "answer") == "answer"
-    assert (time.slept_s, lines(caplog)) == ([], [])
+    assert (time.now_s, lines(caplog)) == (0, [])
 
 
 @pytest.mark.parametrize("patience_s", [0.25, 10])
 def test_after_patience_the_last_error_is_raised_with_the_time_that_was_waited(
-    time: FakeTime, patience_s: float
+    time: ManualTime, patience_s: float
 ) -> None:
     with pytest.raises(LedgerError) as caught:
         Patience("L", patience_s).wait_out(away_until(time, 1_000))
@@ -127,28 +105,28 @@ def test_after_patience_the_last_error_is_raised_with_the_time_that_was_waited(
 
 
 @pytest.mark.parametrize("error", [LedgerError("no"), ValueError("no"), KeyboardInterrupt()])
-def test_any_other_error_passes_at_once(time: FakeTime, error: BaseException) -> None:
+def test_any_other_error_passes_at_once(time: ManualTime, error: BaseException) -> None:
     def attempt() -> None:
-        raise error if time.slept_s else OutageError("away.")
+        raise error if time.now_s else OutageError("away.")
 
     with pytest.raises(type(error)) as caught:
         Patience("L", 600).wait_out(attempt)
     assert caught.value is error
-    assert len(time.slept_s) == 1
+    assert time.now_s == FIRST_WAIT_S
 
 
 def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
-    time: FakeTime, caplog: pytest.LogCaptureFixture
+    time: ManualTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     waiting = Patience("L", 600)
-    time.meanwhile = interrupt
+    time.on_sleep = interrupt
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             waiting.wait_out(away_until(time, 1_000))
-    assert len(time.slept_s) == 2
+    assert time.now_s == 2 * FIRST_WAIT_S
     assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING"] * 2
 
 

@@ -1,0 +1,279 @@
+"""What was being written when the connection was cut is written once, and answered rightly."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from sqlalchemy import select, update
+from tests.ledger.conftest import NewUrl
+from tests.ledger.cuts import Cuts, Moment
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.services.planners import ManualTime
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import LedgerError
+from headgate.ledger import DeadLetter, ErrorReport, Ledger, LetterStatus, Status
+from headgate.ledger.patience import QUERY_PATIENCE_S
+from headgate.ledger.tables import gate, metadata
+
+KEY = batch_number(0).schedule_id
+HALVES = tuple(a_batch(OffsetRange("orders", 0, start, start + 5)) for start in (0, 5))
+ERROR = ErrorReport("ValueError", "no", "")
+LETTER = DeadLetter("orders", 0, 3, b"key", b"value", None, 0, 0, ERROR)
+LEASE_MS = 60_000
+
+# Numbers that say nothing, and are not the same when something was tried twice.
+_NUMBERS = {"last_move", "rate_id", "failure_id", "dead_letter_id"}
+
+
+class Write(NamedTuple):
+    """A call, and what goes before it; both on an empty ledger."""
+
+    prepare: Callable[[Ledger], object]
+    call: Callable[[Ledger], object]
+
+
+def begun(ledger: Ledger) -> None:
+    ledger.begin(batch_number(0))
+
+
+def owned(ledger: Ledger) -> None:
+    begun(ledger)
+    ledger.attach(KEY, 7, owner="me", lease_ms=LEASE_MS)
+
+
+def failed(ledger: Ledger) -> None:
+    begun(ledger)
+    ledger.fail(KEY, ERROR)
+
+
+def taken(ledger: Ledger) -> None:
+    failed(ledger)
+    ledger.take(KEY, "me", LEASE_MS)
+
+
+def taken_by_one_who_is_gone(ledger: Ledger) -> None:
+    failed(ledger)
+    ledger.take(KEY, "other", 0)
+
+
+def split(ledger: Ledger) -> object:
+    return ledger.split(KEY, HALVES, "me", LEASE_MS)
+
+
+def split_before(ledger: Ledger) -> None:
+    owned(ledger)
+    split(ledger)
+
+
+def buried(ledger: Ledger) -> None:
+    owned(ledger)
+    ledger.bury_record(KEY, LETTER)
+
+
+def left_behind(ledger: Ledger) -> None:
+    for number in range(3):
+        ledger.begin(batch_number(number))
+
+
+def nothing(_: Ledger) -> None:
+    """On an empty ledger."""
+
+
+WRITES: dict[str, Write] = {
+    "declare_gate": Write(
+        nothing, lambda ledger: ledger.declare_gate("b", interval_ms=1, source="s", estimator="e")
+    ),
+    "begin, by arrow A": Write(nothing, lambda ledger: ledger.begin(batch_number(0))),
+    "begin, by arrow B": Write(begun, lambda ledger: ledger.begin(batch_number(0))),
+    "begin, by arrow C": Write(failed, lambda ledger: ledger.begin(batch_number(0))),
+    "attach": Write(begun, lambda ledger: ledger.attach(KEY, 7)),
+    "attach an owner": Write(
+        begun, lambda ledger: ledger.attach(KEY, 7, owner="me", lease_ms=LEASE_MS)
+    ),
+    "retry": Write(owned, lambda ledger: ledger.retry(KEY, "me", LEASE_MS)),
+    "renew": Write(owned, lambda ledger: ledger.renew(KEY, "me", 2 * LEASE_MS)),
+    "succeed": Write(begun, lambda ledger: ledger.succeed(KEY, records=8)),
+    "succeed as owner": Write(owned, lambda ledger: ledger.succeed(KEY, owner="me")),
+    "fail": Write(begun, lambda ledger: ledger.fail(KEY, ERROR)),
+    "fail as owner": Write(owned, lambda ledger: ledger.fail(KEY, ERROR, owner="me")),
+    "settle": Write(
+        left_behind, lambda ledger: ledger.settle("orders", but=KEY, unowned_before_ms=2**60)
+    ),
+    "take": Write(failed, lambda ledger: ledger.take(KEY, "me", LEASE_MS)),
+    "take from one who is gone": Write(
+        taken_by_one_who_is_gone, lambda ledger: ledger.take(KEY, "me", LEASE_MS)
+    ),
+    "backfilled": Write(taken, lambda ledger: ledger.backfilled(KEY, "me", records=8)),
+    "give_back, by arrow H": Write(
+        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_attempts=3)
+    ),
+    "give_back, by arrow I": Write(
+        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_attempts=1)
+    ),
+    "bury": Write(taken, lambda ledger: ledger.bury(KEY, "me", ERROR)),
+    "split": Write(owned, split),
+    "split again": Write(split_before, split),
+    "bury_record of the stream": Write(owned, lambda ledger: ledger.bury_record(KEY, LETTER)),
+    "bury_record of a backfill": Write(
+        taken, lambda ledger: ledger.bury_record(KEY, LETTER, owner="me")
+    ),
+    "resolve": Write(buried, lambda ledger: ledger.resolve(1, LetterStatus.SENT, "to retries")),
+    "publish_rate": Write(
+        begun, lambda ledger: ledger.publish_rate(a_sample(5, 12.5, schedule_id=KEY))
+    ),
+    "publish_rate without a rate": Write(
+        begun, lambda ledger: ledger.publish_rate(a_sample(5, None))
+    ),
+    "record_losses": Write(
+        nothing, lambda ledger: ledger.record_losses("orders", [OffsetRange("t", 0, 3, 9)])
+    ),
+}
+
+
+def opened(url: str, clock: ManualClock, patience_s: float = 0) -> Ledger:
+    """A ledger with the gate ``orders``."""
+    ledger = Ledger.open(url, clock=clock, patience_s=patience_s)
+    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    return ledger
+
+
+@pytest.fixture
+def patient(url: str, clock: ManualClock, time: ManualTime) -> Iterator[Ledger]:
+    """A ledger that waits."""
+    with opened(url, clock, QUERY_PATIENCE_S) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def cuts(patient: Ledger, monkeypatch: pytest.MonkeyPatch) -> Cuts:
+    return Cuts(patient, monkeypatch)
+
+
+@pytest.fixture
+def other(url: str, clock: ManualClock, patient: Ledger) -> Iterator[Ledger]:
+    """The same ledger, as another process has it."""
+    with Ledger.open(url, clock=clock) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def undisturbed(new_url: NewUrl, clock: ManualClock) -> Iterator[Ledger]:
+    """Another ledger, on the same kind of database."""
+    with opened(new_url(), clock) as ledger:
+        yield ledger
+
+
+def content(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
+    """Everything in a ledger that means something."""
+    with ledger._database.reading() as connection:
+        rows = {
+            table.name: [
+                {name: value for name, value in row.items() if name not in _NUMBERS}
+                for row in connection.execute(select(table)).mappings()
+            ]
+            for table in metadata.sorted_tables
+        }
+    return {name: sorted(found, key=repr) for name, found in rows.items()}
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [[Moment.BEFORE], [Moment.AFTER], [Moment.AFTER, Moment.AFTER]],
+    ids=" and ".join,
+)
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_connection_is_cut_is_as_one_that_was_not(
+    patient: Ledger, cuts: Cuts, undisturbed: Ledger, name: str, moments: list[Moment]
+) -> None:
+    write = WRITES[name]
+    for ledger in (undisturbed, patient):
+        write.prepare(ledger)
+    cuts.plan(*moments)
+    assert write.call(patient) == write.call(undisturbed)
+    assert cuts.are_over
+    assert content(patient) == content(undisturbed)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_without_patience_raises_when_its_connection_is_cut(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, time: ManualTime, name: str
+) -> None:
+    write = WRITES[name]
+    write.prepare(ledger)
+    before = content(ledger)
+    Cuts(ledger, monkeypatch).plan(Moment.BEFORE)
+    with pytest.raises(LedgerError) as caught:
+        write.call(ledger)
+    assert type(caught.value) is LedgerError
+    assert time.now_s == 0
+    assert content(ledger) == before
+
+
+def test_prune_deletes_as_much_though_its_connection_is_cut(
+    clock: ManualClock, patient: Ledger, cuts: Cuts
+) -> None:
+    for number in range(3):
+        patient.succeed(patient.begin(batch_number(number)).schedule_id)
+        patient.publish_rate(a_sample(clock(), 100.0 + number))
+    cuts.plan(Moment.AFTER, Moment.BEFORE)
+    patient.prune(clock() + 1_000)
+    found = content(patient)
+    assert [row["schedule_id"] for row in found["control"]] == [batch_number(2).schedule_id]
+    assert [row["until_offset"] for row in found["pruned"]] == [20]
+    assert found["rate"] == []
+
+
+def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
+    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualTime
+) -> None:
+    owned(patient)
+    cuts.plan(Moment.AFTER)
+    time.on_sleep = lambda: other.take(KEY, "other", LEASE_MS)
+    assert not patient.fail(KEY, ERROR, owner="me")
+    batch = other.batch(KEY)
+    assert batch is not None
+    assert (batch.status, batch.owner, batch.attempts) == (Status.BACKFILLING, "other", 1)
+
+
+@pytest.mark.parametrize("moment", Moment)
+def test_of_two_that_end_a_batch_in_an_outage_one_is_told_true(
+    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualTime, moment: Moment
+) -> None:
+    begun(patient)
+    cuts.plan(moment)
+    others: list[bool] = []
+    time.on_sleep = lambda: others.append(other.succeed(KEY))
+    assert patient.succeed(KEY) == (moment is Moment.AFTER)
+    assert others == [moment is Moment.BEFORE]
+
+
+@pytest.mark.parametrize(
+    "name", ["attach an owner", "retry", "renew", "take", "take from one who is gone", "split"]
+)
+def test_a_lease_begins_when_the_database_is_back(
+    clock: ManualClock, patient: Ledger, cuts: Cuts, time: ManualTime, name: str
+) -> None:
+    def pass_by() -> None:
+        clock.now_ms += 5 * LEASE_MS
+
+    write = WRITES[name]
+    write.prepare(patient)
+    cuts.plan(Moment.BEFORE)
+    time.on_sleep = pass_by
+    write.call(patient)
+    for batch in patient.batches("orders"):
+        assert batch.lease_until_ms is not None
+        assert batch.lease_until_ms >= clock() + LEASE_MS
+
+
+def test_a_transaction_that_is_cut_raises_and_is_not_made_again(
+    patient: Ledger, cuts: Cuts, time: ManualTime
+) -> None:
+    owned(patient)
+    before = content(patient)
+    cuts.plan(Moment.BEFORE)
+    with pytest.raises(LedgerError), patient.transaction(KEY, "me") as connection:
+        connection.execute(update(gate).values(source="the sink's"))
+    assert time.now_s == 0
+    assert content(patient) == before
