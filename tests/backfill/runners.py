@@ -56,8 +56,10 @@ class FixedAllowance:
 
     most: int = sys.maxsize
     costs: list[Cost] = field(default_factory=list)
+    asked: int = 0
 
     def records(self) -> int:
+        self.asked += 1
         return self.most
 
     def spent(self, cost: Cost) -> None:

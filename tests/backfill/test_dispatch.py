@@ -1,0 +1,361 @@
+"""What becomes of one failed batch, with a real ledger and a runner that is a function."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import pytest
+from tests.backfill.runners import (
+    ERROR,
+    LEASE_MS,
+    Events,
+    FakeRunner,
+    FixedAllowance,
+    Offsets,
+    a_dispatch,
+    one_that_failed,
+)
+from tests.ledger.samples import ManualClock, a_batch
+
+from headgate.backfill import Buried, Cost, Done, Failed, Lost, Passed, Split, Taken
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import BrokerError
+from headgate.ledger import BatchRecord, DeadLetter, Ledger, Status
+
+WIDE = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 12))
+
+
+class PriceError(Exception):
+    """What the handlers of these tests raise."""
+
+
+def refuse(batch: BatchRecord, offsets: Offsets) -> None:
+    raise PriceError("price is -2")
+
+
+def stored(ledger: Ledger, key: str) -> BatchRecord:
+    row = ledger.batch(key)
+    assert row is not None
+    return row
+
+
+def processed(runner: FakeRunner) -> list[tuple[int, int]]:
+    return sorted(
+        (r.partition, offset)
+        for _, offsets in runner.runs
+        for r in offsets
+        for offset in range(r.start, r.until)
+    )
+
+
+def all_of(ranges: Iterable[OffsetRange]) -> list[tuple[int, int]]:
+    return [(r.partition, offset) for r in ranges for offset in range(r.start, r.until)]
+
+
+def whole(key: str, ledger: Ledger) -> list[tuple[int, int]]:
+    return all_of(each.offsets for each in ledger.ranges(key))
+
+
+def text_of(parts: Sequence[BatchRecord], ledger: Ledger) -> list[list[str]]:
+    return [[str(each.offsets) for each in ledger.ranges(part.schedule_id)] for part in parts]
+
+
+def test_a_batch_is_taken_run_on_its_exact_ranges_and_done(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    events, allowance = Events(), FixedAllowance()
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        assert (batch.status, batch.owner) == (Status.BACKFILLING, "me")
+        assert stored(ledger, key) == batch
+        clock.now_ms += 700
+
+    runner = FakeRunner(ledger, handler)
+    dispatch = a_dispatch(ledger, runner, clock, events=events, allowance=allowance)
+    done = dispatch.work_off(key, ledger.ranges(key))
+    assert isinstance(done, Done)
+    assert (done.batch.schedule_id, done.elapsed_ms) == (key, 700)
+    assert events.names == ["Taken", "Done"]
+    assert runner.runs == [(key, tuple(each.offsets for each in WIDE.ranges))]
+    assert stored(ledger, key).status is Status.SUCCESS
+    assert stored(ledger, key).error is None
+    assert allowance.costs == [Cost(17, 700, clock())]
+
+
+def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
+    ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    events, allowance = Events(), FixedAllowance()
+    dispatch = a_dispatch(
+        ledger,
+        FakeRunner(ledger, refuse),
+        clock,
+        events=events,
+        allowance=allowance,
+        max_attempts=3,
+    )
+    with caplog.at_level(logging.INFO, "headgate.backfill"):
+        outcomes = [dispatch.work_off(key, ledger.ranges(key)) for _ in range(4)]
+    failed, again, buried, passed = outcomes
+    assert isinstance(failed, Failed)
+    assert isinstance(again, Failed)
+    assert isinstance(buried, Buried)
+    assert isinstance(passed, Passed)
+    assert failed.error.message == "price is -2"
+    assert "PriceError" in failed.error.error_class
+    row = stored(ledger, key)
+    assert (row.status, row.attempts) == (Status.DEAD, 3)
+    assert row.error == buried.error
+    assert [cost.succeeded for cost in allowance.costs] == [False] * 3
+    assert [(r.levelname, r.getMessage().split(":")[0]) for r in caplog.records] == [
+        ("WARNING", f"Batch {key} of gate 'orders' (17 records) failed again"),
+        ("WARNING", f"Batch {key} of gate 'orders' (17 records) failed again"),
+        ("ERROR", f"Batch {key} of gate 'orders' (17 records) is dead and will not be processed"),
+    ]
+
+
+def test_without_an_allowance_nothing_is_done(ledger: Ledger, clock: ManualClock) -> None:
+    key = one_that_failed(ledger, WIDE)
+    before, events = stored(ledger, key), Events()
+    dispatch = a_dispatch(
+        ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(0), events=events
+    )
+    assert dispatch.work_off(key, ledger.ranges(key)) is None
+    assert stored(ledger, key) == before
+    assert events.told == []
+
+
+def test_a_batch_that_is_anothers_or_finished_is_passed(ledger: Ledger, clock: ManualClock) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner = FakeRunner(ledger)
+    dispatch = a_dispatch(ledger, runner, clock)
+    assert ledger.take(key, "other", LEASE_MS)
+    assert dispatch.work_off(key, ledger.ranges(key)) == Passed(key)
+    assert ledger.backfilled(key, "other")
+    assert dispatch.work_off(key, ledger.ranges(key)) == Passed(key)
+    assert runner.runs == []
+
+
+def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_half_is_first(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner, events = FakeRunner(ledger), Events()
+    allowance = FixedAllowance(9)
+    dispatch = a_dispatch(ledger, runner, clock, allowance=allowance, events=events)
+    split = dispatch.work_off(key, ledger.ranges(key))
+    assert isinstance(split, Split)
+    assert text_of(split.parts, ledger) == [
+        ["orders-0 [10, 15)", "orders-1 [5, 9)"],
+        ["orders-0 [15, 20)", "orders-1 [9, 12)"],
+    ]
+    assert stored(ledger, key).status is Status.SUCCESS
+    assert [(part.status, part.attempts, part.error) for part in split.parts] == [
+        (Status.FAILED, 1, ERROR)
+    ] * 2
+    assert runner.runs == []
+    allowance.most = 5
+    while batches := ledger.failed("orders"):
+        first = batches[0].schedule_id
+        dispatch.work_off(first, ledger.ranges(first))
+    assert events.names.count("Split") == 3
+    assert sorted(sum(r.count for r in offsets) for _, offsets in runner.runs) == [4, 4, 4, 5]
+    assert runner.runs[0][1] == (OffsetRange("orders", 0, 10, 13), OffsetRange("orders", 1, 5, 7))
+    assert processed(runner) == whole(key, ledger)
+
+
+def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
+    ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner = FakeRunner(ledger)
+    runner.begins = {TopicPartition("orders", 0): 25, TopicPartition("orders", 1): 12}
+    buried = a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+    assert isinstance(buried, Buried)
+    assert runner.runs == []
+    row = stored(ledger, key)
+    assert row.status is Status.DEAD
+    assert row.error is not None
+    assert row.error.error_class == "headgate.errors.DataLossError"
+    assert "has left Kafka before it was processed: orders-0 [10, 20), orders-1 [5, 12);" in (
+        row.error.message
+    )
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert row.error.message in record.getMessage()
+
+
+def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner = FakeRunner(ledger)
+    runner.begins = {TopicPartition("orders", 0): 13}
+    dispatch = a_dispatch(ledger, runner, clock)
+    split = dispatch.work_off(key, ledger.ranges(key))
+    assert isinstance(split, Split)
+    gone, there = (part.schedule_id for part in split.parts)
+    assert [part.schedule_id for part in ledger.failed("orders")] == [gone, there]
+    buried = dispatch.work_off(gone, ledger.ranges(gone))
+    assert isinstance(buried, Buried)
+    assert "processed: orders-0 [10, 13);" in buried.error.message
+    assert isinstance(dispatch.work_off(there, ledger.ranges(there)), Done)
+    assert processed(runner) == [pair for pair in whole(key, ledger) if pair >= (0, 13)]
+    leaves = {
+        str(each.offsets): each.status for each in ledger.coverage("orders") if not each.has_parts
+    }
+    assert leaves == {
+        "orders-0 [10, 13)": Status.DEAD,
+        "orders-0 [13, 20)": Status.SUCCESS,
+        "orders-1 [5, 12)": Status.SUCCESS,
+    }
+
+
+def test_an_outage_of_kafka_costs_no_attempt(
+    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    before = stored(ledger, key)
+    runner = FakeRunner(ledger)
+
+    def unreachable(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        raise BrokerError("No broker can be reached.")
+
+    monkeypatch.setattr(runner, "gone", unreachable)
+    with pytest.raises(BrokerError):
+        a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+    assert stored(ledger, key) == before
+
+
+def test_a_handler_that_commits_its_sink_with_the_batch_has_settled_it(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        with ledger.transaction(batch.schedule_id, "me"):
+            pass
+
+    done = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    assert isinstance(done, Done)
+    assert stored(ledger, key).status is Status.SUCCESS
+
+
+def test_a_handler_that_raises_after_it_committed_has_processed_the_batch(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        with ledger.transaction(batch.schedule_id, "me"):
+            pass
+        raise PriceError("too late")
+
+    done = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    assert isinstance(done, Done)
+    assert stored(ledger, key).error is None
+
+
+def test_a_batch_whose_one_record_became_a_dead_letter_is_buried(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 7, 8)))
+    letter = DeadLetter("orders", 0, 7, None, b"-1", (), 0, 0, ERROR)
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        assert ledger.bury_record(batch.schedule_id, letter, owner="me")
+
+    runner = FakeRunner(ledger, handler)
+    buried = a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+    assert buried == Buried(runner_row(buried), ERROR)
+
+
+def runner_row(event: object) -> BatchRecord:
+    assert isinstance(event, Buried)
+    return event.batch
+
+
+def test_parts_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, a_batch())
+    halves = [
+        a_batch(OffsetRange("orders", 0, 10, 15)),
+        a_batch(OffsetRange("orders", 0, 15, 20)),
+    ]
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        first, second = ledger.split(batch.schedule_id, halves, "me", LEASE_MS)
+        ledger.succeed(first.schedule_id, owner="me")
+        ledger.fail(second.schedule_id, ERROR, owner="me")
+
+    done = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    assert isinstance(done, Done)
+    assert stored(ledger, key).status is Status.SUCCESS
+    assert [each.schedule_id for each in ledger.failed()] == [halves[1].schedule_id]
+
+
+@pytest.mark.parametrize("error", [None, PriceError("price is -2")])
+def test_the_outcome_of_a_batch_that_was_lost_meanwhile_is_not_counted(
+    ledger: Ledger, clock: ManualClock, error: Exception | None
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        clock.now_ms += LEASE_MS
+        assert ledger.take(key, "other", LEASE_MS)
+        if error is not None:
+            raise error
+
+    lost = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    assert isinstance(lost, Lost)
+    assert stored(ledger, key).owner == "other"
+    assert stored(ledger, key).status is Status.BACKFILLING
+
+
+def test_who_interrupts_a_run_is_obeyed_once_the_batch_is_given_back(
+    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner = FakeRunner(ledger)
+    monkeypatch.setattr(runner, "run", lambda _batch: KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+    assert stored(ledger, key).status is Status.FAILED
+
+
+def test_a_batch_of_which_another_still_runs_a_part_is_waited_for(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    assert ledger.take(key, "other", LEASE_MS)
+    parts = ledger.split(
+        key,
+        [
+            a_batch(OffsetRange("orders", 0, 10, 20)),
+            a_batch(OffsetRange("orders", 1, 5, 12)),
+        ],
+        "other",
+        LEASE_MS,
+    )
+    clock.now_ms += LEASE_MS - 1
+    assert ledger.renew(parts[1].schedule_id, "other", LEASE_MS)
+    clock.now_ms += 1
+    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock)
+    assert dispatch.work_off(key, ledger.ranges(key)) == Passed(key)
+    assert stored(ledger, key).status is Status.BACKFILLING
+    assert [each.status for each in ledger.parts(key)] == [Status.FAILED, Status.IN_PROGRESS]
+    assert ledger.succeed(parts[1].schedule_id, owner="other")
+    clock.now_ms += LEASE_MS
+    assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Split)
+    assert [each.schedule_id for each in ledger.failed()] == [parts[0].schedule_id]
+
+
+def test_events_are_sentences_that_name_the_batch(ledger: Ledger, clock: ManualClock) -> None:
+    row = stored(ledger, one_that_failed(ledger, WIDE))
+    name = f"Batch {row.schedule_id} of gate 'orders' (17 records)"
+    assert str(Taken(row)) == f"{name} is taken (attempt 2)."
+    assert str(Split(row, (row, row))) == f"{name} is run in 2 parts."
+    assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
+    assert str(Lost(row)).startswith(f"{name} was run, but not as its owner any more")
+    assert row.schedule_id in str(Passed(row.schedule_id))

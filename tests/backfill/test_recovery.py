@@ -1,0 +1,239 @@
+"""Whatever happens in between, every record is processed once, or stands in a dead batch."""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.backfill.runners import (
+    LEASE_MS,
+    FakeRunner,
+    FixedAllowance,
+    Offsets,
+    a_dispatch,
+    one_that_failed,
+)
+from tests.ledger.samples import ManualClock, a_batch
+
+from headgate.backfill import Backoff, DispatchCentre, Monitor
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.ledger import BatchRecord, Ledger, Status
+
+PARTITIONS = 3
+RECORDS = 10  # of each partition in each batch
+MOVES = ("take", "split", "fail", "backfilled", "give_back", "bury")
+Where = tuple[int, int]
+
+
+class Crash(BaseException):
+    """The end of a process, at the point where it is raised."""
+
+
+class Refused(Exception):  # noqa: N818  (the tests' own)
+    """What a handler raises now and then."""
+
+
+class Sink:
+    """Keeps what was processed by the batch's key, as an idempotent sink does."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Offsets] = {}
+        self.runs: list[tuple[str, str | None]] = []
+
+    def write(self, batch: BatchRecord, offsets: Offsets) -> None:
+        self._rows[batch.schedule_id] = offsets
+
+    def records(self) -> Counter[Where]:
+        return Counter(
+            (r.partition, offset)
+            for offsets in self._rows.values()
+            for r in offsets
+            for offset in range(r.start, r.until)
+        )
+
+
+def batches_that_failed(ledger: Ledger, count: int) -> set[Where]:
+    """What they read."""
+    for number in range(count):
+        start = number * RECORDS
+        ranges = [OffsetRange("orders", p, start, start + RECORDS) for p in range(PARTITIONS)]
+        one_that_failed(ledger, a_batch(*ranges))
+    return {(p, offset) for p in range(PARTITIONS) for offset in range(count * RECORDS)}
+
+
+def explained(ledger: Ledger) -> dict[Where, Status]:
+    """How the ledger has each record; each of them once."""
+    found: list[tuple[Where, Status]] = [
+        ((leaf.offsets.partition, offset), leaf.status)
+        for leaf in ledger.coverage("orders")
+        if not leaf.has_parts
+        for offset in range(leaf.offsets.start, leaf.offsets.until)
+    ]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+@contextmanager
+def crash(ledger: Ledger, countdown: int, *, after: bool) -> Iterator[None]:
+    """End the process before, or right after, its move of that number."""
+    left = countdown
+
+    def crashing(move: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: object, **options: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0 and not after:
+                raise Crash
+            answer = move(*args, **options)
+            if left == 0:
+                raise Crash
+            return answer
+
+        return counted
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in MOVES:
+            patch.setattr(ledger, name, crashing(getattr(ledger, name)))
+        yield
+
+
+def work_off_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
+    """One process, until nothing is left to be taken, or it crashes."""
+    dispatch = a_dispatch(ledger, runner, clock, owner=owner, allowance=FixedAllowance(12))
+    monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1, most_ms=1))
+    centre = DispatchCentre(dispatch)
+    while True:
+        clock.now_ms += 1
+        monitor.refresh()
+        if not monitor.batches():
+            return
+        centre.run_one(monitor)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ledgers")
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    crashes=st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=6),
+    begin=st.sampled_from([0, 4, 10, 14]),
+    seed=st.integers(0, 10**6),
+)
+def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
+    folder: Path, crashes: list[tuple[int, bool]], begin: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    clock, sink = ManualClock(), Sink()
+    url = f"sqlite:///{folder}/{chance.getrandbits(64)}-{len(list(folder.iterdir()))}.db"
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        if chance.random() < 0.2:
+            raise Refused
+        sink.write(batch, offsets)
+        if chance.random() < 0.1:
+            raise Refused  # It had already written.
+
+    with Ledger.open(url, clock=clock) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        everything = batches_that_failed(ledger, 2)
+        runner = FakeRunner(ledger, handler)
+        runner.begins[TopicPartition("orders", 0)] = begin
+        for number, (countdown, after) in enumerate(crashes):
+            with crash(ledger, countdown, after=after):
+                try:
+                    work_off_all(ledger, runner, clock, f"process {number}")
+                except Crash:
+                    clock.now_ms += LEASE_MS
+        work_off_all(ledger, runner, clock, "the last")
+        gone = {(0, offset) for offset in range(begin)}
+        found = explained(ledger)
+        written = sink.records()
+        assert set(found) == everything
+        dead = {where for where, status in found.items() if status is Status.DEAD}
+        assert gone <= dead
+        for where, status in found.items():
+            assert status in {Status.SUCCESS, Status.DEAD}
+            assert status is Status.DEAD or written[where] == 1
+
+
+def test_a_handler_that_ends_its_process_leaves_the_batch_to_the_next_one(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    everything = batches_that_failed(ledger, 1)
+    sink = Sink()
+
+    def deadly(batch: BatchRecord, offsets: Offsets) -> None:
+        raise Crash
+
+    with pytest.raises(Crash):
+        work_off_all(ledger, FakeRunner(ledger, deadly), clock, "first")
+    survivor = FakeRunner(ledger, sink.write)
+    work_off_all(ledger, survivor, clock, "second")
+    assert set(sink.records()) < everything  # what the first one had in hand is still its own
+    clock.now_ms += LEASE_MS
+    work_off_all(ledger, survivor, clock, "second")
+    assert sink.records() == Counter(everything)
+
+
+def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_processed_once(
+    url: str, clock: ManualClock
+) -> None:
+    at_work: set[str] = set()
+    together: list[str] = []
+    lock = threading.Lock()
+    sink = Sink()
+    both = threading.Barrier(2)
+    errors: list[BaseException] = []
+
+    def handler_of(owner: str) -> Callable[[BatchRecord, Offsets], None]:
+        chance = random.Random(owner)
+
+        def handler(batch: BatchRecord, offsets: Offsets) -> None:
+            with lock:
+                together.extend(at_work & {batch.schedule_id})
+                at_work.add(batch.schedule_id)
+                sink.runs.append((owner, batch.owner))
+            try:
+                if chance.random() < 0.2:
+                    raise Refused
+                with lock:
+                    sink.write(batch, offsets)
+            finally:
+                with lock:
+                    at_work.remove(batch.schedule_id)
+
+        return handler
+
+    def process(owner: str) -> None:
+        try:
+            with Ledger.open(url, clock=clock) as own:
+                both.wait(30)
+                work_off_all(own, FakeRunner(own, handler_of(owner)), clock, owner)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    with Ledger.open(url, clock=clock) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        everything = batches_that_failed(ledger, 15)
+        threads = [threading.Thread(target=process, args=(name,)) for name in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert errors == []
+        assert together == []
+        assert {owner for owner, _ in sink.runs} == {"one", "two"}
+        assert all(ran == owned for ran, owned in sink.runs)
+        assert set(explained(ledger).values()) == {Status.SUCCESS}
+        assert sink.records() == Counter(everything)
