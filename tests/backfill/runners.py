@@ -93,6 +93,7 @@ def a_dispatch(
     allowance: FixedAllowance | None = None,
     events: Events | None = None,
     max_attempts: int = 10,
+    live_attempts: int = 1,
 ) -> Dispatch:
     return Dispatch(
         ledger,
@@ -102,6 +103,7 @@ def a_dispatch(
         on_event=events or Events(),
         clock=clock,
         max_attempts=max_attempts,
+        live_attempts=live_attempts,
         lease_ms=LEASE_MS,
     )
 

@@ -165,6 +165,40 @@ def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_hal
     assert processed(runner) == whole(key, ledger)
 
 
+def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    raised = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
+    assert ledger.take(raised, "other", LEASE_MS)
+    assert ledger.give_back(raised, "other", ERROR, max_attempts=10)
+    crashed = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 10, 20)))
+    assert ledger.take(crashed, "other", LEASE_MS)
+    settled = ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
+    ledger.attach(settled, 7, owner="driver", lease_ms=LEASE_MS)
+    clock.now_ms += LEASE_MS
+    assert ledger.settle("orders", but=None, unowned_before_ms=0) == [settled]
+    runner = FakeRunner(ledger)
+    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedAllowance(1))
+    for key in (raised, crashed, settled):
+        assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Done)
+    assert [key for key, _ in runner.runs] == [raised, crashed, settled]
+
+
+def test_a_batch_that_raised_at_each_of_the_streams_retries_is_divided(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    keys = []
+    for batch, attempts in ((WIDE, 3), (a_batch(OffsetRange("orders", 2, 0, 9)), 2)):
+        begun = [ledger.begin(batch) for _ in range(attempts)]
+        keys.append(begun[0].schedule_id)
+        assert ledger.fail(keys[-1], ERROR)
+    dispatch = a_dispatch(
+        ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(5), live_attempts=3
+    )
+    outcomes = [dispatch.work_off(key, ledger.ranges(key)) for key in keys]
+    assert [type(outcome) for outcome in outcomes] == [Split, Done]
+
+
 def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
     ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

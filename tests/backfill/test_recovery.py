@@ -4,7 +4,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from headgate.ledger import BatchRecord, Ledger, Status
 
 PARTITIONS = 3
 RECORDS = 10  # of each partition in each batch
+OPEN = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
 MOVES = ("take", "split", "fail", "backfilled", "give_back", "bury")
 Where = tuple[int, int]
 
@@ -56,6 +57,17 @@ class Sink:
             for r in offsets
             for offset in range(r.start, r.until)
         )
+
+
+class Changing(FixedAllowance):
+    """Now more, now less than a batch."""
+
+    def __init__(self, seed: str) -> None:
+        super().__init__()
+        self._chance = random.Random(seed)
+
+    def records(self) -> int:
+        return self._chance.choice([0, 3, 12, 100])
 
 
 def batches_that_failed(ledger: Ledger, count: int) -> set[Where]:
@@ -105,7 +117,7 @@ def crash(ledger: Ledger, countdown: int, *, after: bool) -> Iterator[None]:
 
 def work_off_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
     """One process, until nothing is left to be taken, or it crashes."""
-    dispatch = a_dispatch(ledger, runner, clock, owner=owner, allowance=FixedAllowance(12))
+    dispatch = a_dispatch(ledger, runner, clock, owner=owner, allowance=Changing(owner))
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1, most_ms=1))
     centre = DispatchCentre(dispatch)
     while True:
@@ -122,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     crashes=st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=6),
@@ -140,8 +152,11 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
         if chance.random() < 0.2:
             raise Refused
         sink.write(batch, offsets)
-        if chance.random() < 0.1:
-            raise Refused  # It had already written.
+        end = chance.random()
+        if end < 0.1:
+            raise Refused
+        if end < 0.2:
+            raise Crash
 
     with Ledger.open(url, clock=clock) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
@@ -149,12 +164,13 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
         runner = FakeRunner(ledger, handler)
         runner.begins[TopicPartition("orders", 0)] = begin
         for number, (countdown, after) in enumerate(crashes):
-            with crash(ledger, countdown, after=after):
-                try:
-                    work_off_all(ledger, runner, clock, f"process {number}")
-                except Crash:
-                    clock.now_ms += LEASE_MS
-        work_off_all(ledger, runner, clock, "the last")
+            with crash(ledger, countdown, after=after), suppress(Crash):
+                work_off_all(ledger, runner, clock, f"process {number}")
+            clock.now_ms += LEASE_MS
+        while ledger.batches(statuses=OPEN):
+            with suppress(Crash):
+                work_off_all(ledger, runner, clock, "another")
+            clock.now_ms += LEASE_MS
         gone = {(0, offset) for offset in range(begin)}
         found = explained(ledger)
         written = sink.records()

@@ -91,6 +91,8 @@ class Dispatch:
         clock: Answers the time, in ms since the epoch.
         max_attempts: How often a batch is begun before it is dead: 2 or more, the live run and its
             retries counted. Too few, and an outage makes dead what could have been processed.
+        live_attempts: How often the live stream runs a batch before it leaves it: 1, and its
+            retries.
         lease_ms: How long a batch is this owner's unless the runner renews it (ms). Too short, and
             a pause loses the batch to another owner; too long, and after a crash it waits as long.
     """
@@ -105,6 +107,7 @@ class Dispatch:
         on_event: Callable[[BackfillEvent], None],
         clock: Clock,
         max_attempts: int = MAX_ATTEMPTS,
+        live_attempts: int = 1,
         lease_ms: int = LEASE_MS,
     ) -> None:
         self.ledger = ledger
@@ -114,13 +117,17 @@ class Dispatch:
         self._on_event = on_event
         self.clock = clock
         self._max_attempts = max_attempts
+        self._live_attempts = live_attempts
         self._lease_ms = lease_ms
 
     def work_off(self, schedule_id: str, ranges: Sequence[PlannedRange]) -> BackfillEvent | None:
         """Take a batch, if there is an allowance, and do with it what is to be done.
 
         What has left Kafka is parted from what is still there, and then buried; a batch with more
-        records than are allowed is divided. The parts are failed batches of their own from then on.
+        records than are allowed is divided. The parts are failed batches of their own from then on,
+        with keys of their own. So a batch that a run before may have written to its sink, though
+        the outcome was never told, is not divided: it is run as a whole, under its key, even if
+        less is allowed.
 
         Args:
             schedule_id: The batch.
@@ -147,9 +154,17 @@ class Dispatch:
             return self._leave_to(batch, parts)
         if gone:
             return self._split(batch, (gone, there)) if there else self._bury(batch, gone)
-        if batch.planned_records > allowed:
+        if batch.planned_records > allowed and self._has_only_raised(batch):
             return self._split(batch, earlier_and_later(there))
         return self._run(batch)
+
+    def _has_only_raised(self, batch: BatchRecord) -> bool:
+        """Whether the live stream ran a batch, saw it raise, and nobody has run it since.
+
+        A part was not run alone when it is split off; what cut a run short has counted an attempt.
+        """
+        attempts = self._live_attempts if batch.parent is None else 1
+        return batch.attempts == attempts and batch.error != OWNER_GONE
 
     def tell(self, event: BackfillEvent) -> BackfillEvent:
         """Log an event, and hand it on."""
