@@ -2,9 +2,13 @@
 
 import typer
 
+from headgate.cli.batches import batches
 from headgate.cli.demo.command import demo
 from headgate.cli.doctor import doctor
+from headgate.cli.failures import failures
+from headgate.cli.letters import letters
 from headgate.cli.status import status
+from headgate.cli.verify import verify
 
 app = typer.Typer(
     name="headgate",
@@ -15,6 +19,10 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(status)
+app.command()(batches)
+app.command()(failures)
+app.command()(verify)
+app.add_typer(letters, name="letters")
 app.command()(doctor)
 
 

@@ -247,14 +247,14 @@ def _batches(
             id=batch.query_batch_id,
             status=batch.status,
             records=batch.planned_records if batch.records is None else batch.records,
-            duration_ms=reported.get(batch.schedule_id, elapsed_ms(batch, now_ms)),
+            duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
         )
         for batch in batches
     )
 
 
-def elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
+def _elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
     """The time of a batch by the ledger's clock; of its latest attempt, where it had several."""
     began_ms = batch.created_time_ms
     if batch.attempts > 1 and batch.start_time_ms is not None:

@@ -1,0 +1,165 @@
+"""Batches as pictures for the terminal, which also read well without colours and piped."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli.lines import line, printable
+from headgate.cli.snapshot import error_line
+from headgate.cli.times import full_time, short_time
+from headgate.cli.words import UNKNOWN, count, duration, plural
+from headgate.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
+
+SHORT: Final = 8
+"""Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
+
+_STYLES: Final = {
+    Status.SUCCESS: "green",
+    Status.IN_PROGRESS: "bold",
+    Status.BACKFILLING: "yellow",
+    Status.FAILED: "bold red",
+    Status.DEAD: "bold red",
+}
+
+
+def batches_view(
+    batches: Sequence[BatchRecord], now_ms: int, *, name_gates: bool
+) -> RenderableType:
+    """One line for each batch, in this order."""
+    table = new_table()
+    table.add_column("key", no_wrap=True)
+    if name_gates:
+        table.add_column("gate", no_wrap=True, max_width=16)
+    table.add_column("planned", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("records", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("error, or limited by", no_wrap=True, ratio=1)
+    for batch in batches:
+        table.add_row(
+            key_text(batch),
+            *([line(batch.gate)] if name_gates else []),
+            short_time(batch.created_time_ms),
+            status_text(batch),
+            count(planned_or_counted(batch)),
+            duration(took_ms(batch, now_ms)),
+            line(batch.reason, style="dim")
+            if batch.error is None
+            else line(short_error(batch.error)),
+        )
+    return table
+
+
+def batch_view(
+    batch: BatchRecord,
+    ranges: Sequence[PlannedRange],
+    parts: Sequence[BatchRecord],
+    now_ms: int,
+) -> RenderableType:
+    """Everything about one batch."""
+    shown: list[RenderableType] = [_facts(batch, now_ms), Text(), _ranges(ranges)]
+    if parts:
+        shown += [Text(), line(f"split into {plural(len(parts), 'part')}", style="bold")]
+        shown.append(batches_view(parts, now_ms, name_gates=False))
+    if batch.error is not None:
+        shown += [Text(), *_error(batch.error)]
+    return Group(*shown)
+
+
+def new_table() -> Table:
+    """A table without lines, as wide as the terminal."""
+    return Table(expand=True, box=None, pad_edge=False, header_style="dim")
+
+
+def status_text(batch: BatchRecord) -> Text:
+    """Where a batch stands, and how often it was begun where that was more than once."""
+    times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
+    return line(f"{batch.status}{times}", style=_STYLES[batch.status])
+
+
+def key_text(batch: BatchRecord) -> Text:
+    """The first digits of its key, with a sign that it is a part of another one."""
+    return line(f"{'' if batch.parent is None else '↳ '}{batch.schedule_id[:SHORT]}")
+
+
+def short_error(error: ErrorReport) -> str:
+    """An error in one line, its class without the module."""
+    return error_line(replace(error, error_class=error.error_class.rpartition(".")[2]))
+
+
+def took_ms(batch: BatchRecord, now_ms: int) -> int:
+    """How long the latest attempt took, or has taken until now."""
+    began_ms = batch.created_time_ms if batch.start_time_ms is None else batch.start_time_ms
+    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
+
+
+def planned_or_counted(batch: BatchRecord) -> int:
+    """Its records, or the offsets in it while they have not been counted."""
+    return batch.planned_records if batch.records is None else batch.records
+
+
+def owner_words(batch: BatchRecord, now_ms: int) -> str:
+    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``."""
+    if batch.owner is None or batch.lease_until_ms is None:
+        return "nobody"
+    return "busy" if batch.lease_until_ms > now_ms else "gone"
+
+
+def _facts(batch: BatchRecord, now_ms: int) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _named_facts(batch, now_ms):
+        table.add_row(name, value if isinstance(value, Text) else printable(value))
+    return table
+
+
+def _named_facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | Text]]:
+    yield "batch", Text(batch.schedule_id, style="bold")
+    if batch.parent is not None:
+        yield "part of", batch.parent
+    yield "gate", batch.gate
+    yield "run", batch.run_id
+    yield "status", status_text(batch)
+    yield "attempts", count(batch.attempts)
+    yield "planned", full_time(batch.created_time_ms, now_ms)
+    yield "started", full_time(batch.start_time_ms, now_ms)
+    yield "ended", full_time(batch.end_time_ms, now_ms)
+    yield "took", duration(took_ms(batch, now_ms))
+    yield "records", f"{count(batch.records)} processed, {count(batch.planned_records)} planned"
+    yield "limited by", batch.reason
+    yield "lag", f"{count(batch.lag)} when it was planned"
+    yield "rate", f"{count(batch.rate_per_s)}/s when it was planned"
+    yield "in Spark", UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}"
+    if batch.kind is not Kind.LIVE:
+        yield "planned by", batch.kind
+    if batch.owner is not None:
+        yield "owner", f"{batch.owner} ({owner_words(batch, now_ms)})"
+        yield "leased until", full_time(batch.lease_until_ms, now_ms)
+
+
+def _ranges(ranges: Sequence[PlannedRange]) -> Table:
+    table = new_table()
+    table.add_column("range", no_wrap=True)
+    table.add_column("offsets", justify="right", no_wrap=True)
+    table.add_column("latest", justify="right", no_wrap=True)
+    table.add_column("limited by", no_wrap=True, ratio=1)
+    for planned in ranges:
+        table.add_row(
+            line(str(planned.offsets)),
+            count(planned.offsets.count),
+            UNKNOWN if planned.latest is None else str(planned.latest),
+            line(planned.reason or UNKNOWN),
+        )
+    return table
+
+
+def _error(error: ErrorReport) -> Iterator[Text]:
+    yield Text(printable(error.error_class), style="bold red")
+    # A trace ends with the message; what the engine reports has none.
+    for each in (error.trace or error.message).splitlines():
+        yield Text(printable(each), overflow="fold")
