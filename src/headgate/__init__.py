@@ -25,7 +25,7 @@ from headgate.errors import (
 )
 
 if TYPE_CHECKING:
-    from headgate.gate import Batch, Gate, configure, register
+    from headgate.gate import Batch, Gate, OnFailure, configure, isolate, register, retry
 
 __version__ = "0.1.0.dev0"
 
@@ -36,12 +36,15 @@ __all__ = [
     "Gate",
     "HeadgateError",
     "LedgerError",
+    "OnFailure",
     "OptionError",
     "SchemaError",
     "SetupError",
     "SourceError",
     "configure",
+    "isolate",
     "register",
+    "retry",
 ]
 
 

@@ -133,7 +133,7 @@ def test_a_gate_reads_from_the_sources_there_are(spark: SparkSession, ledger_url
 
 def test_a_failure_policy_is_one_of_those_there_are(spark: SparkSession, ledger_url: str) -> None:
     gate = Gate("orders", interval="1 second", ledger=ledger_url)
-    with pytest.raises(OptionError, match="on_failure is 'pray'; it must be one of stop"):
+    with pytest.raises(OptionError, match="on_failure is 'pray'; it must be one of 'stop'"):
         gate.write(rows(spark), ignore, on_failure="pray")
 
 

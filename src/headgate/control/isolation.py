@@ -6,6 +6,7 @@ record is on one path of a binary tree, and each node of the path has two halves
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import OptionError
@@ -37,8 +38,11 @@ class Budget:
             raise OptionError(f"isolate's max_time is {self.max_time_ms} ms; it must be above 0.")
 
 
+Why = TypeVar("Why")
+
+
 @dataclass(slots=True)
-class Isolated:
+class Isolated(Generic[Why]):
     """What became of a batch.
 
     Attributes:
@@ -48,8 +52,8 @@ class Isolated:
         runs: How often the handler ran.
     """
 
-    alone: list[tuple[OffsetRange, BaseException]] = field(default_factory=list)
-    left: list[tuple[Ranges, BaseException]] = field(default_factory=list)
+    alone: list[tuple[OffsetRange, Why]] = field(default_factory=list)
+    left: list[tuple[Ranges, Why]] = field(default_factory=list)
     runs: int = 0
 
 
@@ -76,12 +80,13 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
     return tuple(first), tuple(second)
 
 
-class Isolation:
+class Isolation(Generic[Why]):
     """Decides which part of a failed batch is run next.
 
     ::
 
-        isolation = Isolation(ranges, error, Budget())
+        isolation = Isolation(Budget())
+        isolation.settle(batch, error)
         while (part := isolation.next_part(elapsed_ms)) is not None:
             isolation.settle(part, run(part))    # None, or why it failed
 
@@ -89,16 +94,15 @@ class Isolation:
     the whole batch. Earlier ranges come before later ones.
 
     Args:
-        ranges: The batch, which failed as a whole.
-        error: Why it did.
         budget: How much this may take.
+        not_run: Parts of the batch that an earlier isolation had still to run, with why their
+            wholes failed.
     """
 
-    def __init__(self, ranges: Sequence[OffsetRange], error: BaseException, budget: Budget) -> None:
-        self.result = Isolated()
+    def __init__(self, budget: Budget, not_run: Sequence[tuple[Ranges, Why]] = ()) -> None:
+        self.result: Isolated[Why] = Isolated()
         self._budget = budget
-        self._waiting: list[tuple[Ranges, BaseException]] = []
-        self._failed(tuple(ranges), error)
+        self._waiting: list[tuple[Ranges, Why]] = list(reversed(not_run))
 
     def next_part(self, elapsed_ms: int) -> Ranges | None:
         """The ranges to run now; None when there are no more, or the budget is spent.
@@ -115,14 +119,12 @@ class Isolation:
         self.result.runs += 1
         return self._waiting.pop()[0]
 
-    def settle(self, part: Ranges, error: BaseException | None) -> None:
-        """Say how the part ended."""
-        if error is not None:
-            self._failed(part, error)
-
-    def _failed(self, part: Ranges, error: BaseException) -> None:
-        first, second = halves(part)
-        if not second:
-            self.result.alone.append((first[0], error))
+    def settle(self, part: Ranges, error: Why | None) -> None:
+        """Say how a part, or first of all the batch itself, ended."""
+        if error is None:
             return
-        self._waiting += [(second, error), (first, error)]
+        first, second = halves(part)
+        if second:
+            self._waiting += [(second, error), (first, error)]
+        else:
+            self.result.alone.append((first[0], error))

@@ -1,23 +1,30 @@
 """A gate: what stands before one source of one query and decides how much it is given."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from headgate.backfill import parse_schedule
 from headgate.errors import OptionError
-from headgate.gate.handler import GatedHandler, Handler
+from headgate.gate.batch import Handler
+from headgate.gate.handler import GatedHandler
 from headgate.gate.ledgers import keep_books
+from headgate.gate.owner import new_owner
+from headgate.gate.plans import refuse_if_it_cannot_skip
+from headgate.gate.policy import OnFailure, parse_on_failure
 from headgate.gate.reader import GatedStreamReader
 from headgate.gate.registration import register
+from headgate.gate.replay import Replay
+from headgate.gate.stream_backfill import GatedStreamWriter, StreamBackfill
 from headgate.kafka.source import FORMAT
 from headgate.kafka.values import duration_ms
 from headgate.ledger import normalize_url
 
 _SOURCES: Final = {"kafka": FORMAT}
-_FAILURE_POLICIES: Final = ("stop",)
 _NAME: Final = re.compile(r"[\w.\-]{1,200}")
 
 
@@ -63,6 +70,7 @@ class Gate:
         self._interval = interval
         # In full, for the planner is another process.
         self._ledger_url = normalize_url(ledger)
+        self._reads: list[tuple[DataFrame, Mapping[str, str]]] = []
 
     def __repr__(self) -> str:
         return f"Gate({self.name!r}, interval={self._interval!r})"
@@ -93,10 +101,16 @@ class Gate:
             gate=self.name,
             ledger_url=self._ledger_url,
             interval_ms=self.interval_ms,
+            loaded=lambda df, options: self._reads.append((df, dict(options))),
         )
 
     def write(
-        self, df: DataFrame, handler: Handler, *, on_failure: str = "stop"
+        self,
+        df: DataFrame,
+        handler: Handler,
+        *,
+        on_failure: str | OnFailure = "stop",
+        backfill: str = "spare",
     ) -> DataStreamWriter:
         """A writer that gives each batch to the handler and its outcome to the ledger.
 
@@ -109,18 +123,52 @@ class Gate:
                 for a batch that a crash interrupted; ``batch.key`` is the same then.
             on_failure: what an exception in the handler does. ``"stop"``: the batch is recorded as
                 failed, and the query stops; it runs first when the query is started again.
+                ``"defer"``: the stream goes on, and a backfill runs the batch later.
+                ``"isolate"``: the batch is halved until the records that cannot be processed stand
+                alone; they are kept as dead letters, and everything else is processed now.
+                `headgate.retry` calls the handler again first, and `headgate.isolate` sets how much
+                isolation may take.
+            backfill: when what was deferred is run again, by this application while the query runs:
+                ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
+                ``"cron 0 3 * * *"``; or ``"by hand"``, with the command ``headgate backfill``. The
+                handler is called by another thread then, but never twice at a time.
 
         Raises:
-            OptionError: there is no such policy.
+            OptionError: there is no such policy or schedule, or this stream cannot go on without a
+                batch: it is computed with state, or from more than one source.
             LedgerError: the ledger cannot be opened or read.
         """
-        if on_failure not in _FAILURE_POLICIES:
-            raise OptionError(
-                f"on_failure is {on_failure!r}; it must be one of {', '.join(_FAILURE_POLICIES)}."
-            )
-        keep_books(self.name, self._ledger_url)
+        policy = parse_on_failure(on_failure)
+        schedule = parse_schedule(backfill)
+        replay = self._replay(df, policy.last) if policy.skips else None
+        ledger = keep_books(self.name, self._ledger_url)
+        gated = GatedHandler(self.name, self._ledger_url, handler, policy=policy, replay=replay)
+        owner = new_owner()
+        beside = StreamBackfill(
+            self.name, ledger, gated.runner(owner), owner, self.interval_ms, schedule
+        )
+        writer = GatedStreamWriter(df, beside.follow if policy.skips else lambda _query: None)
         return (
-            df.writeStream.foreachBatch(GatedHandler(self.name, self._ledger_url, handler))
+            writer.foreachBatch(gated)
             .trigger(processingTime=f"{self.interval_ms} milliseconds")
             .queryName(self.name)
         )
+
+    def _replay(self, df: DataFrame, last: str) -> Replay:
+        """What reads a batch of this stream once more."""
+        refuse_if_it_cannot_skip(df, self.name, last)
+        if not self._reads:
+            raise OptionError(
+                f"on_failure is {last!r}, but the gate {self.name!r} has read nothing; write what"
+                " gate.read(...).load() gave, or what is derived from it."
+            )
+        for read, options in self._reads:
+            if df.sameSemantics(read):
+                return Replay(df.sparkSession, options)
+        if len(self._reads) > 1:
+            raise OptionError(
+                f"on_failure is {last!r}, but the gate {self.name!r} has been read"
+                f" {len(self._reads)} times, and which of these is written cannot be told; make a"
+                " gate for each."
+            )
+        return Replay(df.sparkSession, self._reads[0][1], derived=df)

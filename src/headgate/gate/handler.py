@@ -1,78 +1,100 @@
-"""The user's handler, wrapped: the ledger knows of each batch before it runs, and how it ended."""
+"""What ``foreachBatch`` calls: the ledger knows each batch before it runs, and how it ended."""
 
+import logging
+import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from typing import Final
 
 from pyspark.sql import DataFrame
+from sqlalchemy import Connection
 
-from headgate.control.ranges import OffsetRange
+from headgate.gate.batch import Batch, Handler
 from headgate.gate.ledgers import shared_ledger
+from headgate.gate.owner import LEASE_MS, OWNER_POLL_S, is_gone, new_owner
+from headgate.gate.policy import STOP, OnFailure
+from headgate.gate.replay import Replay
+from headgate.gate.runner import BatchRunner
+from headgate.gate.stream_state import state_of
 from headgate.ledger import BatchRecord, Kind, Ledger, Status, schedule_id
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What a handler is told of the batch it is given.
-
-    Attributes:
-        key: the same for every run of the same ranges, another for every other batch; what an
-            idempotent sink can write under.
-        id: Spark's number of the batch in its query.
-        ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
-            nothing new (a query may have other sources, and a first batch may begin at the end).
-        attempt: 1 the first time, then counting; without ranges always 1.
-        kind: ``live``, or ``backfill`` for a batch that had failed.
-    """
-
-    key: str
-    id: int
-    ranges: tuple[OffsetRange, ...]
-    attempt: int
-    kind: str
-
-
-Handler = Callable[[DataFrame, Batch], None]
+_LOG: Final = logging.getLogger("headgate.gate")
 
 
 class GatedHandler:
-    """What ``foreachBatch`` calls: settles the batch's row in the ledger around the user's handler.
+    """Settles the batch's row in the ledger around the user's handler.
 
-    The row is ``in_progress`` when the handler starts and ``success`` or ``failed`` when it ends. A
-    batch that Spark runs again although the ledger has it as ``success`` (the process died between
-    the two) is not handed out a second time.
+    The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
+    then the failure policy has its say. A batch that Spark runs again although the ledger has it as
+    ``success`` (the process died between the two) is not handed out a second time, nor is one that
+    a backfill has taken meanwhile.
+
+    Args:
+        gate: the gate's name.
+        ledger_url: its ledger's, in full.
+        handler: the user's.
+        policy: what follows an exception in it.
+        replay: reads a batch once more; None where the policy skips nothing.
+        sleep: waits so many seconds.
     """
 
-    def __init__(self, gate: str, ledger_url: str, handler: Handler) -> None:
+    def __init__(
+        self,
+        gate: str,
+        ledger_url: str,
+        handler: Handler,
+        *,
+        policy: OnFailure = STOP,
+        replay: Replay | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._gate = gate
         self._ledger_url = ledger_url
         self._handler = handler
-        begun = shared_ledger(ledger_url).last_begun(gate)
+        self._sleep = sleep
+        ledger = shared_ledger(ledger_url)
+        self._turn = threading.Lock()
+        self._policy = policy
+        self._replay = replay
+        self._owner = new_owner()
+        self._runner = self.runner(self._owner)
+        begun = ledger.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
+        self._settled = False
+
+    def runner(self, owner: str) -> BatchRunner:
+        """Runs batches with this handler as an owner; no two of them at a time."""
+        return BatchRunner(
+            shared_ledger(self._ledger_url),
+            owner,
+            self._handler,
+            policy=self._policy,
+            replay=self._replay,
+            turn=self._turn,
+            sleep=self._sleep,
+        )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run one batch.
 
         Raises:
             LedgerError: its outcome cannot be written down.
-            Exception: whatever the handler raises.
+            Exception: what the handler raises, where the policy stops then.
         """
         ledger = shared_ledger(self._ledger_url)
         record = self._begun(ledger)
         if record is None:
-            self._handler(df, Batch(self._key_of_nothing(df, batch_id), batch_id, (), 1, Kind.LIVE))
+            self._handler(df, self._nothing(df, batch_id))
             return
-        if record.status is not Status.IN_PROGRESS:
+        self._settle_what_is_left(ledger, record)
+        owned = self._own(ledger, record, batch_id)
+        if owned is None:
             return
-        ledger.attach(record.schedule_id, batch_id)
-        ranges = tuple(planned.offsets for planned in ledger.ranges(record.schedule_id))
-        try:
-            self._handler(
-                df, Batch(record.schedule_id, batch_id, ranges, record.attempts, record.kind)
-            )
-        except Exception as error:
-            ledger.fail(record.schedule_id, error)
-            raise
-        ledger.succeed(record.schedule_id)
+        state = state_of(self._gate)
+        state.batch_began()
+        if not self._runner.run_live(df, owned, batch_id):
+            state.batch_was_helped(owned.schedule_id)
 
     def _begun(self, ledger: Ledger) -> BatchRecord | None:
         """The row of the batch that Spark runs now; None where this gate has nothing in it.
@@ -86,7 +108,55 @@ class GatedHandler:
         self._begins, record = begun
         return record
 
-    def _key_of_nothing(self, df: DataFrame, batch_id: int) -> str:
-        """The key of a batch for which the ledger has no row: there are no ranges to make it of."""
+    def _settle_what_is_left(self, ledger: Ledger, record: BatchRecord) -> None:
+        """At the first batch: those that are in progress and nobody's have failed."""
+        if self._settled:
+            return
+        self._settled = True
+        left = ledger.settle(
+            self._gate, but=record.schedule_id, unowned_before_ms=record.created_time_ms
+        )
+        for batch in left:
+            _LOG.warning(
+                "Batch %s of gate %r was left in progress by a process that is gone, and counts as"
+                " failed now; a backfill runs it again.",
+                batch,
+                self._gate,
+            )
+
+    def _own(self, ledger: Ledger, record: BatchRecord, batch_id: int) -> BatchRecord | None:
+        """The batch's row once it is this process's; None if there is nothing to do any more."""
+        gone = record.owner if record.owner is not None and is_gone(record.owner) else None
+        waited = False
+        while not ledger.attach(
+            record.schedule_id, batch_id, owner=self._owner, lease_ms=LEASE_MS, gone=gone
+        ):
+            found = ledger.batch(record.schedule_id)
+            if found is None or found.status is not Status.IN_PROGRESS:
+                _LOG.info(
+                    "Batch %s of gate %r is not run again: it is %s.",
+                    record.schedule_id,
+                    self._gate,
+                    found.status if found is not None else "forgotten",
+                )
+                return None
+            if not waited:
+                _LOG.warning(
+                    "Batch %s of gate %r is run by another process, or was by one that ended; it"
+                    " is taken over if that one gives no sign of life for %d s.",
+                    record.schedule_id,
+                    self._gate,
+                    LEASE_MS // 1000,
+                )
+            waited = True
+            self._sleep(OWNER_POLL_S)
+        return ledger.batch(record.schedule_id)
+
+    def _nothing(self, df: DataFrame, batch_id: int) -> Batch:
+        """A batch for which the ledger has no row: there are no ranges to make its key of."""
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        return schedule_id(self._gate, f"{query} {batch_id}", ())
+        key = schedule_id(self._gate, f"{query} {batch_id}", ())
+        return Batch(key, batch_id, (), 1, Kind.LIVE, self._lend)
+
+    def _lend(self) -> AbstractContextManager[Connection]:
+        return shared_ledger(self._ledger_url).lend()

@@ -22,6 +22,7 @@ from headgate.control.settings import EstimatorSettings
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
+from headgate.gate.stream_state import state_of
 from headgate.kafka.positions import StreamOffset
 from headgate.ledger import ErrorReport, Ledger, RateSample, schedule_id
 
@@ -137,18 +138,23 @@ def _on_batch(
     # Where the gate's own handler has done this already, nothing changes.
     watched.ledger.attach(batch, progress.batchId, start_time_ms=present.start_ms)
     watched.ledger.succeed(batch)
-    if present.records and watched.estimator is not None:
-        watched.ledger.publish_rate(
-            _sample(gate, batch, progress.batchId, stats, watched.estimator)
-        )
+    end_ms = present.start_ms + present.duration_ms
+    teaches = state_of(gate).batch_ended(batch, present.start_ms, end_ms)
+    if watched.estimator is not None and (present.records or not teaches):
+        # Without a lesson it is published too, for the planner waits for the report.
+        estimator = watched.estimator if teaches else None
+        watched.ledger.publish_rate(_sample(gate, batch, progress.batchId, stats, estimator))
 
 
 def _sample(
-    gate: str, batch: str, query_batch_id: int, stats: BatchStats, estimator: RateEstimator
+    gate: str, batch: str, query_batch_id: int, stats: BatchStats, estimator: RateEstimator | None
 ) -> RateSample:
-    rate = estimator.compute(
-        stats.time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
-    )
+    """What was measured; without an estimator, the rate stays what it is."""
+    rate = None
+    if estimator is not None:
+        rate = estimator.compute(
+            stats.time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
+        )
     terms = estimator.terms if isinstance(estimator, PIDRateEstimator) and rate else None
     return RateSample(
         gate=gate,

@@ -39,6 +39,10 @@ class OnFailure:
         return self.backoff_ms << (retry - 1)
 
 
+STOP: Final = OnFailure()
+"""As Spark itself does."""
+
+
 def retry(n: int, backoff: str = "1 second", *, then: "str | OnFailure" = "stop") -> OnFailure:
     """Call the handler again, up to ``n`` times, and only then do something else.
 

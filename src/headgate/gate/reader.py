@@ -1,5 +1,6 @@
 """Spark's stream reader behind a gate: wrong options are told before a query starts."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,12 +19,20 @@ class GatedStreamReader(DataStreamReader):
     """
 
     def __init__(
-        self, spark: SparkSession, source: str, *, gate: str, ledger_url: str, interval_ms: int
+        self,
+        spark: SparkSession,
+        source: str,
+        *,
+        gate: str,
+        ledger_url: str,
+        interval_ms: int,
+        loaded: Callable[[DataFrame, Mapping[str, str]], None],
     ) -> None:
         super().__init__(spark)
         self._source = source
         self._gate = gate
         self._ledger_url = ledger_url
+        self._loaded = loaded
         self._of_gate = {
             "headgate.gate": gate,
             "headgate.ledger": ledger_url,
@@ -86,7 +95,9 @@ class GatedStreamReader(DataStreamReader):
         self.options(**options)
         check_stream(self._given | self._of_gate)
         keep_books(self._gate, self._ledger_url)
-        return super().load(path, format, schema)
+        df = super().load(path, format, schema)
+        self._loaded(df, self._given)
+        return df
 
 
 def _as_spark_writes(value: Any) -> str:

@@ -102,6 +102,8 @@ class StreamPlanner:
             DataLossError: offsets are gone and ``failOnDataLoss`` is set.
         """
         offset = StreamOffset.from_json(start)
+        if offset.replay:
+            return start
         if self._group is not None and not offset.first:
             self._group.commit(offset.positions)
         topics, earliest, latest = self._look()
@@ -195,7 +197,7 @@ class StreamPlanner:
         """The ranges of the batch between two offsets, once the ledger has them."""
         until = StreamOffset.from_json(end)
         ranges = until.ranges_from(StreamOffset.from_json(start))
-        if self._books is not None:
+        if self._books is not None and not until.replay:
             # A batch that Spark runs again after a restart was planned by another process.
             known = self._planned if self._planned and self._planned.end == end else None
             self._books.begin(

@@ -10,6 +10,7 @@ batch must still know when Spark runs it again after a crash:
 ``@from``   where the batch really began, for partitions that did not begin where the batch before
             ended: at the very start, on a new partition, after a loss.
 ``@first``  set on the initial offset only, before any batch is planned.
+``@replay`` set on the end of a batch that is read once more, by a query of its own that ends there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,7 @@ class StreamOffset:
         topic_ids: by topic, where the broker gives ids.
         begins: where the batch that ends here began, where that is not where the one before ended.
         first: whether no batch was planned yet.
+        replay: whether this is the end of a batch that is read once more.
     """
 
     positions: Positions
@@ -41,6 +43,7 @@ class StreamOffset:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     begins: Positions = field(default_factory=dict)
     first: bool = False
+    replay: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of topics; the same offset always gives the same text."""
@@ -50,6 +53,7 @@ class StreamOffset:
             "@ids": dict(sorted(self.topic_ids.items())),
             "@from": nested(self.begins),
             "@first": self.first,
+            "@replay": self.replay,
         }
         return {**nested(self.positions), **{key: value for key, value in extra.items() if value}}
 
@@ -68,6 +72,7 @@ class StreamOffset:
                 topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
                 begins=_reached(offset.get("@from", {})),
                 first=offset.get("@first", False) is True,
+                replay=offset.get("@replay", False) is True,
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise SourceError(

@@ -51,8 +51,10 @@ def replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) ->
     }
 
 
-def gone(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Those parts of the ranges that are not in Kafka any more, and whole ranges of no topic.
+def earliest(
+    options: Mapping[str, str], ranges: Sequence[OffsetRange]
+) -> Mapping[TopicPartition, int]:
+    """Where the log begins now in each of these ranges' partitions; of those that there are.
 
     Raises:
         OptionError: an option is wrong.
@@ -63,17 +65,27 @@ def gone(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> list[Offs
         parsed.client, parsed.fetch_offset_retries, parsed.fetch_offset_retry_interval_ms
     )
     topics = lookup.topics({r.topic for r in ranges})
-    there = [
+    there = {
         r.topic_partition
         for r in ranges
         if r.topic in topics and r.partition in topics[r.topic].partitions
-    ]
-    earliest = lookup.earliest(there)
-    return [missing for r in ranges if (missing := _gone(r, earliest)) is not None]
+    }
+    return lookup.earliest(sorted(there))
 
 
-def _gone(r: OffsetRange, earliest: Mapping[TopicPartition, int]) -> OffsetRange | None:
-    begin = earliest.get(r.topic_partition, r.until)
+def gone(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Those parts of the ranges that are not in Kafka any more, and whole ranges of no topic.
+
+    Raises:
+        OptionError: an option is wrong.
+        BrokerError: the brokers cannot be reached.
+    """
+    begins = earliest(options, ranges)
+    return [missing for r in ranges if (missing := _gone(r, begins)) is not None]
+
+
+def _gone(r: OffsetRange, begins: Mapping[TopicPartition, int]) -> OffsetRange | None:
+    begin = begins.get(r.topic_partition, r.until)
     if begin <= r.start:
         return None
     return OffsetRange(r.topic, r.partition, r.start, min(begin, r.until))

@@ -1,0 +1,58 @@
+"""What a handler is told of the batch it is given."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from sqlalchemy import Connection
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import LedgerError
+
+Lend = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a handler is told of the batch it is given.
+
+    Attributes:
+        key: the same for every run of the same ranges, another for every other batch; what an
+            idempotent sink can write under.
+        id: Spark's number of the batch in its query.
+        ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
+            nothing new (a query may have other sources, and a first batch may begin at the end).
+        attempt: 1 the first time, then counting; without ranges always 1.
+        kind: ``live``, or ``backfill`` for a batch that had failed.
+    """
+
+    key: str
+    id: int
+    ranges: tuple[OffsetRange, ...]
+    attempt: int
+    kind: str
+    _lend: Lend | None = field(default=None, repr=False, compare=False)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """A connection to the ledger's database, in one transaction with the batch's success.
+
+        For a sink that is in that database: what is written through the connection is durable
+        together with the batch's ``success``, or neither is. It is committed at the end of the
+        ``with``, which is to be the last thing that the handler does; the connection is not to be
+        committed or closed before. An exception within undoes everything.
+
+        >>> def handler(df, batch):
+        ...     with batch.transaction() as connection:
+        ...         connection.execute(insert(orders), [row.asDict() for row in df.collect()])
+
+        Raises:
+            LedgerError: at the end: the batch is not this process's any more, or the database
+                failed; nothing is written then. At once: it was made without a ledger.
+        """
+        if self._lend is None:
+            raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
+        return self._lend()
+
+
+Handler = Callable[[DataFrame, Batch], None]

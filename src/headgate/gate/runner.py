@@ -1,0 +1,224 @@
+"""Runs a handler on the batches that this process owns, and does what the failure policy says."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from headgate.control.isolation import Isolated, Ranges
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import OptionError
+from headgate.gate.batch import Batch, Handler
+from headgate.gate.isolator import Isolator, Why
+from headgate.gate.owner import LEASE_MS, Leases
+from headgate.gate.policy import OnFailure
+from headgate.gate.replay import Replay
+from headgate.ledger import BatchRecord, Kind, Ledger, Status
+
+_LOG: Final = logging.getLogger("headgate.gate")
+
+
+class BatchRunner:
+    """A gate's handler, with what an exception in it does.
+
+    Args:
+        ledger: the gate's.
+        owner: whose the batches are.
+        handler: the user's.
+        policy: what follows an exception.
+        replay: reads a batch once more; None where the policy skips nothing.
+        turn: held while the handler runs: it is never called twice at a time.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        owner: str,
+        handler: Handler,
+        *,
+        policy: OnFailure,
+        replay: Replay | None,
+        turn: AbstractContextManager[object],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._ledger = ledger
+        self._owner = owner
+        self._handler = handler
+        self._policy = policy
+        self._replay = replay
+        self._turn = turn
+        self._sleep = sleep
+
+    def run_live(self, df: DataFrame, batch: BatchRecord, number: int) -> bool:
+        """Run a batch of the stream, and settle its row.
+
+        Args:
+            df: the batch.
+            batch: its row; ``in_progress``, and this owner's.
+            number: Spark's.
+
+        Returns:
+            Whether it went through at once. If not, how long it took says nothing of the job.
+
+        Raises:
+            LedgerError: its outcome cannot be written down.
+            Exception: what the handler raised, where the policy stops then.
+        """
+        with Leases(self._ledger, self._owner) as leases:
+            leases.keep(batch.schedule_id)
+            if batch.attempts > 1 and self._ledger.parts(batch.schedule_id):
+                self._tell(batch, self._isolator(leases).resume(batch))
+                return False
+            error = self._handle(df, batch, number)
+            at_once = error is None
+            if error is not None:
+                error = self._retry(error, df, batch, number)
+            if error is None:
+                self._ledger.succeed(batch.schedule_id, owner=self._owner)
+            elif self._policy.last == "isolate":
+                self._tell(batch, self._isolator(leases).isolate(batch, error))
+            else:
+                self._fail(batch, error)
+            return at_once
+
+    def run(self, batch: BatchRecord) -> Exception | None:
+        """Run a batch that had failed. Its row is settled by the caller, unless it is isolated.
+
+        Args:
+            batch: its row; ``backfilling``, this owner's, and without parts.
+
+        Returns:
+            Why it failed again.
+        """
+        with Leases(self._ledger, self._owner) as leases:
+            leases.keep(batch.schedule_id)
+            error = self._run_again(batch, self._ranges(batch))
+            if error is not None and self._policy.last == "isolate":
+                self._tell(batch, self._isolator(leases).isolate(batch, error))
+                return None
+            return error
+
+    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """What has left Kafka of these ranges.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+        return self._needed_replay().gone(ranges)
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Where the log begins in each of these partitions; of those that there are.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+        return self._needed_replay().earliest(ranges)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers that the ranges are read from."""
+        return self._needed_replay().bootstrap_servers
+
+    def _retry(
+        self, error: Exception, df: DataFrame, batch: BatchRecord, number: int
+    ) -> Exception | None:
+        """Call the handler again, in place, as often as the policy says."""
+        last: Exception | None = error
+        for retry in range(1, self._policy.retries + 1):
+            wait_ms = self._policy.backoff_before_ms(retry)
+            _LOG.warning(
+                "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
+                batch.schedule_id,
+                batch.gate,
+                wait_ms,
+                retry,
+                self._policy.retries,
+                last,
+            )
+            self._sleep(wait_ms / 1000)
+            if not self._ledger.retry(batch.schedule_id, self._owner, LEASE_MS):
+                break
+            again = self._ledger.batch(batch.schedule_id) or batch
+            last = self._handle(df, again, number)
+            if last is None:
+                break
+        return last
+
+    def _handle(self, df: DataFrame, batch: BatchRecord, number: int) -> Exception | None:
+        """Call the handler with a batch of the stream; what it raised."""
+        told = self._told(batch, self._ranges(batch), number)
+        try:
+            with self._turn:
+                self._handler(df, told)
+        except Exception as error:  # noqa: BLE001  (what follows is the policy's to say)
+            return error
+        return None
+
+    def _run_again(self, batch: BatchRecord, ranges: Ranges) -> Exception | None:
+        """Call the handler with these ranges, read once more; what it, or reading, raised."""
+        replay = self._needed_replay()
+        told = self._told(batch, ranges, batch.query_batch_id or 0)
+
+        def handle(df: DataFrame) -> None:
+            with self._turn:
+                self._handler(df, told)
+
+        try:
+            replay.run(ranges, handle)
+        except Exception as error:  # noqa: BLE001
+            return error
+        return None
+
+    def _told(self, batch: BatchRecord, ranges: Ranges, number: int) -> Batch:
+        kind = Kind.BACKFILL if batch.status is Status.BACKFILLING else batch.kind
+        lend = partial(self._ledger.transaction, batch.schedule_id, self._owner)
+        return Batch(batch.schedule_id, number, ranges, batch.attempts, kind, lend)
+
+    def _isolator(self, leases: Leases) -> Isolator:
+        return Isolator(
+            self._ledger,
+            leases,
+            self._needed_replay(),
+            run=self._run_again,
+            budget=self._policy.budget,
+            sleep=self._sleep,
+        )
+
+    def _needed_replay(self) -> Replay:
+        if self._replay is None:
+            raise OptionError(
+                "A batch of this query was divided by on_failure='isolate', and is not finished;"
+                " start the query with that policy once more, so that the rest is run."
+            )
+        return self._replay
+
+    def _fail(self, batch: BatchRecord, error: Exception) -> None:
+        self._ledger.fail(batch.schedule_id, error, owner=self._owner)
+        if not self._policy.skips:
+            raise error
+        _LOG.warning(
+            "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %r",
+            batch.schedule_id,
+            batch.gate,
+            error,
+        )
+
+    def _ranges(self, batch: BatchRecord) -> Ranges:
+        return tuple(planned.offsets for planned in self._ledger.ranges(batch.schedule_id))
+
+    def _tell(self, batch: BatchRecord, isolated: Isolated[Why]) -> None:
+        left = sum(r.count for part, _ in isolated.left for r in part)
+        _LOG.warning(
+            "Batch %s of gate %r failed; %d runs on parts of it have isolated %d records, and %d"
+            " are deferred.",
+            batch.schedule_id,
+            batch.gate,
+            isolated.runs,
+            len(isolated.alone),
+            left,
+        )

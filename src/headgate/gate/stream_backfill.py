@@ -1,0 +1,95 @@
+"""Backfill beside a stream: in its own application, while its query runs."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.backfill import BesideStream, Dispatch, DispatchCentre, Live, Monitor, Schedule
+from headgate.gate.runner import BatchRunner
+from headgate.gate.stream_state import state_of
+from headgate.ledger import Ledger
+from headgate.ledger.base import wall_clock_ms
+
+_LOG: Final = logging.getLogger("headgate.gate")
+
+
+@dataclass(frozen=True)
+class StreamBackfill:
+    """Works off what a stream defers, as its schedule says, out of the time the stream leaves.
+
+    Attributes:
+        gate: the gate's name.
+        ledger: its ledger.
+        runner: runs the batches, as ``owner``.
+        owner: whose they are meanwhile.
+        interval_ms: the gate's.
+        schedule: when it runs.
+    """
+
+    gate: str
+    ledger: Ledger
+    runner: BatchRunner
+    owner: str
+    interval_ms: int
+    schedule: Schedule
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Run until the query ends; in threads of its own."""
+        dispatch = Dispatch(
+            self.ledger,
+            self.runner,
+            owner=self.owner,
+            allowance=BesideStream(self._live, wall_clock_ms),
+            on_event=lambda _event: None,  # The log tells them.
+            clock=wall_clock_ms,
+        )
+        centre = DispatchCentre(dispatch)
+        for name, target in (
+            ("headgate-backfill", lambda: self._work(centre)),
+            ("headgate-backfill-end", lambda: _close_after(query, centre)),
+        ):
+            threading.Thread(target=target, name=f"{name}-{self.gate}", daemon=True).start()
+
+    def _work(self, centre: DispatchCentre) -> None:
+        state = state_of(self.gate)
+        state.when_a_batch_ends(centre.wake)
+        try:
+            with Monitor(self.ledger, self.gate) as monitor:
+                centre.run(monitor, self.schedule)
+        except Exception:  # noqa: BLE001  (in a thread, where nobody else would hear of it)
+            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)
+        finally:
+            state.when_a_batch_ends(None)
+
+    def _live(self) -> Live:
+        return state_of(self.gate).live(self.ledger.rate(self.gate), self.interval_ms)
+
+
+def _close_after(query: StreamingQuery, centre: DispatchCentre) -> None:
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        pass  # The query's own business.
+    finally:
+        centre.close()
+
+
+class GatedStreamWriter(DataStreamWriter):
+    """Spark's writer, which tells when its query has started."""
+
+    def __init__(self, df: DataFrame, started: Callable[[StreamingQuery], None]) -> None:
+        super().__init__(df)
+        self._started = started
+
+    def start(self, *given: Any, **options: Any) -> StreamingQuery:
+        """Start the query, and what goes beside it."""
+        query = super().start(*given, **options)
+        self._started(query)
+        return query

@@ -1,0 +1,70 @@
+"""What the handler, the listener and the backfill of one gate tell each other, in one process."""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from headgate.backfill import Live
+
+
+class StreamState:
+    """How the live stream behind a gate stands. Any thread may tell, and ask."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._running = False
+        self._start_ms: int | None = None
+        self._end_ms: int | None = None
+        self._helped: set[str] = set()
+        self._when_one_ends: Callable[[], None] | None = None
+
+    def batch_began(self) -> None:
+        """A batch is given to the handler."""
+        with self._changing:
+            self._running = True
+
+    def batch_was_helped(self, batch: str) -> None:
+        """A batch failed at first: how long it took is not how long such a batch takes."""
+        with self._changing:
+            self._helped.add(batch)
+
+    def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> bool:
+        """The report of a batch has come.
+
+        Args:
+            batch: its key.
+            start_ms: when its trigger fired (ms since the epoch).
+            end_ms: when it ended.
+
+        Returns:
+            Whether the estimator may learn from it.
+        """
+        with self._changing:
+            self._running = False
+            self._start_ms, self._end_ms = start_ms, end_ms
+            went_through = batch not in self._helped
+            self._helped.discard(batch)
+            tell = self._when_one_ends
+        if tell is not None:
+            tell()
+        return went_through
+
+    def when_a_batch_ends(self, tell: Callable[[], None] | None) -> None:
+        """Have this called at the end of each batch, in place of what was called before."""
+        with self._changing:
+            self._when_one_ends = tell
+
+    def live(self, rate_per_s: float | None, interval_ms: int) -> Live:
+        """The stream as a backfill beside it wants to know it."""
+        with self._changing:
+            return Live(rate_per_s, interval_ms, self._running, self._start_ms, self._end_ms)
+
+
+_lock: Final = threading.Lock()
+_states: Final[dict[str, StreamState]] = {}
+
+
+def state_of(gate: str) -> StreamState:
+    """The state of the stream behind this process's gate of a name."""
+    with _lock:
+        return _states.setdefault(gate, StreamState())

@@ -1,0 +1,230 @@
+"""Queries whose handler fails, on a real broker and a real Spark: the stream goes on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.gate.queries import read
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
+
+import headgate
+from headgate.errors import OptionError
+from headgate.gate import Batch, Gate, OnFailure
+from headgate.ledger import Ledger, Status
+
+BAD = b"poison"
+
+
+@pytest.fixture
+def gate(ledger_url: str) -> Gate:
+    return Gate("orders", interval="1 second", ledger=ledger_url)
+
+
+class KeyedFiles:
+    """A sink that keeps the values of each batch in a file named by its key; poison makes it fail.
+
+    Attributes:
+        heal: once set, it takes poison too.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.heal = False
+        self.batches: list[Batch] = []
+        folder.mkdir()
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        self.batches.append(batch)
+        values = [bytes(row.value).decode() for row in df.select("value").collect()]
+        if BAD.decode() in values and not self.heal:
+            raise ValueError("this cannot be kept")
+        (self.folder / batch.key).write_text(json.dumps(values))
+
+    @property
+    def values(self) -> list[str]:
+        return sorted(v for file in self.folder.iterdir() for v in json.loads(file.read_text()))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> KeyedFiles:
+    return KeyedFiles(tmp_path / "sink")
+
+
+def fill(topic: Topic, good: int, *poison_at: int) -> list[str]:
+    """Produce records, poison among them; the good ones."""
+    values = [f"{n:04}".encode() for n in range(good)]
+    with_poison = list(values)
+    for place in poison_at:
+        with_poison.insert(place, BAD)
+    topic.produce(*with_poison)
+    return [value.decode() for value in values]
+
+
+@dataclass
+class Scene:
+    """A gate before a topic."""
+
+    spark: SparkSession
+    gate: Gate
+    orders: Topic
+    checkpoint: Path
+
+    def read(self) -> DataFrame:
+        return read(self.gate, self.spark, self.orders)
+
+    def start(
+        self,
+        df: DataFrame,
+        handler: Callable[[DataFrame, Batch], None],
+        on_failure: str | OnFailure,
+    ) -> StreamingQuery:
+        writer = self.gate.write(df, handler, on_failure=on_failure)
+        return writer.option("checkpointLocation", str(self.checkpoint)).start()
+
+
+@pytest.fixture
+def scene(spark: SparkSession, topic: TopicFactory, gate: Gate, tmp_path: Path) -> Scene:
+    return Scene(spark, gate, topic(), tmp_path / "checkpoint")
+
+
+def statuses(ledger: Ledger) -> set[Status]:
+    return {batch.status for batch in ledger.batches("orders", limit=1_000)}
+
+
+def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_key(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    good = fill(scene.orders, 250, 120)
+    query = scene.start(scene.read(), sink, "defer")
+    try:
+        wait_until(lambda: Status.FAILED in statuses(ledger))
+        wait_until(lambda: len(sink.values) >= 100)  # the stream has gone on
+        sink.heal = True
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS}, timeout_s=150)
+    finally:
+        query.stop()
+    assert sink.values == sorted([*good, BAD.decode()])
+    assert query.exception() is None
+    backfilled = [batch for batch in sink.batches if batch.kind == "backfill"]
+    assert {batch.key for batch in backfilled} <= {b.schedule_id for b in ledger.batches("orders")}
+
+
+def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    good = fill(scene.orders, 60, 20, 41)
+    query = scene.start(scene.read(), sink, "isolate")
+    try:
+        wait_until(lambda: len(ledger.dead_letters("orders")) == 2, timeout_s=90)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, timeout_s=90)
+    finally:
+        query.stop()
+    assert sink.values == good
+    letters = [each.letter for each in ledger.dead_letters("orders")]
+    assert [(letter.partition, letter.offset) for letter in letters] == [(0, 20), (0, 41)]
+    assert {letter.value for letter in letters} == {BAD}
+    assert {letter.error.message for letter in letters} == {"this cannot be kept"}
+    assert {letter.headers for letter in letters} <= {(), None}
+
+
+def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(
+    scene: Scene, ledger: Ledger
+) -> None:
+    fill(scene.orders, 30, 7)
+    kept: dict[str, list[str]] = {}
+
+    def keep(df: DataFrame, batch: Batch) -> None:
+        assert df.columns == ["text"]
+        texts = [row.text for row in df.collect()]
+        if BAD.decode().upper() in texts:
+            raise ValueError("this cannot be kept")
+        kept[batch.key] = texts
+
+    df = scene.read().select(F.upper(F.col("value").cast("string")).alias("text"))
+    query = scene.start(df, keep, "isolate")
+    try:
+        wait_until(lambda: len(ledger.dead_letters("orders")) == 1, timeout_s=120)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, timeout_s=120)
+    finally:
+        query.stop()
+    (letter,) = ledger.dead_letters("orders")
+    assert (letter.letter.offset, letter.letter.value) == (7, BAD)
+    assert sorted(text for texts in kept.values() for text in texts) == [
+        f"{n:04}" for n in range(30)
+    ]
+    assert [gate.name for gate in ledger.gates()] == ["orders", "payments"]
+
+
+def test_a_retry_in_place_helps_through_what_passes_by_itself(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    fill(scene.orders, 20)
+    attempts: list[int] = []
+
+    def fail_twice(df: DataFrame, batch: Batch) -> None:
+        attempts.append(batch.attempt)
+        if len(attempts) < 3:
+            raise ConnectionError("the database restarts")
+        sink(df, batch)
+
+    policy = headgate.retry(3, "10 ms")
+    query = scene.start(scene.read(), fail_twice, policy)
+    try:
+        (sample,) = wait_until(lambda: ledger.rates("orders"))
+    finally:
+        query.stop()
+    assert sample.rate_per_s is None
+    assert attempts == [1, 2, 3]
+    (batch,) = ledger.batches("orders")
+    assert (batch.status, batch.attempts, len(sink.values)) == (Status.SUCCESS, 3, 20)
+
+
+@pytest.mark.parametrize("last", ["defer", "isolate"])
+@pytest.mark.parametrize(
+    ("derive", "operator"),
+    [
+        (lambda df: df.groupBy("key").count(), "Aggregate"),
+        (lambda df: df.dropDuplicates(["key"]), "Deduplicate"),
+        (lambda df: df.distinct(), "Deduplicate"),
+        (
+            lambda df: df.withWatermark("timestamp", "1 minute").dropDuplicatesWithinWatermark(
+                ["key"]
+            ),
+            "DeduplicateWithinWatermark",
+        ),
+        (lambda df: df.limit(5), "GlobalLimit"),
+    ],
+)
+def test_a_stream_with_state_cannot_go_on_without_a_batch(
+    scene: Scene,
+    sink: KeyedFiles,
+    last: str,
+    derive: Callable[[DataFrame], DataFrame],
+    operator: str,
+) -> None:
+    df, gate = derive(scene.read()), scene.gate
+    with pytest.raises(OptionError, match=rf"on_failure is '{last}'.*with state \({operator}\)"):
+        gate.write(df, sink, on_failure=last)
+    gate.write(df, sink, on_failure=headgate.retry(2))
+
+
+def test_two_streams_in_one_query_cannot_either(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, sink: KeyedFiles
+) -> None:
+    df = read(gate, spark, topic())
+    with pytest.raises(OptionError, match="from more than one stream"):
+        gate.write(df.union(read(gate, spark, topic())), sink, on_failure="defer")
+
+
+def test_what_the_gate_has_not_read_cannot_be_run_again(
+    spark: SparkSession, gate: Gate, sink: KeyedFiles
+) -> None:
+    df = spark.readStream.format("rate").load()
+    with pytest.raises(OptionError, match="the gate 'orders' has read nothing"):
+        gate.write(df, sink, on_failure="defer")

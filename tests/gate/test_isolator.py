@@ -1,0 +1,177 @@
+"""Batches that are isolated, with a real ledger, and with crashes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gate.events import planned
+from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, frame, places
+
+from headgate.control import EstimatorSettings, OffsetRange
+from headgate.gate.batch import Handler
+from headgate.gate.owner import LEASE_MS, new_owner
+from headgate.gate.policy import isolate, parse_on_failure
+from headgate.gate.runner import BatchRunner
+from headgate.ledger import BatchRecord, Ledger, LetterStatus, Status
+
+WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
+EVERYTHING = places(WHOLE)
+
+
+@contextmanager
+def open_ledger(folder: Path) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{folder}/headgate.db") as ledger:
+        ledger.declare_gate(
+            "orders", interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
+        )
+        yield ledger
+
+
+def runner_of(ledger: Ledger, owner: str, handler: Handler, runs: int = 1_000) -> BatchRunner:
+    policy = isolate(max_runs=runs)
+    return BatchRunner(
+        ledger, owner, handler, policy=policy, replay=FakeReplay(), turn=nullcontext()
+    )
+
+
+def run_live(
+    ledger: Ledger, handler: Handler, runs: int = 1_000, *, gone: str | None = None
+) -> str:
+    """Begin the batch, or take it up again after a crash, and run it."""
+    owner = new_owner()
+    batch = ledger.begin(planned("orders", *WHOLE))
+    if ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS, gone=gone):
+        owned = ledger.batch(batch.schedule_id)
+        assert owned is not None
+        runner_of(ledger, owner, handler, runs).run_live(frame(WHOLE), owned, 7)
+    return owner
+
+
+def leaves(ledger: Ledger) -> list[BatchRecord]:
+    """The rows that say what became of the records."""
+    rows = ledger.batches("orders", limit=10_000)
+    wholes = {row.parent for row in rows}
+    return [row for row in rows if row.schedule_id not in wholes]
+
+
+def offsets_of(ledger: Ledger, status: Status) -> list[Place]:
+    return sorted(
+        place
+        for leaf in leaves(ledger)
+        if leaf.status is status
+        for place in places([each.offsets for each in ledger.ranges(leaf.schedule_id)])
+    )
+
+
+def letters(ledger: Ledger) -> list[Place]:
+    found = ledger.dead_letters("orders", limit=1_000)
+    return sorted((each.letter.partition, each.letter.offset) for each in found)
+
+
+bad_records = st.sets(st.sampled_from(EVERYTHING), min_size=1, max_size=6)
+
+
+@given(bad_records)
+@settings(max_examples=25, deadline=None)
+def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: set[Place]) -> None:
+    with TemporaryDirectory() as folder, open_ledger(Path(folder)) as ledger:
+        sink = KeyedSink(bad)
+        run_live(ledger, sink)
+        assert sink.everything == sorted(set(EVERYTHING) - bad)
+        assert letters(ledger) == sorted(bad) == offsets_of(ledger, Status.DEAD)
+        assert offsets_of(ledger, Status.SUCCESS) == sink.everything
+        assert len(leaves(ledger)) < len(ledger.batches("orders")), "nothing was split"
+        assert {row.owner for row in ledger.batches("orders", limit=10_000)} == {None}
+
+
+@given(bad_records, st.lists(st.integers(1, 8), min_size=1, max_size=4), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_crash_at_any_call_leaves_nothing_out_and_doubles_nothing(
+    bad: set[Place], kills: list[int], data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder, open_ledger(Path(folder)) as ledger:
+        kept: dict[str, list[Place]] = {}
+        crashed: str | None = None
+        for kill_at in [*kills, None]:
+            sink = KeyedSink(bad, kill_at, kept=kept)
+            begun = ledger.begin(planned("orders", *WHOLE))
+            if begun.status is Status.SUCCESS:
+                break
+            owner = owner_that_is_gone()
+            assert ledger.attach(begun.schedule_id, 7, owner=owner, lease_ms=LEASE_MS, gone=crashed)
+            owned = ledger.batch(begun.schedule_id)
+            assert owned is not None
+            with suppress(Killed):
+                runner_of(ledger, owner, sink).run_live(frame(WHOLE), owned, 7)
+            crashed = owner
+            # Some of it can be processed in the next life.
+            bad = {place for place in bad if data.draw(st.booleans())}
+        processed = [place for places_ in kept.values() for place in places_]
+        assert sorted(processed + letters(ledger)) == EVERYTHING
+        assert offsets_of(ledger, Status.SUCCESS) == sorted(processed)
+        assert offsets_of(ledger, Status.DEAD) == letters(ledger)
+
+
+def owner_that_is_gone() -> str:
+    """An owner of this machine, whose process has ended."""
+    machine, _process, rest = new_owner().split(":", 2)
+    return f"{machine}:{2**31}:{rest}"
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 5, 8])
+def test_what_the_budget_leaves_is_failed_and_can_be_backfilled(tmp_path: Path, runs: int) -> None:
+    bad = {(0, 5), (1, 103)}
+    with open_ledger(tmp_path) as ledger:
+        sink = KeyedSink(bad)
+        run_live(ledger, sink, runs)
+        assert sink.calls == 1 + runs
+        left = offsets_of(ledger, Status.FAILED)
+        assert left != []
+        assert sorted(sink.everything + left + letters(ledger)) == EVERYTHING
+        backfiller = runner_of(ledger, "a backfill", sink)
+        for failed in ledger.failed("orders"):
+            assert failed.error is not None
+            taken = ledger.take(failed.schedule_id, "a backfill", LEASE_MS)
+            assert taken is not None
+            if backfiller.run(taken) is None:
+                ledger.backfilled(failed.schedule_id, "a backfill")
+        assert offsets_of(ledger, Status.FAILED) == []
+        assert letters(ledger) == sorted(bad)
+        assert sink.everything == sorted(set(EVERYTHING) - bad)
+        assert {batch.kind for batch in sink.batches} == {"live", "backfill"}
+
+
+def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        owner = new_owner()
+        batch = ledger.begin(planned("orders", *WHOLE))
+        ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS)
+        runner = BatchRunner(
+            ledger,
+            owner,
+            KeyedSink({(0, 3)}),
+            policy=parse_on_failure("isolate"),
+            replay=FakeReplay(gaps={(0, 3)}),
+            turn=nullcontext(),
+        )
+        runner.run_live(frame(WHOLE), batch, 7)
+        assert letters(ledger) == []
+        assert offsets_of(ledger, Status.SUCCESS) == EVERYTHING
+
+
+def test_a_record_alone_in_its_batch_is_kept_without_a_split(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        owner = new_owner()
+        one = OffsetRange("orders-topic", 0, 5, 6)
+        batch = ledger.begin(planned("orders", one))
+        ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS)
+        runner_of(ledger, owner, KeyedSink({(0, 5)})).run_live(frame([one]), batch, 7)
+        (row,) = ledger.batches("orders")
+        (letter,) = ledger.dead_letters("orders")
+        assert row.status is Status.DEAD
+        assert (letter.schedule_id, letter.status) == (row.schedule_id, LetterStatus.WAITING)
+        assert letter.letter.error.message == "cannot keep (0, 5)"
