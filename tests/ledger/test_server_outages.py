@@ -1,0 +1,134 @@
+"""A real PostgreSQL server that goes and comes back while a ledger is in use."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import psycopg
+import pytest
+from tests.ledger.samples import a_sample, batch_number, everything_of
+from tests.ledger.servers import PostgresqlServer
+from tests.services.planners import ManualTime
+from tests.services.waiting import wait_until
+
+from headgate.errors import LedgerError
+from headgate.ledger import ErrorReport, Ledger, Status
+from headgate.ledger.patience import QUERY_PATIENCE_S
+
+GATES = ("a", "b", "c", "d")
+LEASE_MS = 600_000
+CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headgate'"
+ERROR = ErrorReport("ValueError", "no", "")
+
+WAYS_TO_GO: dict[str, Callable[[PostgresqlServer], None]] = {
+    "stopped": lambda server: server.stop("fast"),
+    "crashed": lambda server: server.stop("immediate"),
+    "killed": PostgresqlServer.kill,
+}
+
+
+class Stream:
+    """Runs one batch of its gate after the other, of which each second one fails at first."""
+
+    def __init__(self, ledger: Ledger, gate: str, is_over: threading.Event) -> None:
+        self._ledger = ledger
+        self._gate = gate
+        self._is_over = is_over
+        self.done: list[str] = []
+
+    def run(self) -> None:
+        while not self._is_over.is_set():
+            self._run_one(len(self.done))
+
+    def _run_one(self, number: int) -> None:
+        ledger, me = self._ledger, self._gate
+        batch = ledger.begin(batch_number(number, self._gate))
+        key = batch.schedule_id
+        # Nobody else has anything to do with these batches: every answer is known.
+        assert (batch.status, batch.attempts) == (Status.IN_PROGRESS, 1)
+        assert ledger.attach(key, number, owner=me, lease_ms=LEASE_MS)
+        assert ledger.last_begun(self._gate) == (number + 1, ledger.batch(key))
+        if number % 2:
+            assert ledger.fail(key, ERROR, owner=me)
+            assert ledger.take(key, me, LEASE_MS) is not None
+            assert ledger.backfilled(key, me)
+        else:
+            assert ledger.succeed(key, owner=me)
+        ledger.publish_rate(a_sample(number, gate=self._gate, schedule_id=key))
+        self.done.append(key)
+
+
+def check(ledger: Ledger, gate: str, done: list[str]) -> None:
+    batches = ledger.batches(gate, limit=len(done) + 1)[::-1]
+    assert [batch.schedule_id for batch in batches] == done
+    assert {(batch.status, batch.attempts) for batch in batches} == {(Status.SUCCESS, 1)}
+    for number, key in enumerate(done):
+        assert ledger.ranges(key) == batch_number(number, gate).ranges
+    samples = ledger.rates(gate, limit=len(done) + 1)[::-1]
+    assert [sample.schedule_id for sample in samples] == done
+    begun = ledger.last_begun(gate)
+    assert begun == (len(done), batches[-1])
+
+
+def test_what_was_told_as_done_in_outages_was_done_once(server: PostgresqlServer) -> None:
+    is_over = threading.Event()
+    with (
+        Ledger.open(server.url, patience_s=QUERY_PATIENCE_S) as ledger,
+        ThreadPoolExecutor(len(GATES)) as pool,
+    ):
+        for gate in GATES:
+            ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator="pid")
+        streams = [Stream(ledger, gate, is_over) for gate in GATES]
+        runs = [pool.submit(stream.run) for stream in streams]
+
+        def went_on(before: list[int]) -> bool:
+            """Whether each has done some more, or one has failed."""
+            more = [len(s.done) >= done + 10 for s, done in zip(streams, before, strict=True)]
+            return all(more) or any(run.done() for run in runs)
+
+        try:
+            for go in WAYS_TO_GO.values():
+                wait_until(partial(went_on, [len(stream.done) for stream in streams]))
+                go(server)
+                server.start()
+            wait_until(partial(went_on, [len(stream.done) for stream in streams]))
+        finally:
+            is_over.set()
+        for gate, stream, run in zip(GATES, streams, runs, strict=True):
+            run.result()
+            check(ledger, gate, stream.done)
+
+
+@pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
+def test_a_server_that_does_not_come_back_is_given_up(
+    server: PostgresqlServer, time: ManualTime, go: Callable[[PostgresqlServer], None]
+) -> None:
+    url = server.url.replace("postgres:@", "postgres:hunter2@")
+    with Ledger.open(url, patience_s=20) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        go(server)
+        with pytest.raises(
+            LedgerError, match=r"cannot be reached: .* was waited for 20 s\."
+        ) as caught:
+            ledger.begin(batch_number(0))
+        assert "hunter2" not in everything_of(caught.value)
+        server.start()
+        assert ledger.begin(batch_number(0)).attempts == 1
+
+
+def test_a_server_that_refuses_a_password_is_told_at_once(
+    server: PostgresqlServer, time: ManualTime
+) -> None:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'hunter2'")
+        server.ask_for_the_password_of("app")
+        url = server.url.replace("postgres:@", "app:hunter2@")
+        with Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger:
+            assert ledger.gates() == ()
+            connection.execute("ALTER ROLE app PASSWORD 'hunter3'")
+            connection.execute(CUT)
+            with pytest.raises(LedgerError, match="password authentication failed") as caught:
+                ledger.gates()
+    assert time.now_s == 0
+    assert "hunter2" not in everything_of(caught.value)
