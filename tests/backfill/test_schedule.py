@@ -105,6 +105,8 @@ def test_an_hour_that_the_clocks_repeat_is_not_repeated() -> None:
         at_ms = often.due_ms(0, at_ms)
         times.append(utc_text(at_ms))
     assert times == ["2026-10-25 00:20", "2026-10-25 00:40", "2026-10-25 02:00"]
+    second_turn_ms = utc_ms("2026-10-25 01:10")  # 2:10, the second time
+    assert utc_text(often.due_ms(second_turn_ms, None)) == "2026-10-25 02:00"
 
 
 @pytest.mark.usefixtures("berlin")

@@ -98,7 +98,7 @@ def _window_ms(live: Live, now_ms: int) -> int:
         return live.interval_ms
     next_ms = (live.start_ms // live.interval_ms + 1) * live.interval_ms
     # Past it the next batch begins at once, or as soon as there is data.
-    return max(0, next_ms - max(now_ms, live.end_ms))
+    return max(0, next_ms - now_ms)
 
 
 def _rate_per_s(live: Live, last: Cost | None) -> float:
