@@ -1,8 +1,9 @@
-"""A ledger with one gate that has had a batch."""
+"""Ledgers for the commands: one gate that has had a batch, and one that has had all sorts."""
 
 from pathlib import Path
 
 import pytest
+from tests.cli.outcomes import Shop
 
 from headgate.control.ranges import OffsetRange
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
@@ -23,3 +24,9 @@ def add_gate(ledger: Ledger, name: str) -> None:
     begun = ledger.begin(PlannedBatch(name, "run", (planned,), "rate", "localhost:9092", lag=90))
     ledger.attach(begun.schedule_id, 7)
     ledger.succeed(begun.schedule_id)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """A ledger with batches of the gate ``orders`` that have come to every end."""
+    return Shop(tmp_path)

@@ -329,6 +329,12 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
     )
 
 
+def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
+    ledger.fail(ledger.begin(batch_number(0)).schedule_id, ERROR)
+    with Ledger.open(url, create=False) as reader:
+        assert verify(reader, "orders") == verify(ledger, "orders")
+
+
 @pytest.mark.parametrize("age_ms", [0, 1_000])
 def test_a_range_that_is_deleted_from_a_ledger_is_found(
     ledger: Ledger, clock: ManualClock, execute: Execute, age_ms: int

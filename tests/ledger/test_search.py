@@ -50,3 +50,10 @@ def test_parts_that_failed_are_failures_of_their_own(ledger: Ledger) -> None:
     ledger.succeed(done.schedule_id)
     ledger.succeed(whole)
     assert [batch.schedule_id for batch in ledger.failures()] == [left.schedule_id]
+
+
+def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
+    key = ledger.begin(a_batch()).schedule_id
+    ledger.fail(key, ERROR)
+    with Ledger.open(url, create=False) as reader:
+        assert reader.failures() == reader.batches_named(key) == ledger.failures()

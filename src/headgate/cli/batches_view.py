@@ -114,7 +114,7 @@ def _facts(batch: BatchRecord, now_ms: int) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _named_facts(batch, now_ms):
-        table.add_row(name, value if isinstance(value, Text) else printable(value))
+        table.add_row(name, value if isinstance(value, Text) else Text(printable(value)))
     return table
 
 

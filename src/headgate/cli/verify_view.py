@@ -108,7 +108,7 @@ def _findings_table(findings: Sequence[Finding]) -> Table:
         if len(by_batch) > SENTENCES:
             told.append(f"and {len(by_batch) - SENTENCES:,} more; --json tells them all.")
         for each in told:
-            table.add_row(Text(kind, style=_STYLES.get(kind, "dim")), printable(each))
+            table.add_row(Text(kind, style=_STYLES.get(kind, "dim")), Text(printable(each)))
     return table
 
 

@@ -1,0 +1,103 @@
+"""A ledger in which batches have come to every end, and commands run on it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from headgate.cli import main
+from headgate.cli.app import app
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import (
+    DeadLetter,
+    ErrorReport,
+    Ledger,
+    PlannedBatch,
+    PlannedRange,
+)
+
+NOW_MS = 1_700_000_000_000
+ERROR = ErrorReport(
+    "shop.PriceError", "price is -1\nof order 7", "Traceback:\n  line 3\nprice is -1"
+)
+GONE = ErrorReport("DataLossError", "orders-0 [40, 50) has left Kafka.", "")
+LETTER = DeadLetter(
+    topic="orders",
+    partition=0,
+    offset=50,
+    key=b"k\x00",
+    value=b'{"id": 7, "price": -1}\x1b[2J\xff',
+    headers=(("trace", b"\xfe"), ("none", None)),
+    timestamp_ms=NOW_MS - 5_000,
+    timestamp_type=1,
+    error=ERROR,
+)
+LONG_MS = 10**13
+"""A lease that outlasts every test."""
+
+
+def planned(start: int, until: int, gate: str = "orders", run_id: str = "run") -> PlannedBatch:
+    """A batch of one range."""
+    planned_range = PlannedRange(OffsetRange("orders", 0, start, until), 100, "share")
+    return PlannedBatch(
+        gate, run_id, (planned_range,), "rate", "localhost:9092", lag=90, rate_per_s=50.5
+    )
+
+
+class Shop:
+    """A ledger with a batch for every end; each attribute is a key.
+
+    They follow each other, ten offsets each, one second after the other.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder}/headgate.db"
+        self.now_ms = NOW_MS
+        with Ledger.open(self.url, clock=lambda: self.now_ms) as ledger:
+            ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+            keys = []
+            for number in range(7):
+                self.now_ms += 1_000
+                keys.append(ledger.begin(planned(number * 10, number * 10 + 10)).schedule_id)
+            self.good, self.failed, self.busy, self.left, self.dead, self.split, self.open = keys
+            ledger.attach(self.good, 7, start_time_ms=self.now_ms)
+            self.now_ms += 500
+            ledger.succeed(self.good, records=9)
+            for key in (self.failed, self.busy, self.left, self.dead):
+                ledger.fail(key, ERROR)
+            ledger.take(self.busy, "a backfill", LONG_MS)
+            ledger.take(self.left, "a backfill", 1)
+            ledger.take(self.dead, "a backfill", LONG_MS)
+            ledger.bury(self.dead, "a backfill", GONE)
+            ledger.attach(self.split, 8, owner="me", lease_ms=LONG_MS)
+            halves = [planned(50, 51), planned(51, 60)]
+            parts = ledger.split(self.split, halves, "me", LONG_MS)
+            self.bad_part, self.good_part = (part.schedule_id for part in parts)
+            ledger.bury_record(self.bad_part, LETTER)
+            ledger.succeed(self.good_part)
+            ledger.succeed(self.split)
+
+
+def invoke(url: str, *arguments: str, width: int = 120) -> Result:
+    """Run a command on a ledger, in this process."""
+    runner = CliRunner(env={"HEADGATE_LEDGER": url, "COLUMNS": str(width)})
+    return runner.invoke(app, arguments)
+
+
+def complaint(
+    url: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """What a command that cannot be carried out says: one line, with the exit status 1."""
+    monkeypatch.setenv("HEADGATE_LEDGER", url)
+    monkeypatch.setattr("sys.argv", ["headgate", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code == 1
+    assert said.out == ""
+    assert said.err.startswith("headgate: ")
+    assert said.err.count("\n") == 1
+    return said.err

@@ -1,0 +1,203 @@
+"""``headgate batches``: what it lists, one batch in full, and how it ends."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
+
+from headgate.ledger import Kind, Ledger, Status
+
+NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")
+
+
+def listed(shop: Shop, *arguments: str) -> list[str]:
+    """Which batches are listed, in which order."""
+    names = {getattr(shop, name): name for name in NEWEST_FIRST}
+    result = invoke(shop.url, "batches", "--json", *arguments)
+    assert result.exit_code == 0
+    return [names[json.loads(each)["schedule_id"]] for each in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_batch_is_one_line_newest_first(shop: Shop, width: int) -> None:
+    result = invoke(shop.url, "batches", width=width)
+    assert result.exit_code == 0
+    header, *lines = result.stdout.splitlines()
+    assert max(map(len, [header, *lines])) <= width
+    assert header.split()[:6] == ["key", "planned", "status", "records", "time", "error,"]
+    for name, line in zip(NEWEST_FIRST, lines, strict=True):
+        assert getattr(shop, name)[:8] in line
+        assert line.startswith("↳ ") is name.endswith("part")
+    by_name = dict(zip(NEWEST_FIRST, lines, strict=True))
+    assert by_name["good"].split()[3:] == ["success", "9", "0.50", "s", "rate"]
+    assert by_name["failed"].split()[3:5] == ["failed", "10"]
+    assert "PriceError: pri" in by_name["failed"]
+    assert "shop." not in by_name["failed"]
+    assert "of order" not in result.stdout
+
+
+def test_batches_are_filtered(shop: Shop) -> None:
+    with Ledger.open(shop.url) as ledger:
+        ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
+    assert listed(shop) == list(NEWEST_FIRST)
+    assert listed(shop, "--status", "dead") == ["bad_part", "dead"]
+    assert listed(shop, "--status", "failed", "--status", "backfilling") == [
+        *("left", "busy", "failed")
+    ]
+    assert listed(shop, "--limit", "2") == ["open", "good_part"]
+    assert listed(shop, "--gate", "clicks") == []
+    assert listed(shop, "--kind", "backfill") == []
+    since, until = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"
+    assert listed(shop, "--since", since, "--until", until) == ["busy", "failed"]
+    assert listed(shop, "--since", "1h") == []
+
+
+def test_a_list_that_is_cut_says_so(shop: Shop) -> None:
+    assert "newest 3; --limit shows more" in invoke(shop.url, "batches", "--limit", "3").stdout
+    assert "shows more" not in invoke(shop.url, "batches", "--limit", "9").stdout
+
+
+def test_batches_of_several_gates_name_theirs(shop: Shop) -> None:
+    assert "gate" not in invoke(shop.url, "batches").stdout
+    with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
+        ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
+        ledger.begin(planned(0, 10, gate="clicks"))
+    everything = invoke(shop.url, "batches", width=80).stdout.splitlines()
+    assert everything[0].split()[1] == "gate"
+    assert everything[-1].split()[1] == "clicks"
+    assert "gate" not in invoke(shop.url, "batches", "--gate", "clicks").stdout
+
+
+def test_json_is_the_row_of_each_batch(shop: Shop) -> None:
+    lines = invoke(shop.url, "batches", "--json", "--status", "failed").stdout.splitlines()
+    (failed,) = map(json.loads, lines)
+    assert failed["schedule_id"] == shop.failed
+    assert (failed["gate"], failed["status"], failed["kind"]) == ("orders", "failed", "live")
+    assert failed["created_time_ms"] == NOW_MS + 2_000
+    assert failed["error"] == {
+        "error_class": ERROR.error_class,
+        "message": ERROR.message,
+        "trace": ERROR.trace,
+    }
+
+
+@pytest.mark.parametrize("digits", [8, 32])
+def test_everything_is_told_about_one_batch(shop: Shop, digits: int) -> None:
+    text = invoke(shop.url, "batches", shop.failed[:digits].upper(), width=80).stdout
+    for told in (
+        *(shop.failed, "orders", "run", "failed", "10 planned", "rate", "50/s", "90 when"),
+        *("orders-0 [10, 20)", "share", "shop.PriceError", "Traceback:", "  line 3"),
+    ):
+        assert told in text
+    assert "split into" not in text
+
+
+def test_one_batch_is_told_with_its_parts_and_a_part_with_its_batch(shop: Shop) -> None:
+    whole = invoke(shop.url, "batches", shop.split).stdout
+    assert "split into 2 parts" in whole
+    assert shop.bad_part[:8] in whole
+    assert shop.good_part[:8] in whole
+    part = invoke(shop.url, "batches", shop.bad_part).stdout
+    assert f"part of     {shop.split}" in part
+    full = json.loads(invoke(shop.url, "batches", shop.split, "--json").stdout)
+    assert [each["schedule_id"] for each in full["parts"]] == [shop.bad_part, shop.good_part]
+    assert full["ranges"] == [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "start": 50,
+            "until": 60,
+            "latest": 100,
+            "reason": "share",
+            "topic_id": None,
+        }
+    ]
+
+
+def test_one_batch_says_who_works_on_it(shop: Shop) -> None:
+    assert "a backfill (busy)" in invoke(shop.url, "batches", shop.busy).stdout
+    assert "a backfill (gone)" in invoke(shop.url, "batches", shop.left).stdout
+    assert "owner" not in invoke(shop.url, "batches", shop.failed).stdout
+
+
+@pytest.mark.parametrize(
+    "trick", ["\x1b[2J", "[/red]", "[bold]", "\r", "\N{RIGHT-TO-LEFT OVERRIDE}"]
+)
+def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
+    tmp_path: Path, trick: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        for gate in (f"a{trick}", "b"):
+            ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")
+        first = ledger.begin(planned(0, 10, f"a{trick}", run_id=trick)).schedule_id
+        ledger.fail(first, ValueError(f"no {trick}"))
+        second = ledger.begin(planned(10, 11, f"a{trick}", run_id=trick)).schedule_id
+        ledger.bury_record(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
+    for command in (["batches"], ["batches", first], ["failures"], ["verify"], ["letters", "list"]):
+        shown = invoke(url, *command)
+        assert isinstance(shown.exception, SystemExit | None)
+        printable = "".join(c if c.isprintable() else " " for c in trick)
+        assert printable in shown.stdout
+        assert (trick in shown.stdout) == trick.isprintable()
+
+
+def test_no_batch_is_said_in_words(tmp_path: Path, shop: Shop) -> None:
+    url = f"sqlite:///{tmp_path}/empty.db"
+    Ledger.open(url).close()
+    assert invoke(url, "batches").stdout == "The ledger has no batch yet.\n"
+    assert invoke(shop.url, "batches", "--since", "1h").stdout == "There is no such batch.\n"
+    assert invoke(shop.url, "batches", "--since", "1h", "--json").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--gate", "order"], "has no gate 'order'; the gates it has: orders."),
+        (["--since", "soon"], "--since is 'soon'; it must be a time such as"),
+        (["--until", "2"], "--until is '2'; it must be a time such as"),
+        (["zz"], "has no batch 'zz'; `headgate batches` lists those it has"),
+        (["' OR 1=1 --"], "has no batch"),
+        (["0" * 32], "has no batch"),
+        (["abc", "--status", "dead"], "KEY is 'abc', which is one batch; name no filter with it."),
+        (["--ledger", "sqlite:///none.db"], "There is no ledger"),
+        (["--ledger", "postgresql://u:secret@127.0.0.1:1/db"], "cannot be reached"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    shop: Shop,
+    arguments: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = complaint(shop.url, ["batches", *arguments], monkeypatch, capsys)
+    assert sentence in said
+    assert "secret" not in said
+
+
+def test_the_beginning_of_several_keys_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.open(shop.url) as ledger:
+        keys = [ledger.begin(planned(at, at + 1)).schedule_id for at in range(100, 120)]
+    ((digit, _),) = Counter(key[0] for key in keys).most_common(1)  # 20 keys, 16 digits
+    said = complaint(shop.url, ["batches", digit], monkeypatch, capsys)
+    assert f"has several batches whose key begins with '{digit}', such as" in said
+    assert "give more digits" in said
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999", "many"])
+def test_a_limit_that_is_none_is_a_usage_error(shop: Shop, limit: str) -> None:
+    assert invoke(shop.url, "batches", "--limit", limit).exit_code == 2
+
+
+def test_a_status_or_kind_that_does_not_exist_is_a_usage_error(shop: Shop) -> None:
+    refused = invoke(shop.url, "batches", "--status", "lost")
+    assert refused.exit_code == 2
+    assert all(status in refused.output for status in Status)
+    assert invoke(shop.url, "batches", "--kind", "dead").exit_code == 2
+    assert all(kind in invoke(shop.url, "batches", "--help").output for kind in Kind)

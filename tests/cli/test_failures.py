@@ -1,0 +1,121 @@
+"""``headgate failures``: what it lists, and how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.outcomes import ERROR, GONE, NOW_MS, Shop, complaint, invoke, planned
+
+from headgate.ledger import Ledger, LetterStatus
+
+EARLIEST_FIRST = ("failed", "busy", "left", "dead")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_failed_is_listed_earliest_first_and_dead_letters_below(
+    shop: Shop, width: int
+) -> None:
+    result = invoke(shop.url, "failures", width=width)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    batches, letters = lines.index("4 batches:"), lines.index("1 dead letter:")
+    for name, line in zip(EARLIEST_FIRST, lines[batches + 2 : letters - 2], strict=True):
+        assert line.startswith(getattr(shop, name)[:8])
+    told = dict(zip(EARLIEST_FIRST, lines[batches + 2 :], strict=False))
+    assert "failed" in told["failed"]
+    assert "backfilling, busy" in told["busy"]
+    assert "backfilling, gone" in told["left"]
+    assert "dead" in told["dead"]
+    assert "PriceError: price is -1" in told["failed"]
+    assert "DataLossError: orders" in told["dead"]
+    assert "orders-0 at 50" in lines[letters + 2]
+    assert "PriceError: price is -1" in lines[letters + 2]
+
+
+def test_a_batch_that_was_begun_more_than_once_says_how_often(shop: Shop) -> None:
+    with Ledger.open(shop.url) as ledger:
+        ledger.take(shop.failed, "me", 1_000)
+        ledger.give_back(shop.failed, "me", ERROR, max_attempts=9)
+    assert "failed ×2" in invoke(shop.url, "failures").stdout  # noqa: RUF001
+
+
+def test_json_is_a_line_for_each_batch_and_letter(shop: Shop) -> None:
+    result = invoke(shop.url, "failures", "--json")
+    assert result.exit_code == 1
+    *batches, letter = map(json.loads, result.stdout.splitlines())
+    assert [each["what"] for each in batches] == ["batch"] * 4
+    assert [each["schedule_id"] for each in batches] == [getattr(shop, n) for n in EARLIEST_FIRST]
+    assert batches[0]["error"]["error_class"] == ERROR.error_class
+    assert batches[3]["error"]["message"] == GONE.message
+    assert (letter["what"], letter["offset"], letter["schedule_id"]) == (
+        *("dead letter", 50, shop.bad_part),
+    )
+    assert "value" not in letter
+
+
+def test_a_list_that_is_cut_says_so_and_still_fails(shop: Shop) -> None:
+    result = invoke(shop.url, "failures", "--limit", "2")
+    assert result.exit_code == 1
+    assert "More than 2 batches, of which these are the first; --limit shows more:" in result.stdout
+    assert shop.left[:8] not in result.stdout
+    assert len(invoke(shop.url, "failures", "--limit", "2", "--json").stdout.splitlines()) == 3
+
+
+def test_nothing_that_failed_is_0(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.succeed(ledger.begin(planned(0, 10)).schedule_id)
+        ledger.begin(planned(10, 20))
+    result = invoke(url, "failures")
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    assert "Nothing has failed" in result.stdout
+    assert invoke(url, "failures", "--json").stdout == ""
+
+
+def test_a_letter_alone_is_1_until_it_is_resolved(tmp_path: Path, shop: Shop) -> None:
+    with Ledger.open(shop.url) as ledger:
+        for key in (shop.failed, shop.left):
+            ledger.take(key, "me", 1_000)
+            ledger.backfilled(key, "me")
+        ledger.backfilled(shop.busy, "a backfill")
+        (letter,) = ledger.dead_letters()
+        before = invoke(shop.url, "failures")
+        ledger.resolve(letter.dead_letter_id, LetterStatus.DROPPED, "a test order")
+        after = invoke(shop.url, "failures")
+    assert "1 dead letter" in before.stdout
+    assert "dead letter" not in after.stdout
+    assert shop.dead[:8] in after.stdout
+    assert (before.exit_code, after.exit_code) == (1, 1)
+
+
+def test_one_gate_of_several_is_listed_alone(shop: Shop) -> None:
+    with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
+        ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
+        key = ledger.begin(planned(0, 10, gate="clicks")).schedule_id
+        ledger.fail(key, ERROR)
+    everything = invoke(shop.url, "failures").stdout
+    assert "clicks" in everything
+    assert "orders" in everything
+    alone = invoke(shop.url, "failures", "--gate", "clicks").stdout
+    assert key[:8] in alone
+    assert shop.failed[:8] not in alone
+    assert "dead letter" not in alone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--gate", "order"], "has no gate 'order'; the gates it has: orders."),
+        (["--ledger", "sqlite:///none.db"], "There is no ledger"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    shop: Shop,
+    arguments: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sentence in complaint(shop.url, ["failures", *arguments], monkeypatch, capsys)

@@ -1,0 +1,158 @@
+"""``headgate letters``: the list, the export, and how one is dropped."""
+
+import json
+from base64 import b64decode
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
+
+from headgate.cli import letters as letters_module
+from headgate.ledger import Ledger, LetterStatus
+
+
+def more_letters(shop: Shop, number: int) -> None:
+    with Ledger.open(shop.url) as ledger:
+        for offset in range(100, 100 + number):
+            key = ledger.begin(planned(offset, offset + 1)).schedule_id
+            ledger.bury_record(key, replace(LETTER, offset=offset, key=None, headers=None))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_letter_is_one_line_that_shows_its_record(shop: Shop, width: int) -> None:
+    result = invoke(shop.url, "letters", "list", width=width)
+    assert result.exit_code == 0
+    header, line = result.stdout.splitlines()
+    assert max(len(header), len(line)) <= width
+    assert header.split() == ["id", "record", "age", "error", "value"]
+    assert line.split()[:4] == ["1", "orders-0", "at", "50"]
+    assert "PriceError: price is" in line
+    assert '{"id": 7' in line
+    assert "\x1b" not in line
+
+
+def test_what_was_resolved_is_listed_with_its_reason_where_it_is_asked_for(shop: Shop) -> None:
+    more_letters(shop, 1)
+    dropped = invoke(shop.url, "letters", "drop", "1", "--reason", " a test order ")
+    assert (dropped.exit_code, dropped.stdout) == (0, "Dead letter 1 is dropped.\n")
+    assert "at 50" not in invoke(shop.url, "letters", "list").stdout
+    listed = invoke(shop.url, "letters", "list", "--status", "dropped", "--status", "sent").stdout
+    assert "at 50" in listed
+    assert "dropped: a test order" in listed
+    assert "at 100" not in listed
+    nothing = invoke(shop.url, "letters", "list", "--status", "sent").stdout
+    assert nothing == "There is no dead letter that is sent.\n"
+
+
+def test_the_list_as_json_leaves_the_record_out(shop: Shop) -> None:
+    (letter,) = map(json.loads, invoke(shop.url, "letters", "list", "--json").stdout.splitlines())
+    assert letter.pop("created_ms") > NOW_MS
+    assert letter == {
+        "dead_letter_id": 1,
+        "schedule_id": shop.bad_part,
+        "gate": "orders",
+        "topic": "orders",
+        "partition": 0,
+        "offset": 50,
+        "timestamp_ms": LETTER.timestamp_ms,
+        "timestamp_type": 1,
+        "error": {
+            "error_class": ERROR.error_class,
+            "message": ERROR.message,
+            "trace": ERROR.trace,
+        },
+        "status": "waiting",
+        "resolved_ms": None,
+        "resolution": None,
+    }
+
+
+def test_a_list_that_is_cut_says_so(shop: Shop) -> None:
+    more_letters(shop, 3)
+    cut = invoke(shop.url, "letters", "list", "--limit", "2").stdout
+    assert "oldest 2; --limit shows more" in cut
+    assert "shows more" not in invoke(shop.url, "letters", "list", "--limit", "4").stdout
+
+
+def test_the_export_has_every_letter_whole(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters_module, "PAGE", 2)
+    more_letters(shop, 4)
+    with Ledger.open(shop.url) as ledger:
+        ledger.resolve(3, LetterStatus.SENT, "to orders-retry")
+    result = invoke(shop.url, "letters", "export")
+    assert result.exit_code == 0
+    first, *others = map(json.loads, result.stdout.splitlines())
+    assert [each["offset"] for each in others] == [100, 102, 103]
+    assert b64decode(first["key"]) == LETTER.key
+    assert b64decode(first["value"]) == LETTER.value
+    headers = [(name, value and b64decode(value)) for name, value in first["headers"]]
+    assert tuple(headers) == LETTER.headers
+    assert (others[0]["key"], others[0]["headers"]) == (None, None)
+    assert first["error"]["trace"] == ERROR.trace
+    (sent,) = invoke(shop.url, "letters", "export", "--status", "sent").stdout.splitlines()
+    assert json.loads(sent)["resolution"] == "to orders-retry"
+
+
+def test_one_gate_of_several_is_listed_and_exported_alone(shop: Shop) -> None:
+    with Ledger.open(shop.url) as ledger:
+        ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
+        key = ledger.begin(planned(0, 1, gate="clicks")).schedule_id
+        ledger.bury_record(key, replace(LETTER, topic="clicks", offset=0))
+    assert "clicks-0 at 0" in invoke(shop.url, "letters", "list").stdout
+    assert "orders-0" not in invoke(shop.url, "letters", "list", "--gate", "clicks").stdout
+    (line,) = invoke(shop.url, "letters", "export", "--gate", "clicks").stdout.splitlines()
+    assert json.loads(line)["gate"] == "clicks"
+
+
+def test_several_letters_are_dropped_at_once_or_none_if_one_cannot_be(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more_letters(shop, 1)
+    arguments = ["letters", "drop", "1", "2", "77", "--reason", "tests"]
+    assert "has no dead letter 77" in complaint(shop.url, arguments, monkeypatch, capsys)
+    with Ledger.open(shop.url) as ledger:
+        assert len(ledger.dead_letters(statuses=[LetterStatus.WAITING])) == 2
+        assert invoke(shop.url, "letters", "drop", "1", "2", "--reason", "tests").exit_code == 0
+        assert ledger.dead_letters(statuses=[LetterStatus.WAITING]) == ()
+
+
+def test_a_letter_is_dropped_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    invoke(shop.url, "letters", "drop", "1", "--reason", "a test order")
+    again = ["letters", "drop", "1", "--reason", "another reason"]
+    said = complaint(shop.url, again, monkeypatch, capsys)
+    assert "Dead letter 1 was dropped already (a test order)" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["list", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
+        (["export", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
+        (["list", "--ledger", "sqlite:///none.db"], "There is no ledger"),
+        (["drop", "1", "--reason", " "], "--reason is empty; say why"),
+        (["drop", "99999999999999999999", "--reason", "x"], "has no dead letter 9999"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    shop: Shop,
+    arguments: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sentence in complaint(shop.url, ["letters", *arguments], monkeypatch, capsys)
+
+
+def test_a_drop_makes_no_ledger_where_there_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "none.db"
+    result = invoke(f"sqlite:///{file}", "letters", "drop", "1", "--reason", "x")
+    assert result.exit_code == 1
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("arguments", [["drop", "1"], ["drop", "--reason", "x"], ["drop", "one"]])
+def test_a_drop_without_id_or_reason_is_a_usage_error(shop: Shop, arguments: list[str]) -> None:
+    assert invoke(shop.url, "letters", *arguments).exit_code == 2

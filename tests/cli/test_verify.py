@@ -1,0 +1,268 @@
+"""``headgate verify``: what it proves, what it finds, and how it ends."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Executable, create_engine, delete, text, update
+from tests.cli.histories import text_of
+from tests.cli.outcomes import ERROR, NOW_MS, Shop, complaint, invoke, planned
+
+from headgate.cli.verify_view import SENTENCES, SPANS, verification_view
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import (
+    Finding,
+    FindingKind,
+    Ledger,
+    Span,
+    Status,
+    Verification,
+)
+from headgate.ledger.tables import control, failure
+
+
+@pytest.fixture
+def ledger_url(tmp_path: Path) -> str:
+    """A ledger whose gate has processed 50 offsets in five batches."""
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        for at in range(0, 50, 10):
+            ledger.succeed(ledger.begin(planned(at, at + 10)).schedule_id)
+    return url
+
+
+def damage(url: str, *statements: Executable) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+    engine.dispose()
+
+
+def cells(line: str) -> list[str]:
+    return line.rpartition(")")[2].split()
+
+
+def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 0
+    first, _, header, span = result.stdout.splitlines()
+    assert first == "orders: proven"
+    assert header.split() == ["read", "processed", "open", "dead", "lost", "missing"]
+    assert span.startswith("orders-0 [0, 50) ")
+    assert cells(span) == ["50", "0", "0", "0", "0"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_is_open_is_3_and_each_batch_is_told(shop: Shop, width: int) -> None:
+    result = invoke(shop.url, "verify", width=width)
+    assert result.exit_code == 3
+    assert max(map(len, result.stdout.splitlines())) <= width
+    words = " ".join(result.stdout.split())
+    assert "orders: no gap or overlap, but not all is processed yet, 11 dead" in words
+    assert f"batch {shop.failed[:8]} with orders-0 [10, 20) is failed: PriceError: pri" in words
+    assert f"batch {shop.open[:8]} with orders-0 [60, 70) is in_progress." in words
+    assert f"batch {shop.bad_part[:8]} with orders-0 [50, 51) is dead: PriceError: pri" in words
+    assert f"batch {shop.dead[:8]} with orders-0 [40, 50) is dead: DataLossError" in words
+    assert shop.split[:8] not in words
+
+
+def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        key = ledger.begin(planned(60, 70)).schedule_id
+        ledger.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
+        ledger.fail(key, ERROR)
+        ledger.take(key, "me", 1_000)
+        ledger.bury(key, "me", ERROR)
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("orders: proven, 10 dead, 10 lost\n")
+    assert "orders-0 [50, 60) was gone before it was read." in result.stdout
+
+
+def test_a_range_that_is_dropped_is_1(ledger_url: str) -> None:
+    damage(ledger_url, delete(failure).where(failure.c.start_offset == 20))
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 1
+    assert "orders: BROKEN" in result.stdout
+    assert "gap  orders-0 [20, 30) lies between batch" in result.stdout
+    assert "no batch reads it" in result.stdout
+
+
+def test_a_range_that_is_shifted_is_1(ledger_url: str) -> None:
+    damage(
+        ledger_url,
+        update(failure)
+        .where(failure.c.start_offset == 20)
+        .values(start_offset=17, until_offset=27),
+    )
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 1
+    assert "orders-0 [17, 20) is read by both batch" in result.stdout
+    assert "orders-0 [27, 30) lies between batch" in result.stdout
+
+
+def test_a_part_that_is_lost_is_1(shop: Shop) -> None:
+    damage(shop.url, delete(failure).where(failure.c.schedule_id == shop.good_part))
+    result = invoke(shop.url, "verify")
+    assert result.exit_code == 1
+    assert f"orders-0 [51, 60) is in no part of batch {shop.split[:8]}" in result.stdout
+
+
+def test_a_dead_batch_without_a_reason_is_1(ledger_url: str) -> None:
+    damage(ledger_url, update(control).values(status=Status.DEAD))
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 1
+    assert "is dead, and nothing says why." in result.stdout
+
+
+def test_runs_are_told_apart_and_what_lies_between_them_is_a_note(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        ledger.succeed(ledger.begin(planned(70, 80, run_id="another run")).schedule_id)
+        ledger.succeed(ledger.begin(planned(75, 80, run_id="a third run")).schedule_id)
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 0
+    assert "run       read" in result.stdout
+    assert "another   orders-0 [70, 80)" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert "orders-0 [50, 70) lies between what run run and run another read" in words
+    assert "orders-0 [75, 80) is read by both run another and run a third" in words
+
+
+def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        for gate in ("a", "b"):
+            ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")
+        ledger.begin(planned(0, 10, gate="a"))
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 3
+    assert "b: nothing has been read yet" in result.stdout
+    assert "orders: proven" in result.stdout
+    assert invoke(ledger_url, "verify", "--gate", "orders").exit_code == 0
+    damage(ledger_url, delete(failure).where(failure.c.start_offset == 20))
+    assert invoke(ledger_url, "verify").exit_code == 1
+
+
+def test_json_is_one_object_per_gate(shop: Shop) -> None:
+    result = invoke(shop.url, "verify", "--json")
+    assert result.exit_code == 3
+    told = json.loads(result.stdout)
+    assert told.keys() == {"gate", "verdict", "spans", "findings"}
+    assert (told["gate"], told["verdict"]) == ("orders", "open")
+    place = {"topic", "partition", "start", "until"}
+    (span,) = told["spans"]
+    assert span.keys() == place | {f.name for f in fields(Span)} - {"offsets"}
+    assert (span["start"], span["until"], span["processed"], span["open"]) == (0, 70, 19, 40)
+    assert span["since_ms"] == NOW_MS + 1_000
+    first = told["findings"][0]
+    assert first.keys() == place | {f.name for f in fields(Finding)} - {"offsets"}
+    assert (first["kind"], first["schedule_id"], first["status"]) == ("open", shop.failed, "failed")
+    assert first["error"]["error_class"] == ERROR.error_class
+
+
+def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/empty.db"
+    Ledger.open(url).close()
+    result = invoke(url, "verify")
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    assert "no gate yet" in result.stdout
+    assert invoke(url, "verify", "--json").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--gate", "order"], "has no gate 'order'; the gates it has: orders."),
+        (["--ledger", "sqlite:///none.db"], "There is no ledger"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    shop: Shop,
+    arguments: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sentence in complaint(shop.url, ["verify", *arguments], monkeypatch, capsys)
+
+
+def test_a_ledger_of_a_newer_headgate_is_refused_by_every_command(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(shop.url, text("UPDATE headgate_version SET version_num = '9999'"))
+    for command in (
+        ["verify"],
+        ["batches"],
+        ["batches", shop.good],
+        ["failures"],
+        ["letters", "list"],
+        ["letters", "export"],
+        ["letters", "drop", "1", "--reason", "x"],
+    ):
+        assert "of a newer Headgate" in complaint(shop.url, command, monkeypatch, capsys)
+
+
+def test_commands_that_only_tell_open_the_ledger_for_reading_only(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[bool] = []
+    really_open = Ledger.open
+
+    def spy(url: str, *, create: bool = True) -> Ledger:
+        opened.append(create)
+        return really_open(url, create=create)
+
+    monkeypatch.setattr(Ledger, "open", spy)
+    for command in (
+        ["verify"],
+        ["batches"],
+        ["batches", shop.good],
+        ["failures"],
+        ["letters", "list"],
+        ["letters", "export"],
+        ["letters", "drop", "77", "--reason", "there is none"],
+    ):
+        assert invoke(shop.url, *command).exit_code in (0, 1, 3)
+    assert opened == [False] * 7
+
+
+# Many spans and findings
+
+
+def a_span(partition: int, **counts: int) -> Span:
+    return Span("run", OffsetRange("orders", partition, 0, 10), 1, **counts)
+
+
+def test_of_many_spans_those_are_shown_of_which_there_is_something_to_say() -> None:
+    spans = [a_span(number, processed=10) for number in range(500)]
+    quiet = text_of(verification_view("orders", Verification(tuple(spans), ())))
+    assert "500 partitions" in quiet
+    assert "orders-" not in quiet
+    assert "5,000" in quiet
+    spans[400] = a_span(400, processed=7, open=3)
+    shown = text_of(verification_view("orders", Verification(tuple(spans), ())))
+    assert "orders-400 [0, 10)" in shown
+    assert "and 499 more" in shown
+    assert "4,990" in shown
+    telling = tuple(a_span(number, missing=10) for number in range(500))
+    shown = text_of(verification_view("orders", Verification(telling, ())))
+    assert shown.count("[0, 10)") == SPANS
+    assert f"and {500 - SPANS} more" in shown
+
+
+def test_a_batch_with_many_ranges_is_one_sentence_and_many_batches_are_counted() -> None:
+    def a_finding(batch: int, partition: int) -> Finding:
+        offsets = OffsetRange("orders", partition, 0, 10)
+        key = f"{batch:08}"
+        return Finding(FindingKind.OPEN, offsets, "run", key, status=Status.FAILED)
+
+    findings = [a_finding(batch, partition) for batch in range(50) for partition in range(3)]
+    view = verification_view("orders", Verification((a_span(0),), tuple(findings)))
+    shown = text_of(view, width=120)
+    assert (
+        "batch 00000007 with 30 offsets in 3 partitions, first orders-0 [0, 10), is fail" in shown
+    )
+    assert shown.count("open  batch") == SENTENCES
+    assert f"and {50 - SENTENCES} more; --json tells them all." in shown
