@@ -265,6 +265,18 @@ def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
     ]
 
 
+def test_runs_come_by_age_though_some_of_their_partitions_are_pruned() -> None:
+    def row(run_id: str, partition: int, created_ms: int | None) -> Covered:
+        offsets = a_range(0, 10, partition)
+        return replace(covered(0, 10, run_id=run_id, created_ms=created_ms), offsets=offsets)
+
+    rows = [row("b", 0, 5), row("a", 0, 7), row("a", 1, None), row("c", 0, None)]
+    spans = proven(rows).spans
+    assert [(s.run_id, s.offsets.partition) for s in spans] == [
+        *(("c", 0), ("b", 0), ("a", 0), ("a", 1))
+    ]
+
+
 def test_what_two_runs_read_is_told_and_is_no_defect() -> None:
     result = proven([covered(0, 10, run_id="a"), covered(4, 40, run_id="b")])
     assert told(result) == [(FindingKind.READ_AGAIN, 4, 10)]

@@ -118,13 +118,13 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
 
 
 def _by_age(spans: Iterable[Span]) -> list[Span]:
-    """By run, the earliest first; then by topic and partition."""
+    """By run, the earliest first, which is one that is all pruned; then by topic and partition."""
     listed = list(spans)
     began: dict[str, int] = {}
     for span in listed:
-        since_ms = span.since_ms or 0
-        began[span.run_id] = min(since_ms, began.get(span.run_id, since_ms))
-    return sorted(listed, key=lambda s: (began[s.run_id], s.run_id, s.offsets))
+        if span.since_ms is not None:
+            began[span.run_id] = min(span.since_ms, began.get(span.run_id, span.since_ms))
+    return sorted(listed, key=lambda span: (began.get(span.run_id, 0), span.run_id, span.offsets))
 
 
 def _with_errors(
