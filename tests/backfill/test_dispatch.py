@@ -19,7 +19,7 @@ from tests.ledger.samples import ManualClock, a_batch
 from headgate.backfill import Buried, Cost, Done, Failed, Lost, Passed, Split, Taken
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import BrokerError
-from headgate.ledger import BatchRecord, DeadLetter, Ledger, Status
+from headgate.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
 
 WIDE = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 12))
 
@@ -182,6 +182,23 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     for key in (raised, crashed, settled):
         assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Done)
     assert [key for key, _ in runner.runs] == [raised, crashed, settled]
+
+
+def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, a_batch())
+    halves = [
+        a_batch(OffsetRange("orders", 0, 10, 15)),
+        a_batch(OffsetRange("orders", 0, 15, 20)),
+    ]
+    assert ledger.take(key, "other", LEASE_MS)
+    first, second = (part.schedule_id for part in ledger.split(key, halves, "other", LEASE_MS))
+    assert ledger.fail(second, ERROR, owner="other")
+    clock.now_ms += LEASE_MS  # the other one crashed as it ran the first
+    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(2))
+    outcomes = [dispatch.work_off(each, ledger.ranges(each)) for each in (key, first, second)]
+    assert [type(outcome) for outcome in outcomes] == [Split, Done, Split]
 
 
 def test_a_batch_that_raised_at_each_of_the_streams_retries_is_divided(
@@ -393,3 +410,5 @@ def test_events_are_sentences_that_name_the_batch(ledger: Ledger, clock: ManualC
     assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
     assert str(Lost(row)).startswith(f"{name} was run, but not as its owner any more")
     assert row.schedule_id in str(Passed(row.schedule_id))
+    error = ErrorReport("app.PriceError", "price is -1\nin a query of many lines", "")
+    assert str(Failed(row, error, 9)) == f"{name} failed again: app.PriceError: price is -1"

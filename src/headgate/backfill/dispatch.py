@@ -151,7 +151,7 @@ class Dispatch:
             return self.tell(Passed(schedule_id))
         self.tell(Taken(batch))
         if parts := self.ledger.parts(schedule_id):
-            return self._leave_to(batch, parts)
+            return self._leave_to(batch, parts, OWNER_GONE)
         if gone:
             return self._split(batch, (gone, there)) if there else self._bury(batch, gone)
         if batch.planned_records > allowed and self._has_only_raised(batch):
@@ -236,17 +236,24 @@ class Dispatch:
             for portion in portions
         ]
         parts = self.ledger.split(batch.schedule_id, planned, self._owner, self._lease_ms)
-        return self._leave_to(batch, parts)
+        return self._leave_to(batch, parts, batch.error or OWNER_GONE)
 
-    def _leave_to(self, batch: BatchRecord, parts: Sequence[BatchRecord]) -> BackfillEvent:
+    def _leave_to(
+        self, batch: BatchRecord, parts: Sequence[BatchRecord], error: ErrorReport
+    ) -> BackfillEvent:
         """Make the parts of a batch failed batches of their own, and the batch ``success``.
 
         Parts that are done stay so. If this ends half-way, it is done again once the lease has run
         out. A part that is still another's is waited for: the batch stays this owner's until then.
+
+        Args:
+            batch: The batch.
+            parts: All of its parts.
+            error: Why those have failed that are in progress.
         """
         for part in parts:
             if part.status is Status.IN_PROGRESS and self._is_left(part):
-                self.ledger.fail(part.schedule_id, batch.error or OWNER_GONE, owner=part.owner)
+                self.ledger.fail(part.schedule_id, error, owner=part.owner)
         parts = self.ledger.parts(batch.schedule_id)
         if any(part.status is Status.IN_PROGRESS for part in parts):
             return self.tell(Passed(batch.schedule_id))

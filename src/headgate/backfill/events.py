@@ -117,4 +117,5 @@ def _name(batch: BatchRecord) -> str:
 
 
 def _why(error: ErrorReport) -> str:
-    return f"{error.error_class}: {error.message}"
+    first_line = error.message.partition("\n")[0]
+    return f"{error.error_class}: {first_line}"
