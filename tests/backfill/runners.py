@@ -1,8 +1,10 @@
 """A runner whose handler is a function, and dispatches that use it."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from tests.ledger.samples import a_batch
 
 from headgate.backfill import BackfillEvent, Cost, Dispatch, Failed
 from headgate.control.ranges import OffsetRange, TopicPartition
@@ -10,6 +12,7 @@ from headgate.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatc
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000
+WIDE = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 12))
 
 Offsets = tuple[OffsetRange, ...]
 Handler = Callable[[BatchRecord, Offsets], None]
@@ -113,3 +116,26 @@ def one_that_failed(ledger: Ledger, batch: PlannedBatch) -> str:
     key = ledger.begin(batch).schedule_id
     assert ledger.fail(key, ERROR)
     return key
+
+
+def stored(ledger: Ledger, key: str) -> BatchRecord:
+    row = ledger.batch(key)
+    assert row is not None
+    return row
+
+
+def processed(runner: FakeRunner) -> list[tuple[int, int]]:
+    return sorted(
+        (r.partition, offset)
+        for _, offsets in runner.runs
+        for r in offsets
+        for offset in range(r.start, r.until)
+    )
+
+
+def all_of(ranges: Iterable[OffsetRange]) -> list[tuple[int, int]]:
+    return [(r.partition, offset) for r in ranges for offset in range(r.start, r.until)]
+
+
+def whole(key: str, ledger: Ledger) -> list[tuple[int, int]]:
+    return all_of(each.offsets for each in ledger.ranges(key))

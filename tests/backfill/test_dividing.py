@@ -1,0 +1,158 @@
+"""Batches that are divided: too large for now, or partly gone; and those that are not."""
+
+from collections.abc import Sequence
+
+from tests.backfill.runners import (
+    ERROR,
+    LEASE_MS,
+    WIDE,
+    Events,
+    FakeRunner,
+    FixedAllowance,
+    a_dispatch,
+    one_that_failed,
+    processed,
+    stored,
+    whole,
+)
+from tests.ledger.samples import ManualClock, a_batch
+
+from headgate.backfill import Buried, Done, Passed, Split
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.ledger import BatchRecord, Ledger, Status
+
+
+def text_of(parts: Sequence[BatchRecord], ledger: Ledger) -> list[list[str]]:
+    return [[str(each.offsets) for each in ledger.ranges(part.schedule_id)] for part in parts]
+
+
+def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_half_is_first(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner, events = FakeRunner(ledger), Events()
+    allowance = FixedAllowance(9)
+    dispatch = a_dispatch(ledger, runner, clock, allowance=allowance, events=events)
+    split = dispatch.work_off(key, ledger.ranges(key))
+    assert isinstance(split, Split)
+    assert text_of(split.parts, ledger) == [
+        ["orders-0 [10, 15)", "orders-1 [5, 9)"],
+        ["orders-0 [15, 20)", "orders-1 [9, 12)"],
+    ]
+    assert stored(ledger, key).status is Status.SUCCESS
+    assert [(part.status, part.attempts, part.error) for part in split.parts] == [
+        (Status.FAILED, 1, ERROR)
+    ] * 2
+    assert runner.runs == []
+    allowance.most = 5
+    while batches := ledger.failed("orders"):
+        first = batches[0].schedule_id
+        dispatch.work_off(first, ledger.ranges(first))
+    assert events.names.count("Split") == 3
+    assert sorted(sum(r.count for r in offsets) for _, offsets in runner.runs) == [4, 4, 4, 5]
+    assert runner.runs[0][1] == (OffsetRange("orders", 0, 10, 13), OffsetRange("orders", 1, 5, 7))
+    assert processed(runner) == whole(key, ledger)
+
+
+def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    raised = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
+    assert ledger.take(raised, "other", LEASE_MS)
+    assert ledger.give_back(raised, "other", ERROR, max_attempts=10)
+    crashed = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 10, 20)))
+    assert ledger.take(crashed, "other", LEASE_MS)
+    settled = ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
+    ledger.attach(settled, 7, owner="driver", lease_ms=LEASE_MS)
+    clock.now_ms += LEASE_MS
+    assert ledger.settle("orders", but=None, unowned_before_ms=0) == [settled]
+    runner = FakeRunner(ledger)
+    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedAllowance(1))
+    for key in (raised, crashed, settled):
+        assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Done)
+    assert [key for key, _ in runner.runs] == [raised, crashed, settled]
+
+
+def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, a_batch())
+    halves = [
+        a_batch(OffsetRange("orders", 0, 10, 15)),
+        a_batch(OffsetRange("orders", 0, 15, 20)),
+    ]
+    assert ledger.take(key, "other", LEASE_MS)
+    first, second = (part.schedule_id for part in ledger.split(key, halves, "other", LEASE_MS))
+    assert ledger.fail(second, ERROR, owner="other")
+    clock.now_ms += LEASE_MS  # the other one crashed as it ran the first
+    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(2))
+    outcomes = [dispatch.work_off(each, ledger.ranges(each)) for each in (key, first, second)]
+    assert [type(outcome) for outcome in outcomes] == [Split, Done, Split]
+
+
+def test_a_batch_that_raised_at_each_of_the_streams_retries_is_divided(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    keys = []
+    for batch, attempts in ((WIDE, 3), (a_batch(OffsetRange("orders", 2, 0, 9)), 2)):
+        begun = [ledger.begin(batch) for _ in range(attempts)]
+        keys.append(begun[0].schedule_id)
+        assert ledger.fail(keys[-1], ERROR)
+    dispatch = a_dispatch(
+        ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(5), live_attempts=3
+    )
+    outcomes = [dispatch.work_off(key, ledger.ranges(key)) for key in keys]
+    assert [type(outcome) for outcome in outcomes] == [Split, Done]
+
+
+def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner = FakeRunner(ledger)
+    runner.begins = {TopicPartition("orders", 0): 13}
+    dispatch = a_dispatch(ledger, runner, clock)
+    split = dispatch.work_off(key, ledger.ranges(key))
+    assert isinstance(split, Split)
+    gone, there = (part.schedule_id for part in split.parts)
+    assert [part.schedule_id for part in ledger.failed("orders")] == [gone, there]
+    buried = dispatch.work_off(gone, ledger.ranges(gone))
+    assert isinstance(buried, Buried)
+    assert "processed: orders-0 [10, 13);" in buried.error.message
+    assert isinstance(dispatch.work_off(there, ledger.ranges(there)), Done)
+    assert processed(runner) == [pair for pair in whole(key, ledger) if pair >= (0, 13)]
+    leaves = {
+        str(each.offsets): each.status for each in ledger.coverage("orders") if not each.has_parts
+    }
+    assert leaves == {
+        "orders-0 [10, 13)": Status.DEAD,
+        "orders-0 [13, 20)": Status.SUCCESS,
+        "orders-1 [5, 12)": Status.SUCCESS,
+    }
+
+
+def test_a_batch_of_which_another_still_runs_a_part_is_waited_for(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    assert ledger.take(key, "other", LEASE_MS)
+    parts = ledger.split(
+        key,
+        [
+            a_batch(OffsetRange("orders", 0, 10, 20)),
+            a_batch(OffsetRange("orders", 1, 5, 12)),
+        ],
+        "other",
+        LEASE_MS,
+    )
+    clock.now_ms += LEASE_MS - 1
+    assert ledger.renew(parts[1].schedule_id, "other", LEASE_MS)
+    clock.now_ms += 1
+    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock)
+    assert dispatch.work_off(key, ledger.ranges(key)) == Passed(key)
+    assert stored(ledger, key).status is Status.BACKFILLING
+    assert [each.status for each in ledger.parts(key)] == [Status.FAILED, Status.IN_PROGRESS]
+    assert ledger.succeed(parts[1].schedule_id, owner="other")
+    clock.now_ms += LEASE_MS
+    assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Split)
+    assert [each.schedule_id for each in ledger.failed()] == [parts[0].schedule_id]
