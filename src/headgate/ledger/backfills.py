@@ -47,10 +47,10 @@ class Backfills(Base):
         }
 
         def settle(connection: Connection) -> list[str]:
-            found = connection.scalars(statements.LEFT_BEHIND, left_behind).all()
+            found = sorted(map(tuple, connection.execute(statements.LEFT_BEHIND, left_behind)))
             return [
                 key
-                for key in found
+                for _, key in found
                 if changed_rows(connection, moves.SETTLE, {**values, "batch": key})
             ]
 

@@ -206,6 +206,12 @@ class Batches(Base):
 
         return self._database.read(ranges)
 
+    def servers(self, schedule_id: str) -> str | None:
+        """The brokers that what a batch reads was planned on; None where it is not in the ledger."""
+        return self._database.read(
+            lambda connection: connection.scalar(statements.SERVERS, {"schedule_id": schedule_id})
+        )
+
     def open_batch(self, gate_name: str) -> BatchRecord | None:
         """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
         return next(iter(self._batches(statements.OPEN_BATCH, gate=gate_name)), None)
@@ -260,7 +266,6 @@ class Batches(Base):
             query = query.where(control.c.parent.is_(None))
 
         def newest(connection: Connection) -> list[BatchRecord]:
-            # Each gate and status has an index in the order of time; all of them together have not.
             names = (
                 [gate_name] if gate_name is not None else connection.scalars(statements.GATES).all()
             )
@@ -269,9 +274,10 @@ class Batches(Base):
                 queries = [
                     each.where(control.c.status == s) for each in queries for s in set(statuses)
                 ]
-            return [
-                batch_from(row) for each in queries for row in connection.execute(each).mappings()
-            ]
+            if not queries:
+                return []
+            rows = connection.execute(statements.together(queries))
+            return [batch_from(row) for row in rows.mappings()]
 
         found = self._database.read(newest)
         return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])

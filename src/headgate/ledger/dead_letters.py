@@ -5,7 +5,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, select
 
 from headgate.errors import LedgerError
 from headgate.ledger import moves, statements
@@ -67,24 +67,38 @@ class DeadLetters(Base):
             limit: How many at most.
             after: Only those with a higher id: the last one of the page before.
         """
-        values = {
-            "gate": gate_name,
-            "statuses": list(statuses or LetterStatus),
-            "after": after,
-            "limit": limit,
-        }
-        return self._letters(statements.DEAD_LETTERS, values)
+        query = (
+            select(dead_letter)
+            .where(dead_letter.c.dead_letter_id > after)
+            .order_by(dead_letter.c.dead_letter_id)
+            .limit(limit)
+        )
+
+        def oldest(connection: Connection) -> list[DeadLetterRecord]:
+            names = (
+                [gate_name] if gate_name is not None else connection.scalars(statements.GATES).all()
+            )
+            queries = [
+                query.where(dead_letter.c.gate == name, dead_letter.c.status == status)
+                for name in names
+                for status in set(statuses or LetterStatus)
+            ]
+            if not queries:
+                return []
+            rows = connection.execute(statements.together(queries))
+            return [_letter_from(row) for row in rows.mappings()]
+
+        found = self._database.read(oldest)
+        return tuple(sorted(found, key=lambda letter: letter.dead_letter_id)[:limit])
 
     def dead_letter(self, dead_letter_id: int) -> DeadLetterRecord | None:
         """One dead letter, if it is in the ledger."""
-        return next(iter(self._letters(statements.DEAD_LETTER, {"letter": dead_letter_id})), None)
 
-    def _letters(self, statement: Executable, values: Values) -> tuple[DeadLetterRecord, ...]:
-        return self._database.read(
-            lambda connection: tuple(
-                map(_letter_from, connection.execute(statement, values).mappings())
-            )
-        )
+        def letter(connection: Connection) -> DeadLetterRecord | None:
+            rows = connection.execute(statements.DEAD_LETTER, {"letter": dead_letter_id})
+            return next(map(_letter_from, rows.mappings()), None)
+
+        return self._database.read(letter)
 
     def resolve(self, dead_letter_id: int, status: LetterStatus, resolution: str) -> bool:
         """Say that a waiting dead letter was sent again, or is dropped.

@@ -1,6 +1,7 @@
 """What was lost, and old history: deleted in steps that keep no batch waiting."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection
@@ -17,6 +18,8 @@ from headgate.ledger.tables import lost, pruned
 
 ROWS_AT_ONCE: Final = 100
 """Batches, or rate samples, that one transaction deletes: some 10 ms."""
+
+_BEFORE_ALL_MS: Final = -(2**63)
 
 
 class History(Base):
@@ -94,22 +97,28 @@ class History(Base):
 
 
 def _prune_batches(database: Database, gate: str, before_ms: int) -> int:
-    deleted = 0
-    old = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
-
-    def step(connection: Connection) -> int:
-        connection.execute(pruning.LOCK_GATE, {"gate": gate})
-        roots = connection.scalars(pruning.OLD_BATCHES, old).all()
-        if roots:
-            _remember(connection, gate, roots)
-            connection.execute(pruning.DELETE_BATCHES, {"roots": roots})
-        return len(roots)
-
+    deleted, after_ms = 0, _BEFORE_ALL_MS
     while True:
-        count = database.write(step)
+        old = {"gate": gate, "before_ms": before_ms, "after_ms": after_ms, "limit": ROWS_AT_ONCE}
+        count, last_ms = database.write(partial(_prune_some, old))
         deleted += count
-        if count < ROWS_AT_ONCE:
+        if last_ms is None:
             return deleted
+        after_ms = last_ms
+
+
+def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
+    """Delete some batches; how many, and when the last one was created if there may be more."""
+    connection.execute(pruning.LOCK_GATE, {"gate": old["gate"]})
+    found = connection.execute(pruning.OLD_BATCHES, old).all()
+    last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
+    keys = [row.schedule_id for row in found]
+    still_open = set(connection.scalars(pruning.OPEN_FAMILIES, {"roots": keys}))
+    roots = [key for key in keys if key not in still_open]
+    if roots:
+        _remember(connection, old["gate"], roots)
+        connection.execute(pruning.DELETE_BATCHES, {"roots": roots})
+    return len(roots), last_ms
 
 
 def _remember(connection: Connection, gate: str, roots: Sequence[str]) -> None:

@@ -77,39 +77,36 @@ _newest_batch = (
     .scalar_subquery()
 )
 
-_above_open_parts = (
-    select(control.c.parent.label("schedule_id"))
-    .where(control.c.gate == bindparam("gate"), control.c.parent.is_not(None))
-    .where(control.c.status.in_([status for status in Status if status != Status.SUCCESS]))
-    .where(~_resolved)
-    .cte("above_open_parts", recursive=True)
-)
-_above_open_parts = _above_open_parts.union(
-    select(control.c.parent)
-    .join(_above_open_parts, control.c.schedule_id == _above_open_parts.c.schedule_id)
-    .where(control.c.parent.is_not(None))
-)
-
-# A batch is created before it ends: the first time finds it by the index, the second is meant.
+# What is to be deleted as far as it is for the batch itself to say, from one time on. A batch is
+# created before it ends: the first time finds it by the index, the second is meant.
 OLD_BATCHES: Final = (
-    select(control.c.schedule_id)
+    select(control.c.schedule_id, control.c.created_time_ms)
     .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
-    .where(control.c.status.in_([Status.SUCCESS, Status.DEAD]))
     .where(or_(control.c.status == Status.SUCCESS, _resolved))
+    .where(control.c.created_time_ms > bindparam("after_ms"))
     .where(control.c.created_time_ms < bindparam("before_ms"))
     .where(control.c.end_time_ms < bindparam("before_ms"))
     .where(control.c.schedule_id != _newest_batch)
-    .where(control.c.schedule_id.not_in(select(_above_open_parts.c.schedule_id)))
+    .order_by(control.c.created_time_ms)
     .limit(bindparam("limit"))
 )
 
 _family = (
-    select(control.c.schedule_id)
+    select(control.c.schedule_id.label("root"), control.c.schedule_id)
     .where(control.c.schedule_id.in_(bindparam("roots", [""], expanding=True)))
     .cte("family", recursive=True)
 )
 _family = _family.union_all(
-    select(_child.c.schedule_id).join(_family, _child.c.parent == _family.c.schedule_id)
+    select(_family.c.root, _child.c.schedule_id).join(
+        _family, _child.c.parent == _family.c.schedule_id
+    )
+)
+
+# Those among them with parts that are open.
+OPEN_FAMILIES: Final = (
+    select(_family.c.root)
+    .join(control, control.c.schedule_id == _family.c.schedule_id)
+    .where(control.c.status != Status.SUCCESS, ~_resolved)
 )
 
 OLD_RANGES: Final = (

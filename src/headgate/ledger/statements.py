@@ -1,9 +1,12 @@
 """What the ledger asks, and what it changes besides a batch's status. Values are bound."""
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from sqlalchemy import (
+    CompoundSelect,
     Double,
+    Select,
     Text,
     and_,
     bindparam,
@@ -14,12 +17,23 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    union_all,
     update,
 )
 
 from headgate.ledger.letters import LetterStatus
 from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, dead_letter, failure, gate, lost, rate
+
+
+def together(queries: Iterable[Select[Any]]) -> CompoundSelect[Any]:
+    """What each of these finds, in no order, at one look.
+
+    Each gate and status has an index in an order of its own, and all of them together have not. So
+    each is asked for by itself, with the limit of the whole.
+    """
+    return union_all(*[select(query.subquery()) for query in queries])
+
 
 GATES: Final = select(
     *gate.c[
@@ -77,6 +91,12 @@ RANGES: Final = (
     )
     .where(failure.c.schedule_id == bindparam("schedule_id"))
     .order_by(failure.c.topic, failure.c.partition, failure.c.start_offset)
+)
+
+SERVERS: Final = (
+    select(failure.c.bootstrap_servers)
+    .where(failure.c.schedule_id == bindparam("schedule_id"))
+    .limit(1)
 )
 
 PARTS: Final = (
@@ -159,14 +179,14 @@ _nobody_runs_it = or_(
 )
 _settled = and_(control.c.status == Status.FAILED, control.c.last_move == bindparam("move"))
 
-# With those that the same call has settled already, if it is made again.
+# With those that the same call has settled already, if it is made again. In no order: SQLite would
+# go through all batches in that order instead of those of these states.
 LEFT_BEHIND: Final = (
-    select(control.c.schedule_id)
+    select(control.c.created_time_ms, control.c.schedule_id)
     .where(control.c.gate == bindparam("gate"), control.c.kind == Kind.LIVE)
     .where(control.c.schedule_id != bindparam("but"))
     .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
     .where(or_(_settled, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
-    .order_by(control.c.created_time_ms, control.c.schedule_id)
 )
 
 LOSSES: Final = (
@@ -176,15 +196,6 @@ LOSSES: Final = (
 )
 
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
-
-DEAD_LETTERS: Final = (
-    select(dead_letter)
-    .where(dead_letter.c.gate.in_(_named_or_all_gates))
-    .where(dead_letter.c.status.in_(bindparam("statuses", [""], expanding=True)))
-    .where(dead_letter.c.dead_letter_id > bindparam("after"))
-    .order_by(dead_letter.c.dead_letter_id)
-    .limit(bindparam("limit"))
-)
 
 # Like a move of a batch: a call that is made again finds its own name.
 RESOLVE: Final = (

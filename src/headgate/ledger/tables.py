@@ -161,7 +161,7 @@ dead_letter: Final = Table(
     Column("resolution", Text),
     Column("last_move", Text),
     UniqueConstraint("schedule_id", "topic", "partition", "offset"),
-    Index(None, "gate", "status"),
+    Index(None, "gate", "status", "dead_letter_id"),
 )
 """Records that cannot be processed, kept whole."""
 

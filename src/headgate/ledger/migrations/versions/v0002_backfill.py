@@ -73,4 +73,8 @@ def _make_dead_letter() -> None:
             name="uq_dead_letter_schedule_id_topic_partition_offset",
         ),
     )
-    op.create_index("ix_dead_letter_gate_status", "dead_letter", ["gate", "status"])
+    op.create_index(
+        "ix_dead_letter_gate_status_dead_letter_id",
+        "dead_letter",
+        ["gate", "status", "dead_letter_id"],
+    )

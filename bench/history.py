@@ -1,0 +1,175 @@
+"""A ledger that has been in use for long: its history, written in bulk and not by its methods."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+import sqlalchemy
+from sqlalchemy import Table
+
+from headgate.control import EstimatorSettings, OffsetRange
+from headgate.ledger import (
+    ErrorReport,
+    Ledger,
+    LetterStatus,
+    PlannedBatch,
+    PlannedRange,
+    RateSample,
+    Status,
+    normalize_url,
+)
+from headgate.ledger.bulk import insert_rows
+from headgate.ledger.rows import Values, control_row, error_values, failure_rows, rate_row
+from headgate.ledger.tables import control, dead_letter, failure, rate
+
+GATES: Final = ("bench", "other")
+"""Nine batches in ten are the first one's."""
+
+INTERVAL_MS: Final = 1_000
+RECORDS: Final = 1_000
+"""Of a batch, in each of its partitions."""
+
+PARTITIONS: Final = 2
+
+OPEN: Final = 20
+"""Batches that failed and wait for a backfill, and as many dead letters that wait for somebody.
+There are no more of them in a long history than in a short one, for history is what is closed."""
+
+_BATCHES_AT_ONCE: Final = 5_000
+_ERROR: Final = ErrorReport("ValueError", "no number", "ValueError: no number\n" * 10)
+
+_Row = tuple[Table, Values]
+
+
+def fill(url: str, batches: int, newest_ms: int, *, split_every: int = 500) -> None:
+    """Write the history of gates that have run so many batches, the last one at this time.
+
+    Nearly all are ``success``. One in ``split_every`` was split: its first half is ``success``, the
+    other one ``dead``, with a dead letter that is resolved. The newest failed, or have a dead
+    letter that waits.
+    """
+    with Ledger.open(url) as ledger:
+        for name in GATES:
+            ledger.declare_gate(
+                name,
+                interval_ms=INTERVAL_MS,
+                source="kafka",
+                estimator=EstimatorSettings().to_text(),
+            )
+    engine = sqlalchemy.create_engine(normalize_url(url))
+    oldest_ms = newest_ms - batches * INTERVAL_MS
+    for first in range(0, batches, _BATCHES_AT_ONCE):
+        rows: dict[Table, list[Values]] = defaultdict(list)
+        for number in range(first, min(first + _BATCHES_AT_ONCE, batches)):
+            split = number % split_every == 0
+            created_ms = oldest_ms + number * INTERVAL_MS
+            for table, row in _batch(number, batches - 1 - number, created_ms, split=split):
+                rows[table].append(row)
+        with engine.begin() as connection:
+            for table in (control, failure, rate, dead_letter):
+                if rows[table]:
+                    insert_rows(connection, table, rows[table])
+    with engine.connect() as connection:
+        # As PostgreSQL does by itself within minutes; SQLite does without.
+        if connection.dialect.name != "sqlite":
+            connection.exec_driver_sql("ANALYZE")
+            connection.commit()
+    engine.dispose()
+
+
+def planned(gate: str, run: str, number: int, partitions: int) -> PlannedBatch:
+    """The batch of this number: the next records of each partition."""
+    return _planned(gate, run, range(number * RECORDS, (number + 1) * RECORDS), partitions)
+
+
+def _planned(gate: str, run: str, offsets: range, partitions: int) -> PlannedBatch:
+    return PlannedBatch(
+        gate=gate,
+        run_id=run,
+        ranges=tuple(
+            PlannedRange(
+                OffsetRange("orders", partition, offsets.start, offsets.stop), offsets.stop, "rate"
+            )
+            for partition in range(partitions)
+        ),
+        reason="rate",
+        bootstrap_servers="127.0.0.1:9092",
+        lag=len(offsets) * partitions,
+        rate_per_s=1_000.0,
+    )
+
+
+def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator[_Row]:
+    gate = GATES[number % 10 == 9]
+    batch = planned(gate, "long ago", number, PARTITIONS)
+    if newer < OPEN:
+        yield from _ended(batch, number, created_ms, Status.FAILED)
+    elif newer < 2 * OPEN:
+        yield from _ended(batch, number, created_ms, Status.DEAD)
+        yield dead_letter, _letter(batch, created_ms, LetterStatus.WAITING)
+    else:
+        yield from _ended(batch, number, created_ms, Status.SUCCESS)
+        if split:
+            yield from _halves(batch, number, created_ms)
+    sample = RateSample(
+        gate=gate,
+        time_ms=created_ms + INTERVAL_MS,
+        rate_per_s=1_000.0,
+        records=batch.records,
+        processing_delay_ms=900,
+        scheduling_delay_ms=0,
+        query_batch_id=number,
+        schedule_id=batch.schedule_id,
+    )
+    yield rate, rate_row(sample)
+
+
+def _halves(whole: PlannedBatch, number: int, created_ms: int) -> Iterator[_Row]:
+    first, half = number * RECORDS, RECORDS // 2
+    ends = (Status.SUCCESS, Status.DEAD)
+    for which, status in enumerate(ends):
+        offsets = range(first + which * half, first + (which + 1) * half)
+        part = _planned(whole.gate, whole.run_id, offsets, PARTITIONS)
+        of = {"parent": whole.schedule_id}
+        yield from _ended(part, number, created_ms + 1 + which, status, of)
+    yield dead_letter, _letter(part, created_ms, LetterStatus.DROPPED)
+
+
+def _ended(
+    batch: PlannedBatch, number: int, created_ms: int, status: Status, also: Values | None = None
+) -> Iterator[_Row]:
+    key = batch.schedule_id
+    row = control_row(batch, key, created_ms, "long ago")
+    row |= {
+        "status": status,
+        "query_batch_id": number,
+        "start_time_ms": created_ms + 50,
+        "end_time_ms": created_ms + 950,
+        "records": batch.records,
+        **error_values(None if status is Status.SUCCESS else _ERROR),
+        **(also or {}),
+    }
+    yield control, row
+    for each in failure_rows(batch, key):
+        yield failure, each
+
+
+def _letter(batch: PlannedBatch, created_ms: int, status: LetterStatus) -> Values:
+    resolved = status is not LetterStatus.WAITING
+    return {
+        "schedule_id": batch.schedule_id,
+        "gate": batch.gate,
+        "topic": "orders",
+        "partition": 0,
+        "offset": batch.ranges[0].offsets.start,
+        "key": b"key",
+        "value": b"no number",
+        "headers": None,
+        "timestamp_ms": created_ms,
+        "timestamp_type": 0,
+        **error_values(_ERROR),
+        "created_ms": created_ms,
+        "status": status,
+        "resolved_ms": created_ms + 1 if resolved else None,
+        "resolution": "as agreed" if resolved else None,
+    }

@@ -1,0 +1,145 @@
+"""What the ledger does takes as many steps with a long history as with a short one."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from bench.history import GATES, INTERVAL_MS, fill, planned
+from sqlalchemy import event
+
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import DeadLetter, ErrorReport, Kind, Ledger, LetterStatus, RateSample, Status
+
+GATE = GATES[0]
+SHORT, LONG = 400, 4_000
+NEWEST_MS = 1_700_000_000_000
+ERROR = ErrorReport("ValueError", "no", "")
+LETTER = DeadLetter("orders", 0, 3, None, b"value", None, 0, 0, ERROR)
+
+
+class Steps:
+    """Counts what SQLite's machine does for one ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._taken = 0
+
+        @event.listens_for(ledger._database._engine, "checkout")
+        def count(connection: sqlite3.Connection, *_: object) -> None:
+            connection.set_progress_handler(self._count, 1)
+
+    def _count(self) -> int:
+        self._taken += 1
+        return 0
+
+    def of(self, call: Callable[[], object]) -> int:
+        before = self._taken
+        call()
+        return self._taken - before
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    folder = tmp_path_factory.mktemp("histories")
+    paths = {batches: folder / f"{batches}.db" for batches in (SHORT, LONG)}
+    for batches, path in paths.items():
+        fill(f"sqlite:///{path}", batches, NEWEST_MS, split_every=10)
+    return paths
+
+
+def a_batch_of_the_stream(ledger: Ledger) -> None:
+    ledger.rates(GATE, limit=1)
+    ledger.rate(GATE)
+    key = ledger.begin(planned(GATE, "new", 0, 4)).schedule_id
+    ledger.last_begun(GATE)
+    ledger.attach(key, 1, owner="me", lease_ms=1_000)
+    ledger.ranges(key)
+    ledger.renew(key, "me", 1_000)
+    ledger.succeed(key, owner="me")
+    ledger.publish_rate(RateSample(GATE, NEWEST_MS, 10.0, 10, 900, 0, schedule_id=key))
+    ledger.record_losses(GATE, [OffsetRange("orders", 0, 3, 9)])
+
+
+def a_batch_that_is_split(ledger: Ledger) -> None:
+    key = ledger.begin(planned(GATE, "new", 0, 2)).schedule_id
+    ledger.attach(key, 1, owner="me", lease_ms=1_000)
+    whole = planned(GATE, "new", 0, 2)
+    halves = [replace(whole, ranges=(each,)) for each in whole.ranges]
+    first, second = ledger.split(key, halves, "me", 1_000)
+    ledger.bury_record(first.schedule_id, LETTER, owner="me")
+    ledger.succeed(second.schedule_id, owner="me")
+    ledger.parts(key)
+
+
+def a_backfill(ledger: Ledger) -> None:
+    first, second = ledger.failed(GATE, limit=2)
+    ledger.take(first.schedule_id, "me", 1_000)
+    ledger.backfilled(first.schedule_id, "me")
+    ledger.take(second.schedule_id, "me", 1_000)
+    ledger.give_back(second.schedule_id, "me", ERROR, max_attempts=5)
+
+
+CALLS: dict[str, Callable[[Ledger], object]] = {
+    "a batch of the stream": a_batch_of_the_stream,
+    "a batch that is split": a_batch_that_is_split,
+    "a backfill": a_backfill,
+    "gates": Ledger.gates,
+    "failed": lambda ledger: ledger.failed(limit=10),
+    "failed of a gate": lambda ledger: ledger.failed(GATE, limit=10),
+    "batches": lambda ledger: ledger.batches(limit=10),
+    "batches of a gate": lambda ledger: ledger.batches(GATE, 10),
+    "batches without parts": lambda ledger: ledger.batches(GATE, 10, parts=False),
+    "batches by status": lambda ledger: ledger.batches(limit=10, statuses=list(Status)),
+    "batches by kind": lambda ledger: ledger.batches(GATE, 10, kind=Kind.LIVE),
+    "batches of a time": lambda ledger: ledger.batches(
+        limit=10, since_ms=NEWEST_MS - 100 * INTERVAL_MS, until_ms=NEWEST_MS - 50 * INTERVAL_MS
+    ),
+    "open_batch": lambda ledger: ledger.open_batch(GATE),
+    "last_begun": lambda ledger: ledger.last_begun(GATE),
+    "settle": lambda ledger: ledger.settle(GATE, but=None, unowned_before_ms=NEWEST_MS),
+    "dead_letters": lambda ledger: ledger.dead_letters(limit=10),
+    "dead_letters that wait": lambda ledger: ledger.dead_letters(
+        GATE, statuses=[LetterStatus.WAITING], limit=10
+    ),
+    "resolve": lambda ledger: ledger.resolve(3, LetterStatus.SENT, "to retries"),
+    "losses": lambda ledger: ledger.losses(GATE),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_takes_no_more_steps_with_a_longer_history(
+    histories: dict[int, Path], tmp_path: Path, name: str
+) -> None:
+    taken = {}
+    for batches, path in histories.items():
+        copy = tmp_path / path.name
+        shutil.copy(path, copy)
+        with Ledger.open(f"sqlite:///{copy}", clock=lambda: NEWEST_MS) as ledger:
+            steps = Steps(ledger)
+            taken[batches] = steps.of(partial(CALLS[name], ledger))
+    assert taken[LONG] <= 1.2 * taken[SHORT], taken
+
+
+def test_pruning_takes_steps_for_what_it_deletes(
+    histories: dict[int, Path], tmp_path: Path
+) -> None:
+    taken = {}
+    for batches, path in histories.items():
+        copy = tmp_path / path.name
+        shutil.copy(path, copy)
+        with Ledger.open(f"sqlite:///{copy}") as ledger:
+            oldest_ms = NEWEST_MS - batches * INTERVAL_MS
+            pruned = 0
+
+            def prune(
+                ledger: Ledger = ledger, before_ms: int = oldest_ms + 200 * INTERVAL_MS
+            ) -> None:
+                nonlocal pruned
+                pruned = ledger.prune(before_ms).batches
+
+            taken[batches] = Steps(ledger).of(prune)
+            assert pruned == 200
+    assert taken[LONG] <= 1.2 * taken[SHORT], taken
