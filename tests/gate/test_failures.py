@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -93,6 +94,19 @@ def scene(spark: SparkSession, topic: TopicFactory, gate: Gate, tmp_path: Path) 
     return Scene(spark, gate, topic(), tmp_path / "checkpoint")
 
 
+def first_record(topic: Topic) -> Message:
+    """Wait for the first record of a topic's partition 0."""
+    settings = {"bootstrap.servers": topic.bootstrap_servers, "group.id": "t", "log_level": 0}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic.name, 0, 0)])
+    try:
+        found = wait_until(lambda: consumer.poll(1), timeout_s=90)
+    finally:
+        consumer.close()
+    assert found is not None
+    return found
+
+
 def statuses(ledger: Ledger) -> set[Status]:
     return {batch.status for batch in ledger.batches("orders", limit=1_000)}
 
@@ -131,6 +145,24 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     assert {letter.value for letter in letters} == {BAD}
     assert {letter.error.message for letter in letters} == {"this cannot be kept"}
     assert {letter.headers for letter in letters} <= {(), None}
+
+
+def test_a_topic_is_told_of_what_stands_alone(
+    scene: Scene, topic: TopicFactory, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    fill(scene.orders, 20, 7)
+    dead = topic()
+    query = scene.start(scene.read(), sink, headgate.isolate(topic=dead.name))
+    try:
+        told = first_record(dead)
+    finally:
+        query.stop()
+    (kept,) = ledger.dead_letters("orders")
+    assert (told.value(), kept.letter.offset) == (BAD, 7)
+    headers = dict(told.headers() or ())
+    assert headers["headgate.dead-letter.topic"] == scene.orders.name.encode()
+    assert headers["headgate.dead-letter.offset"] == b"7"
+    assert headers["headgate.error.message"] == b"this cannot be kept"
 
 
 def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(

@@ -25,9 +25,9 @@ def test_a_retry_waits_twice_as_long_each_time_and_then_does_something_else() ->
     assert policy.last == "defer"
 
 
-def test_isolation_after_a_retry_keeps_its_budget() -> None:
-    policy = retry(1, then=isolate(max_runs=7, max_time="3 s"))
-    assert policy == OnFailure(1, 1_000, "isolate", Budget(7, 3_000))
+def test_isolation_after_a_retry_keeps_its_budget_and_its_topic() -> None:
+    policy = retry(1, then=isolate(max_runs=7, max_time="3 s", topic="orders.dead"))
+    assert policy == OnFailure(1, 1_000, "isolate", Budget(7, 3_000), "orders.dead")
 
 
 @pytest.mark.parametrize("wrong", ["", "skip", "retry", None, 3])
@@ -53,3 +53,9 @@ def test_durations_are_checked(wrong: str) -> None:
         retry(1, wrong)
     with pytest.raises(OptionError, match=r"isolate's max_time is"):
         isolate(max_time=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", ".", "..", "a b", "a" * 250, "orders\n"])
+def test_the_name_of_a_topic_is_checked(wrong: str) -> None:
+    with pytest.raises(OptionError, match=r"isolate's topic is"):
+        isolate(topic=wrong)

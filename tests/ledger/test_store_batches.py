@@ -55,6 +55,13 @@ def test_arrow_a_keeps_the_ranges_in_order_and_leaves_empty_ones_out(ledger: Led
     assert ledger.ranges(batch.schedule_id) == (first, second, third)
 
 
+def test_a_batch_tells_the_brokers_it_was_planned_on(ledger: Ledger) -> None:
+    batch = ledger.begin(replace(a_batch(), bootstrap_servers="one:9092,two:9092"))
+    ledger.begin(replace(batch_number(5), bootstrap_servers="other:9092"))
+    assert ledger.servers(batch.schedule_id) == "one:9092,two:9092"
+    assert ledger.servers("none") is None
+
+
 def test_arrow_a_takes_five_hundred_ranges(ledger: Ledger) -> None:
     ranges = [OffsetRange("orders", partition, 0, partition + 1) for partition in range(500)]
     batch = ledger.begin(a_batch(*ranges))

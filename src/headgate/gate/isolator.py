@@ -12,6 +12,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.errors import HeadgateError
 from headgate.gate.owner import LEASE_MS, OWNER_POLL_S, Leases, is_gone
 from headgate.gate.replay import Replay
+from headgate.kafka.letters import LetterTopic
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status
 
 _LOG: Final = logging.getLogger("headgate.gate")
@@ -36,6 +37,7 @@ class Isolator:
         replay: reads the parts.
         run: the handler's.
         budget: how much this may take.
+        topic: is told of each dead letter, if there is one.
         sleep: waits so many seconds.
     """
 
@@ -47,6 +49,7 @@ class Isolator:
         *,
         run: Run,
         budget: Budget,
+        topic: str | None,
         sleep: Callable[[float], None],
     ) -> None:
         self._ledger = ledger
@@ -55,6 +58,7 @@ class Isolator:
         self._replay = replay
         self._run = run
         self._budget = budget
+        self._letters = None if topic is None else LetterTopic(replay.options, topic)
         self._sleep = sleep
         self._rows: dict[Ranges, BatchRecord] = {}
         self._wholes: list[BatchRecord] = []
@@ -96,6 +100,8 @@ class Isolator:
             self._ledger.fail(self._rows[part].schedule_id, why, owner=self._owner)
         for whole in reversed(self._wholes):
             self._succeed(whole)
+        if self._letters is not None:
+            self._letters.flush()
         return isolation.result
 
     def _failed(self, isolation: Isolation[Why], part: Ranges, error: Exception) -> None:
@@ -168,7 +174,9 @@ class Isolator:
         if letter is None:
             self._succeed(row)  # There is nothing at this offset.
             return
-        self._ledger.bury_record(row.schedule_id, letter, owner=self._owner)
+        buried = self._ledger.bury_record(row.schedule_id, letter, owner=self._owner)
+        if buried and self._letters is not None:
+            self._letters.tell(letter)
         _LOG.error(
             "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %s",
             offset,

@@ -1,5 +1,6 @@
 """What an exception in a handler does: stop, retry, defer, isolate, and what follows a retry."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -9,6 +10,7 @@ from headgate.kafka.values import duration_ms
 
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._\-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,14 @@ class OnFailure:
             when it is started. ``defer``: the stream goes on; a backfill takes the batch later.
             ``isolate``: the batch is halved until what cannot be processed stands alone.
         budget: How much isolation may take; what is left then is deferred.
+        topic: Where dead letters go besides the ledger; None for nowhere.
     """
 
     retries: int = 0
     backoff_ms: int = 1_000
     last: Last = "stop"
     budget: Budget = field(default_factory=Budget)
+    topic: str | None = None
 
     @property
     def skips(self) -> bool:
@@ -64,22 +68,33 @@ def retry(n: int, backoff: str = "1 second", *, then: "str | OnFailure" = "stop"
     after = parse_on_failure(then)
     if after.retries:
         raise OptionError("A retry cannot be followed by a retry; give one with a higher n.")
-    return OnFailure(n, duration_ms("retry's backoff", backoff), after.last, after.budget)
+    return OnFailure(
+        n, duration_ms("retry's backoff", backoff), after.last, after.budget, after.topic
+    )
 
 
-def isolate(*, max_runs: int = 200, max_time: str = "1 minute") -> OnFailure:
+def isolate(
+    *, max_runs: int = 200, max_time: str = "1 minute", topic: str | None = None
+) -> OnFailure:
     """Halve a failed batch until what cannot be processed stands alone, within a budget.
 
     Args:
         max_runs: Of the handler on parts of the batch; 1 or more.
         max_time: How long the stream may wait for it.
+        topic: A Kafka topic, on the brokers of the stream, that is told of each dead letter too,
+            with headers that say where it comes from and why it is there. The ledger has it first,
+            and has it for certain; what the brokers do not take is logged, and not sent again.
 
     Raises:
         OptionError: A value is out of its range.
     """
-    return OnFailure(
-        last="isolate", budget=Budget(max_runs, duration_ms("isolate's max_time", max_time))
-    )
+    if topic is not None and not _TOPIC.fullmatch(topic):
+        raise OptionError(
+            f"isolate's topic is {topic!r}; a topic's name has 1 to 249 letters, digits, '.', '_'"
+            " and '-'."
+        )
+    budget = Budget(max_runs, duration_ms("isolate's max_time", max_time))
+    return OnFailure(last="isolate", budget=budget, topic=topic)
 
 
 def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:

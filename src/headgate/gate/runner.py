@@ -186,6 +186,7 @@ class BatchRunner:
             self._needed_replay(),
             run=self._run_again,
             budget=self._policy.budget,
+            topic=self._policy.topic,
             sleep=self._sleep,
         )
 

@@ -207,7 +207,7 @@ class Batches(Base):
         return self._database.read(ranges)
 
     def servers(self, schedule_id: str) -> str | None:
-        """The brokers that what a batch reads was planned on; None where it is not in the ledger."""
+        """The brokers on which a batch was planned; None where it is not in the ledger."""
         return self._database.read(
             lambda connection: connection.scalar(statements.SERVERS, {"schedule_id": schedule_id})
         )

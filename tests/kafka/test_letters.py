@@ -1,0 +1,187 @@
+"""Dead letters as messages, and how the brokers take them."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from tests.services.kafka import Topic, TopicFactory
+
+from headgate.errors import BrokerError, OptionError
+from headgate.kafka.letters import LetterProducer, LetterTopic, sent_again, set_aside
+from headgate.ledger import DeadLetter, ErrorReport
+
+LETTER = DeadLetter(
+    topic="orders",
+    partition=3,
+    offset=50,
+    key=b"k\x00",
+    value=b"\xff",
+    headers=(("trace", b"\xfe"), ("none", None), ("trace", b"again")),
+    timestamp_ms=5,
+    timestamp_type=1,
+    error=ErrorReport("shop.PriceError", "price is -1\nof order é", "Traceback"),
+)
+ORIGIN = (
+    ("headgate.dead-letter.topic", b"orders"),
+    ("headgate.dead-letter.partition", b"3"),
+    ("headgate.dead-letter.offset", b"50"),
+)
+WHY = (
+    ("headgate.error.class", b"shop.PriceError"),
+    ("headgate.error.message", "price is -1\nof order é".encode()),
+)
+
+
+def options_of(topic: Topic) -> dict[str, str]:
+    """Those of a stream, with what only reading has a use for."""
+    return {
+        "Kafka.Bootstrap.Servers": topic.bootstrap_servers,
+        "subscribe": "orders",
+        "kafka.isolation.level": "read_committed",
+        "kafka.fetch.max.bytes": "100000",
+    }
+
+
+def records_of(topic: Topic, count: int) -> list[Message]:
+    """The first records of a topic's partition 0."""
+    consumer = Consumer(
+        {"bootstrap.servers": topic.bootstrap_servers, "group.id": "t", "log_level": 0}
+    )
+    consumer.assign([TopicPartition(topic.name, 0, 0)])
+    found = [consumer.poll(20) for _ in range(count)]
+    consumer.close()
+    return [each for each in found if each is not None]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged, but by the client."""
+    records = [record for record in caplog.records if record.name == "headgate.kafka"]
+    assert {record.levelno for record in records} <= {logging.WARNING}
+    return [record.getMessage() for record in records]
+
+
+def test_a_letter_goes_back_whole_to_the_partition_it_had() -> None:
+    message = sent_again(LETTER)
+    assert (message.topic, message.partition) == ("orders", 3)
+    assert (message.key, message.value) == (LETTER.key, LETTER.value)
+    assert message.headers == (*(LETTER.headers or ()), *ORIGIN)
+
+
+@pytest.mark.parametrize(
+    ("topic", "mend"),
+    [
+        ("elsewhere", lambda letter: letter),
+        (None, lambda letter: replace(letter, key=b"other")),
+        (None, lambda letter: replace(letter, key=None)),
+    ],
+)
+def test_a_letter_with_another_topic_or_key_goes_where_its_key_belongs(
+    topic: str | None, mend: Callable[[DeadLetter], DeadLetter]
+) -> None:
+    message = sent_again(LETTER, topic=topic, mended=mend(LETTER))
+    assert message.topic == (topic or "orders")
+    assert message.partition is None
+
+
+def test_of_what_was_mended_only_the_content_counts() -> None:
+    mended = replace(LETTER, topic="x", partition=9, offset=9, value=None, headers=(("a", b"b"),))
+    message = sent_again(LETTER, mended=mended)
+    assert (message.topic, message.partition, message.value) == ("orders", 3, None)
+    assert message.headers == (("a", b"b"), *ORIGIN)
+
+
+def test_a_letter_that_was_one_before_says_only_where_it_was_last() -> None:
+    once = set_aside(replace(LETTER, topic="older", offset=1), "dead")
+    again = replace(LETTER, headers=once.headers)
+    assert sent_again(again).headers == (*(LETTER.headers or ()), *ORIGIN)
+
+
+def test_a_letter_without_headers_has_ours_only() -> None:
+    assert sent_again(replace(LETTER, headers=None)).headers == ORIGIN
+
+
+def test_a_letter_that_is_set_aside_says_why() -> None:
+    message = set_aside(LETTER, "dead")
+    assert (message.topic, message.partition, message.key) == ("dead", None, LETTER.key)
+    assert message.headers == (*(LETTER.headers or ()), *ORIGIN, *WHY)
+
+
+def test_the_broker_tells_where_each_message_is(topic: TopicFactory) -> None:
+    orders = topic()
+    producer = LetterProducer(options_of(orders))
+    letters = [
+        replace(LETTER, topic=orders.name, partition=0, value=b"x" * size)
+        for size in (0, 3, 1_100_000)
+    ]
+    sent = [producer.send(sent_again(letter)) for letter in letters]
+    producer.flush()
+    assert [each.result(0) for each in sent[:2]] == [f"{orders.name}-0 at {n}" for n in (0, 1)]
+    # Larger than its topic allows, which the broker says.
+    assert "too large" in str(sent[2].exception(0))
+    first, second = records_of(orders, 2)
+    assert (first.key(), first.value(), second.value()) == (LETTER.key, b"", b"xxx")
+    headers = first.headers()
+    assert isinstance(headers, list)
+    assert headers[:3] == list(LETTER.headers or ())
+
+
+def test_a_message_that_the_brokers_do_not_take_says_why(topic: TopicFactory) -> None:
+    orders = topic()
+    nowhere = LetterProducer({"kafka.bootstrap.servers": "127.0.0.1:1"}, timeout_ms=1_000)
+    lost = nowhere.send(sent_again(LETTER))
+    nowhere.flush()
+    with pytest.raises(BrokerError, match=r"'orders' at 127.0.0.1:1.*Connection refused"):
+        lost.result(0)
+    producer = LetterProducer(options_of(orders))
+    no_partition = producer.send(sent_again(replace(LETTER, topic=orders.name)))
+    producer.flush()
+    with pytest.raises(BrokerError, match=f"Topic '{orders.name}'.*[Uu]nknown partition"):
+        no_partition.result(0)
+
+
+def test_options_are_checked_and_no_secret_is_shown() -> None:
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap.servers is missing"):
+        LetterProducer({})
+    secrets = {
+        "kafka.bootstrap.servers": "one:9092",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": "nonsense hunter2",
+    }
+    with pytest.raises(OptionError) as error:
+        LetterProducer(secrets)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_topic_is_told_of_dead_letters(
+    topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = topic()
+    letters = LetterTopic(options_of(dead), dead.name)
+    letters.flush()
+    letters.tell(LETTER)
+    letters.tell(replace(LETTER, offset=51))
+    letters.flush()
+    letters.flush()
+    first, second = records_of(dead, 2)
+    assert first.value() == LETTER.value
+    assert first.headers() == [*(LETTER.headers or ()), *ORIGIN, *WHY]
+    assert ("headgate.dead-letter.offset", b"51") in (second.headers() or ())
+    assert warnings_of(caplog) == []
+
+
+def test_a_topic_that_cannot_be_told_stops_nothing(
+    topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    small = topic(config={"max.message.bytes": "100"})
+    letters = LetterTopic(options_of(small), small.name)
+    letters.tell(replace(LETTER, value=b"x" * 1_000))
+    letters.flush()
+    LetterTopic({}, "dead").tell(LETTER)
+    LetterTopic(options_of(small), "orders").tell(LETTER)
+    expected = ("too large", "bootstrap.servers is missing", "another one")
+    for warning, said in zip(warnings_of(caplog), expected, strict=True):
+        assert said in warning
