@@ -38,6 +38,17 @@ There are no more of them in a long history than in a short one, for history is 
 _BATCHES_AT_ONCE: Final = 5_000
 _ERROR: Final = ErrorReport("ValueError", "no number", "ValueError: no number\n" * 10)
 
+_SAMPLE: Final = rate_row(
+    RateSample(
+        gate="",
+        time_ms=0,
+        rate_per_s=1_000.0,
+        records=PARTITIONS * RECORDS,
+        processing_delay_ms=900,
+        scheduling_delay_ms=0,
+    )
+)
+
 _Row = tuple[Table, Values]
 
 
@@ -102,43 +113,36 @@ def _planned(gate: str, run: str, offsets: range, partitions: int) -> PlannedBat
 def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator[_Row]:
     gate = GATES[number % 10 == 9]
     batch = planned(gate, "long ago", number, PARTITIONS)
+    key = batch.schedule_id
     if newer < OPEN:
-        yield from _ended(batch, number, created_ms, Status.FAILED)
+        yield from _ended(batch, key, number, created_ms, Status.FAILED)
     elif newer < 2 * OPEN:
-        yield from _ended(batch, number, created_ms, Status.DEAD)
-        yield dead_letter, _letter(batch, created_ms, LetterStatus.WAITING)
+        yield from _ended(batch, key, number, created_ms, Status.DEAD)
+        yield dead_letter, _letter(batch, key, created_ms, LetterStatus.WAITING)
     else:
-        yield from _ended(batch, number, created_ms, Status.SUCCESS)
+        yield from _ended(batch, key, number, created_ms, Status.SUCCESS)
         if split:
-            yield from _halves(batch, number, created_ms)
-    sample = RateSample(
-        gate=gate,
-        time_ms=created_ms + INTERVAL_MS,
-        rate_per_s=1_000.0,
-        records=batch.records,
-        processing_delay_ms=900,
-        scheduling_delay_ms=0,
-        query_batch_id=number,
-        schedule_id=batch.schedule_id,
+            yield from _halves(batch, key, number, created_ms)
+    yield (
+        rate,
+        _SAMPLE | {"gate": gate, "time_ms": created_ms + INTERVAL_MS, "schedule_id": key},
     )
-    yield rate, rate_row(sample)
 
 
-def _halves(whole: PlannedBatch, number: int, created_ms: int) -> Iterator[_Row]:
+def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> Iterator[_Row]:
     first, half = number * RECORDS, RECORDS // 2
-    ends = (Status.SUCCESS, Status.DEAD)
-    for which, status in enumerate(ends):
+    for which, status in enumerate((Status.SUCCESS, Status.DEAD)):
         offsets = range(first + which * half, first + (which + 1) * half)
         part = _planned(whole.gate, whole.run_id, offsets, PARTITIONS)
-        of = {"parent": whole.schedule_id}
-        yield from _ended(part, number, created_ms + 1 + which, status, of)
-    yield dead_letter, _letter(part, created_ms, LetterStatus.DROPPED)
+        key = part.schedule_id
+        for table, row in _ended(part, key, number, created_ms + 1 + which, status):
+            yield table, row | {"parent": parent} if table is control else row
+    yield dead_letter, _letter(part, key, created_ms, LetterStatus.DROPPED)
 
 
 def _ended(
-    batch: PlannedBatch, number: int, created_ms: int, status: Status, also: Values | None = None
+    batch: PlannedBatch, key: str, number: int, created_ms: int, status: Status
 ) -> Iterator[_Row]:
-    key = batch.schedule_id
     row = control_row(batch, key, created_ms, "long ago")
     row |= {
         "status": status,
@@ -146,18 +150,18 @@ def _ended(
         "start_time_ms": created_ms + 50,
         "end_time_ms": created_ms + 950,
         "records": batch.records,
-        **error_values(None if status is Status.SUCCESS else _ERROR),
-        **(also or {}),
     }
+    if status is not Status.SUCCESS:
+        row |= error_values(_ERROR)
     yield control, row
     for each in failure_rows(batch, key):
         yield failure, each
 
 
-def _letter(batch: PlannedBatch, created_ms: int, status: LetterStatus) -> Values:
+def _letter(batch: PlannedBatch, key: str, created_ms: int, status: LetterStatus) -> Values:
     resolved = status is not LetterStatus.WAITING
     return {
-        "schedule_id": batch.schedule_id,
+        "schedule_id": key,
         "gate": batch.gate,
         "topic": "orders",
         "partition": 0,

@@ -1,119 +1,184 @@
-"""What the ledger costs a batch: every call that a gated batch makes."""
+"""What the ledger costs a batch, and what its questions cost, beside a short and a long history."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Final
 
+import sqlalchemy
+
 from bench.figures import AtMost, Figure
-from bench.pairs import Spread
+from bench.history import GATES, INTERVAL_MS, fill, planned
+from bench.pairs import Spread, in_turn
 from bench.scale import Scale
 from bench.stage import Stage
-from headgate.control import EstimatorSettings, OffsetRange
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from bench.table import number
+from headgate.ledger import Ledger, PlannedBatch, RateSample, normalize_url
 
 PARTITIONS: Final = (4, 100)
-RECORDS: Final = 1_000
-GATE: Final = "bench"
-PROMISED: Final = AtMost(5)
+GATE: Final = GATES[0]
+OWNER: Final = "bench"
+LEASE_MS: Final = 60_000
+PROMISED: Final = {"SQLite": AtMost(5), "PostgreSQL": AtMost(10)}
+
+QUESTIONS: Final[dict[str, Callable[[Ledger], object]]] = {
+    "failed": lambda ledger: ledger.failed(limit=10),
+    "batches": lambda ledger: ledger.batches(limit=10),
+    "last_begun": lambda ledger: ledger.last_begun(GATE),
+    "open_batch": lambda ledger: ledger.open_batch(GATE),
+    "settle": lambda ledger: ledger.settle(GATE, but=None, unowned_before_ms=0),
+    "dead_letters": lambda ledger: ledger.dead_letters(limit=10),
+}
+
+
+@dataclass(slots=True)
+class _Side:
+    """A ledger with a history, opened twice, as in life: by the planner and by the driver."""
+
+    batches: int
+    """In its history."""
+    newest_ms: int
+    planner: Ledger
+    driver: Ledger
+    run: int = 0
+    calls_ms: dict[str, list[float]] = field(default_factory=dict)
+    """How long each kind of call took, batch by batch."""
+
+    def one_batch_ms(self, partitions: int) -> float:
+        """Run a batch that follows the one before."""
+        self.run += 1
+        batch = planned(GATE, f"{partitions} partitions", self.run, partitions)
+        calls_ms = _calls_ms(self, batch, self.run)
+        for call, took_ms in calls_ms.items():
+            self.calls_ms.setdefault(call, []).append(took_ms)
+        return sum(calls_ms.values())
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     """On SQLite and, where there is one, on PostgreSQL."""
-    ledgers = {"SQLite": stage.fresh_ledger()}
-    if stage.postgresql is not None:
-        ledgers["PostgreSQL"] = stage.postgresql
-    for database, url in ledgers.items():
-        # Two, as in life: the planner's and the driver's.
-        with Ledger.open(url) as planner, Ledger.open(url) as driver:
-            planner.declare_gate(
-                GATE, interval_ms=1000, source="kafka", estimator=EstimatorSettings().to_text()
-            )
-            for partitions in PARTITIONS:
-                yield _measured(database, planner, driver, partitions, scale)
+    with ExitStack() as stack:
+        yield from _measured("SQLite", [stage.fresh_ledger() for _ in scale.ledger_batches], scale)
+        if stage.postgresql is not None:
+            urls = [stack.enter_context(_schema(stage.postgresql)) for _ in scale.ledger_batches]
+            yield from _measured("PostgreSQL", urls, scale)
 
 
-def _measured(
-    database: str, planner: Ledger, driver: Ledger, partitions: int, scale: Scale
-) -> Figure:
-    watch = _StopWatch()
-    run = f"{time.time_ns()} with {partitions}"
-    for number in range(scale.repetitions):
-        _one_batch(watch, planner, driver, _planned(run, number, partitions), number)
-    totals_ms = [sum(calls) for calls in zip(*watch.calls_ms.values(), strict=True)]
-    return Figure(
-        f"{database}, {partitions} partitions",
-        "ms",
-        Spread.of(totals_ms),
-        target=PROMISED,
-        details={"calls_ms": {call: median(times) for call, times in watch.calls_ms.items()}},
-    )
+@contextmanager
+def _schema(url: str) -> Iterator[str]:
+    """A schema of PostgreSQL that is there as long as the block."""
+    name = f"headgate_bench_{time.time_ns()}"
+    database = sqlalchemy.make_url(normalize_url(url))
+    engine = sqlalchemy.create_engine(database, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE SCHEMA {name}")
+        options = {"options": f"-csearch_path={name}"}
+        try:
+            yield database.update_query_dict(options).render_as_string(hide_password=False)
+        finally:
+            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
+    engine.dispose()
 
 
-class _StopWatch:
-    """How long each kind of call took, batch by batch."""
-
-    def __init__(self) -> None:
-        self.calls_ms: dict[str, list[float]] = {}
-
-    @contextmanager
-    def timing(self, call: str) -> Iterator[None]:
-        began_s = time.perf_counter()
-        yield
-        self.calls_ms.setdefault(call, []).append((time.perf_counter() - began_s) * 1000)
-
-
-def _planned(run: str, number: int, partitions: int) -> PlannedBatch:
-    start = number * RECORDS
-    return PlannedBatch(
-        gate=GATE,
-        run_id=run,
-        ranges=tuple(
-            PlannedRange(
-                OffsetRange("orders", partition, start, start + RECORDS), start + RECORDS, "rate"
-            )
-            for partition in range(partitions)
-        ),
-        reason="rate",
-        bootstrap_servers="127.0.0.1:9092",
-        lag=RECORDS * partitions,
-        rate_per_s=1_000.0,
-    )
+def _measured(database: str, urls: list[str], scale: Scale) -> Iterator[Figure]:
+    with ExitStack() as stack:
+        sides = {}
+        for url, batches in zip(urls, scale.ledger_batches, strict=True):
+            newest_ms = time.time_ns() // 1_000_000
+            fill(url, batches, newest_ms)
+            planner, driver = (stack.enter_context(Ledger.open(url)) for _ in range(2))
+            side = _Side(batches, newest_ms, planner, driver)
+            sides[f"{database}, {number(batches)} batches"] = side
+        for partitions in PARTITIONS:
+            yield from _one_batch(sides, partitions, scale, PROMISED[database])
+        for question, ask in QUESTIONS.items():
+            yield from _one_question(sides, question, ask, scale)
+        yield from _pruned(sides, min(scale.ledger_batches) // 2)
+        yield from _covered(sides)
 
 
 def _one_batch(
-    watch: _StopWatch, planner: Ledger, driver: Ledger, batch: PlannedBatch, number: int
-) -> None:
-    """In their order: the planner's, the handler's, the listener's."""
-    key = batch.schedule_id
-    with watch.timing("planner: rates"):
-        planner.rates(GATE, limit=1)
-    with watch.timing("planner: rate"):
-        planner.rate(GATE)
-    with watch.timing("planner: begin"):
-        planner.begin(batch)
-    with watch.timing("handler: last_begun"):
-        driver.last_begun(GATE)
-    with watch.timing("handler: attach"):
-        driver.attach(key, number)
-    with watch.timing("handler: ranges"):
-        driver.ranges(key)
-    with watch.timing("handler: succeed"):
-        driver.succeed(key)
-    with watch.timing("listener: attach"):
-        driver.attach(key, number)
-    with watch.timing("listener: succeed"):
-        driver.succeed(key)
+    sides: Mapping[str, _Side], partitions: int, scale: Scale, promised: AtMost
+) -> Iterator[Figure]:
+    for side in sides.values():
+        side.calls_ms.clear()
+    runs = {name: partial(side.one_batch_ms, partitions) for name, side in sides.items()}
+    for name, times_ms in in_turn(runs, scale.repetitions, warm_ups=0).items():
+        calls_ms = {call: median(times) for call, times in sides[name].calls_ms.items()}
+        yield Figure(
+            f"{name}: {partitions} partitions",
+            "ms",
+            Spread.of(times_ms),
+            target=promised,
+            details={"calls_ms": calls_ms},
+        )
+
+
+def _one_question(
+    sides: Mapping[str, _Side], question: str, ask: Callable[[Ledger], object], scale: Scale
+) -> Iterator[Figure]:
+    runs = {name: partial(_took_ms, partial(ask, side.driver)) for name, side in sides.items()}
+    for name, times_ms in in_turn(runs, scale.repetitions, scale.warm_ups).items():
+        yield Figure(f"{name}: {question}", "ms", Spread.of(times_ms))
+
+
+def _pruned(sides: Mapping[str, _Side], batches: int) -> Iterator[Figure]:
+    """As many from each history."""
+    for name, side in sides.items():
+        oldest_ms = side.newest_ms - side.batches * INTERVAL_MS
+        took_ms = _took_ms(partial(side.driver.prune, oldest_ms + batches * INTERVAL_MS))
+        yield Figure(f"{name}: prune {batches}", "ms", Spread.of([took_ms]))
+
+
+def _covered(sides: Mapping[str, _Side]) -> Iterator[Figure]:
+    """All that there is of it, which takes as long as there is more."""
+    for name, side in sides.items():
+        ranges = 0
+
+        def read(ledger: Ledger = side.driver) -> None:
+            nonlocal ranges
+            ranges = sum(1 for _ in ledger.coverage(GATE))
+
+        took_ms = _took_ms(read)
+        yield Figure(
+            f"{name}: coverage, a range",
+            "µs",
+            Spread.of([1_000 * took_ms / ranges]),
+            details={"ranges": ranges},
+        )
+
+
+def _took_ms(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return (time.perf_counter() - began_s) * 1_000
+
+
+def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, float]:
+    """How long each call took, in their order: the planner's, the handler's, the listener's."""
+    planner, driver, key = side.planner, side.driver, batch.schedule_id
     sample = RateSample(
         gate=GATE,
         time_ms=time.time_ns() // 1_000_000,
-        rate_per_s=1_000.0 + number,
+        rate_per_s=1_000.0 + batch_id,
         records=batch.records,
         processing_delay_ms=900,
         scheduling_delay_ms=0,
-        query_batch_id=number,
+        query_batch_id=batch_id,
         schedule_id=key,
     )
-    with watch.timing("listener: publish_rate"):
-        driver.publish_rate(sample)
+    calls: dict[str, Callable[[], object]] = {
+        "planner: rates": lambda: planner.rates(GATE, limit=1),
+        "planner: rate": lambda: planner.rate(GATE),
+        "planner: begin": lambda: planner.begin(batch),
+        "handler: last_begun": lambda: driver.last_begun(GATE),
+        "handler: attach": lambda: driver.attach(key, batch_id, owner=OWNER, lease_ms=LEASE_MS),
+        "handler: ranges": lambda: driver.ranges(key),
+        "handler: succeed": lambda: driver.succeed(key, owner=OWNER),
+        "listener: attach": lambda: driver.attach(key, batch_id),
+        "listener: succeed": lambda: driver.succeed(key),
+        "listener: publish_rate": lambda: driver.publish_rate(sample),
+    }
+    return {name: _took_ms(call) for name, call in calls.items()}

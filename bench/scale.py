@@ -18,6 +18,7 @@ class Scale:
         small_batch_rows: Rows in each of them.
         skipped_batches: Batches at a query's start that do not count.
         repetitions: How often something short is measured alone.
+        ledger_batches: In the histories of the ledgers that are compared, the short one first.
         planner_partitions: Partitions of the topic that is planned.
         steady_batches: Batches before a handler becomes slow, and after it is fast again.
         slow_batches: Batches between.
@@ -34,6 +35,7 @@ class Scale:
     small_batch_rows: int = 20_000
     skipped_batches: int = 6
     repetitions: int = 200
+    ledger_batches: tuple[int, int] = (1_000, 1_000_000)
     planner_partitions: int = 500
     steady_batches: int = 12
     slow_batches: int = 12
@@ -51,6 +53,7 @@ QUICK: Final = Scale(
     small_batch_rows=3_200,
     skipped_batches=2,
     repetitions=10,
+    ledger_batches=(100, 1_000),
     planner_partitions=50,
     steady_batches=3,
     slow_batches=4,

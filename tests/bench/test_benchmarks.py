@@ -22,6 +22,7 @@ TINY = replace(
     small_batch_rows=640,
     skipped_batches=1,
     repetitions=3,
+    ledger_batches=(50, 100),
     planner_partitions=8,
     steady_batches=3,
     slow_batches=2,
