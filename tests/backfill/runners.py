@@ -8,7 +8,7 @@ from tests.ledger.samples import a_batch
 
 from headgate.backfill import BackfillEvent, Cost, Dispatch, Failed
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch
+from headgate.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000
@@ -33,10 +33,10 @@ class FakeRunner:
         self.begins: dict[TopicPartition, int] = {}
         self.runs: list[tuple[str, Offsets]] = []
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         return [
             OffsetRange(r.topic, r.partition, r.start, min(r.until, begin))
-            for r in ranges
+            for r in (planned.offsets for planned in ranges)
             if (begin := self.begins.get(r.topic_partition, 0)) > r.start
         ]
 

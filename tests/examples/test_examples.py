@@ -6,9 +6,12 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
+from tests.ledger.servers import postgresql_server
 from tests.services.kafka import TopicFactory
 
+from headgate.ledger import Ledger
 from headgate.local import Java
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -54,6 +57,26 @@ def test_gated_orders_go_to_parquet_each_once(topic: TopicFactory, tmp_path: Pat
     assert sum(int(line.split()[2]) for line in printed.splitlines()) == 400
     assert (tmp_path / "headgate.db").exists()
     assert len(list((tmp_path / "orders").glob("batch=*"))) == len(printed.splitlines()) > 1
+
+
+def test_orders_go_into_postgresql_past_one_that_it_refuses(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders = topic(1)
+    refused = json.dumps({"id": 7, "customer": None, "amount": 1.0}).encode()
+    orders.produce(*map(order, range(7)), refused, *map(order, range(8, 20)))
+    with postgresql_server() as server:
+        run(
+            "orders_into_postgresql.py",
+            *(orders.bootstrap_servers, orders.name, server.url, str(tmp_path / "checkpoint")),
+        )
+        with psycopg.connect(server.url) as connection:
+            kept = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
+        with Ledger.open(server.url, create=False) as ledger:
+            (letter,) = ledger.dead_letters("orders")
+    assert [number for (number,) in kept] == [n for n in range(20) if n != 7]
+    assert (letter.letter.offset, letter.letter.value) == (7, refused)
+    assert "NotNullViolation" in letter.letter.error.error_class + letter.letter.error.message
 
 
 def test_only_the_format_changes(topic: TopicFactory, tmp_path: Path) -> None:

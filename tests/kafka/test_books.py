@@ -1,6 +1,7 @@
 """A gate's pages of the ledger as its planner keeps them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from tests.services.planners import ManualTime
 
 from headgate.control import EstimatorSettings, Limits, OffsetRange, Reason, TopicPartition, plan
 from headgate.kafka.books import GateBooks, GateIdentity
-from headgate.ledger import Ledger, PlannedRange, RateSample, schedule_id
+from headgate.kafka.positions import StreamOffset
+from headgate.ledger import Ledger, PlannedRange, RateSample, Status, schedule_id
 
 RUN = "run"
+END = StreamOffset({}, "orders", RUN, {"orders": "first"})
 SETTINGS = EstimatorSettings(proportional=0.5)
 GATE = GateIdentity("orders", 10_000, SETTINGS, "broker:9092")
 
@@ -45,8 +48,8 @@ def ranges_of(number: int) -> list[OffsetRange]:
 
 def begin(books: GateBooks, number: int) -> str:
     """Begin the batch of this number; its name."""
-    books.begin(RUN, ranges_of(number), None, {})
-    return schedule_id("orders", RUN, ranges_of(number))
+    books.begin(END, ranges_of(number), None, {})
+    return schedule_id("orders", RUN, ranges_of(number), END.topic_ids)
 
 
 def report(ledger: Ledger, batch: str, rate_per_s: float) -> None:
@@ -64,14 +67,22 @@ def test_a_batch_is_written_down_with_its_plan(books: GateBooks, ledger: Ledger)
     latest = {here: 30, there: 2}
     decided = plan({here: 0, there: 2}, latest, 7.0, Limits(1.0, initial_rate=1.0))
     ranges = [OffsetRange("orders", 0, 0, 7)]
-    books.begin(RUN, ranges, decided, latest)
+    books.begin(END, ranges, decided, latest)
     (batch,) = ledger.batches("orders")
     assert (batch.reason, batch.lag, batch.rate_per_s) == (Reason.RATE, 30, 7.0)
-    assert ledger.ranges(batch.schedule_id) == (PlannedRange(ranges[0], 30, Reason.RATE),)
+    assert ledger.ranges(batch.schedule_id) == (PlannedRange(ranges[0], 30, Reason.RATE, "first"),)
+
+
+def test_the_same_offsets_of_a_topic_that_was_made_anew_are_another_batch(
+    books: GateBooks, ledger: Ledger
+) -> None:
+    ledger.succeed(begin(books, 0))
+    books.begin(replace(END, topic_ids={"orders": "second"}), ranges_of(0), None, {})
+    assert [b.status for b in ledger.batches("orders")] == [Status.IN_PROGRESS, Status.SUCCESS]
 
 
 def test_a_batch_of_nothing_is_not_written_down(books: GateBooks, ledger: Ledger) -> None:
-    books.begin(RUN, [], None, {})
+    books.begin(END, [], None, {})
     assert ledger.batches("orders") == ()
 
 

@@ -48,6 +48,17 @@ def test_gates_and_runs_are_told_apart(one: tuple[str, str], other: tuple[str, s
     assert (schedule_id(*one, ranges) == schedule_id(*other, ranges)) == (one == other)
 
 
+def test_a_topic_that_was_made_anew_has_other_batches_of_the_same_offsets() -> None:
+    ranges = [OffsetRange("orders", 0, 0, 9), OffsetRange("clicks", 0, 0, 9)]
+
+    def with_ids(**topic_ids: str) -> str:
+        return schedule_id("g", "r", ranges, topic_ids)
+
+    assert with_ids(orders="1") != with_ids(orders="2")
+    assert len({with_ids(), with_ids(orders="1"), with_ids(clicks="1")}) == 3
+    assert with_ids(orders="1", unread="3") == with_ids(orders="1")
+
+
 def test_the_id_is_the_same_in_every_process_and_version() -> None:
     # The beginning of the SHA-256 of ["orders","run",[["orders",0,10,20]]].
     known = "df10f41d56d43a69259e8831d5fe4b63"

@@ -47,7 +47,7 @@ class Runner(Protocol):
         """Where the ranges are read from, to be written down with those of a part."""
         ...
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         """What has left Kafka: beginnings of these ranges, or all of them; nothing if all is there.
 
         Raises:
@@ -145,7 +145,7 @@ class Dispatch:
         if allowed < 1:
             return None
         # Asked before the batch is taken, so that an outage of Kafka counts as no attempt.
-        gone, there = gone_and_there(ranges, self.runner.gone([r.offsets for r in ranges]))
+        gone, there = gone_and_there(ranges, self.runner.gone(ranges))
         batch = self.ledger.take(schedule_id, self._owner, self._lease_ms)
         if batch is None:
             return self.tell(Passed(schedule_id))

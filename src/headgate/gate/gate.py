@@ -19,6 +19,7 @@ from headgate.gate.policy import OnFailure, parse_on_failure
 from headgate.gate.reader import GatedStreamReader
 from headgate.gate.registration import register
 from headgate.gate.replay import Replay
+from headgate.gate.replay_stream import ReplayStream
 from headgate.gate.stream_backfill import GatedStreamWriter, StreamBackfill
 from headgate.kafka.source import FORMAT
 from headgate.kafka.values import duration_ms
@@ -145,7 +146,13 @@ class Gate:
         gated = GatedHandler(self.name, self._ledger_url, handler, policy=policy, replay=replay)
         owner = new_owner()
         beside = StreamBackfill(
-            self.name, ledger, gated.runner(owner), owner, self.interval_ms, schedule
+            self.name,
+            ledger,
+            gated.runner(owner),
+            owner,
+            self.interval_ms,
+            schedule,
+            live_attempts=1 + policy.retries,
         )
         writer = GatedStreamWriter(df, beside.follow if policy.skips else lambda _query: None)
         return (
@@ -171,4 +178,4 @@ class Gate:
                 f" {len(self._reads)} times, and which of these is written cannot be told; make a"
                 " gate for each."
             )
-        return Replay(df.sparkSession, self._reads[0][1], derived=df)
+        return Replay(df.sparkSession, self._reads[0][1], derived=ReplayStream(df))

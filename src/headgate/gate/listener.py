@@ -134,7 +134,7 @@ def _on_batch(
     watched.previous = present
     if not ranges:
         return
-    batch = schedule_id(gate, end.run, ranges)
+    batch = schedule_id(gate, end.run, ranges, end.topic_ids)
     # Where the gate's own handler has done this already, nothing changes.
     watched.ledger.attach(batch, progress.batchId, start_time_ms=present.start_ms)
     watched.ledger.succeed(batch)

@@ -17,7 +17,7 @@ from headgate.gate.isolator import Isolator, Why
 from headgate.gate.owner import LEASE_MS, Leases
 from headgate.gate.policy import OnFailure
 from headgate.gate.replay import Replay
-from headgate.ledger import BatchRecord, Kind, Ledger, Status
+from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
@@ -72,7 +72,7 @@ class BatchRunner:
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
             if batch.attempts > 1 and self._ledger.parts(batch.schedule_id):
-                self._tell(batch, self._isolator(leases).resume(batch))
+                self._isolate(batch, leases, None)
                 return False
             error = self._handle(df, batch, number)
             at_once = error is None
@@ -81,7 +81,7 @@ class BatchRunner:
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
             elif self._policy.last == "isolate":
-                self._tell(batch, self._isolator(leases).isolate(batch, error))
+                self._isolate(batch, leases, error)
             else:
                 self._fail(batch, error)
             return at_once
@@ -99,11 +99,12 @@ class BatchRunner:
             leases.keep(batch.schedule_id)
             error = self._run_again(batch, self._ranges(batch))
             if error is not None and self._policy.last == "isolate":
-                self._tell(batch, self._isolator(leases).isolate(batch, error))
+                self._isolate(batch, leases, error)
                 return None
+            self._needed_replay().close()
             return error
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         """What has left Kafka of these ranges.
 
         Raises:
@@ -179,16 +180,23 @@ class BatchRunner:
         lend = partial(self._ledger.transaction, batch.schedule_id, self._owner)
         return Batch(batch.schedule_id, number, ranges, batch.attempts, kind, lend)
 
-    def _isolator(self, leases: Leases) -> Isolator:
-        return Isolator(
+    def _isolate(self, batch: BatchRecord, leases: Leases, error: Exception | None) -> None:
+        """Isolate a batch that failed, or go on where a crash interrupted that."""
+        replay = self._needed_replay()
+        isolator = Isolator(
             self._ledger,
             leases,
-            self._needed_replay(),
+            replay,
             run=self._run_again,
             budget=self._policy.budget,
             topic=self._policy.topic,
             sleep=self._sleep,
         )
+        try:
+            isolated = isolator.resume(batch) if error is None else isolator.isolate(batch, error)
+        finally:
+            replay.close()
+        self._tell(batch, isolated)
 
     def _needed_replay(self) -> Replay:
         if self._replay is None:

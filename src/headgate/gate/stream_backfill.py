@@ -11,7 +11,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headgate.backfill import BesideStream, Dispatch, DispatchCentre, Live, Monitor, Schedule
+from headgate.backfill import (
+    Backoff,
+    BesideStream,
+    Dispatch,
+    DispatchCentre,
+    Live,
+    Monitor,
+    Schedule,
+)
 from headgate.gate.runner import BatchRunner
 from headgate.gate.stream_state import state_of
 from headgate.ledger import Ledger
@@ -31,6 +39,7 @@ class StreamBackfill:
         owner: whose they are meanwhile.
         interval_ms: the gate's.
         schedule: when it runs.
+        live_attempts: how often the stream itself runs a batch that fails.
     """
 
     gate: str
@@ -39,6 +48,7 @@ class StreamBackfill:
     owner: str
     interval_ms: int
     schedule: Schedule
+    live_attempts: int
 
     def follow(self, query: StreamingQuery) -> None:
         """Run until the query ends; in threads of its own."""
@@ -49,6 +59,7 @@ class StreamBackfill:
             allowance=BesideStream(self._live, wall_clock_ms),
             on_event=lambda _event: None,  # The log tells them.
             clock=wall_clock_ms,
+            live_attempts=self.live_attempts,
         )
         centre = DispatchCentre(dispatch)
         for name, target in (
@@ -61,7 +72,8 @@ class StreamBackfill:
         state = state_of(self.gate)
         state.when_a_batch_ends(centre.wake)
         try:
-            with Monitor(self.ledger, self.gate) as monitor:
+            backoff = Backoff(live_attempts=self.live_attempts)
+            with Monitor(self.ledger, self.gate, backoff=backoff) as monitor:
                 centre.run(monitor, self.schedule)
         except Exception:  # noqa: BLE001  (in a thread, where nobody else would hear of it)
             _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headgate.control import EstimatorSettings, OffsetRange, Plan
-from headgate.kafka.positions import Positions
+from headgate.kafka.positions import Positions, StreamOffset
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 from headgate.ledger.patience import QUERY_PATIENCE_S
 
@@ -81,12 +81,12 @@ class GateBooks:
         return newest[0].schedule_id if newest else None
 
     def begin(
-        self, run: str, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
+        self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
     ) -> None:
         """Write down what a batch is about to read; one that is there already is taken up again.
 
         Args:
-            run: the identity of the checkpoint's life.
+            end: where it ends.
             ranges: what it reads.
             plan: what gave them; None for a batch that was planned before a restart.
             latest: the latest offsets when it was planned.
@@ -95,12 +95,13 @@ class GateBooks:
             return
         batch = PlannedBatch(
             gate=self._gate.name,
-            run_id=run,
+            run_id=end.run,
             ranges=tuple(
                 PlannedRange(
                     r,
                     latest.get(r.topic_partition),
                     plan.reasons.get(r.topic_partition) if plan else None,
+                    end.topic_ids.get(r.topic),
                 )
                 for r in ranges
             ),

@@ -20,6 +20,7 @@ from headgate.kafka.group import GroupOffsets
 from headgate.kafka.lookup import Lookup, Topic
 from headgate.kafka.options import KafkaOptions
 from headgate.kafka.positions import Positions, StreamOffset, nested
+from headgate.kafka.replay import next_replay
 from headgate.kafka.sizes import RecordSizes
 from headgate.kafka.subscription import Cluster, starting_positions
 
@@ -103,7 +104,7 @@ class StreamPlanner:
         """
         offset = StreamOffset.from_json(start)
         if offset.replay:
-            return start
+            return next_replay(offset) or start
         if self._group is not None and not offset.first:
             self._group.commit(offset.positions)
         topics, earliest, latest = self._look()
@@ -201,7 +202,7 @@ class StreamPlanner:
             # A batch that Spark runs again after a restart was planned by another process.
             known = self._planned if self._planned and self._planned.end == end else None
             self._books.begin(
-                until.run, ranges, known.plan if known else None, known.latest if known else {}
+                until, ranges, known.plan if known else None, known.latest if known else {}
             )
         return ranges
 

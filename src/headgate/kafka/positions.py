@@ -10,7 +10,8 @@ batch must still know when Spark runs it again after a crash:
 ``@from``   where the batch really began, for partitions that did not begin where the batch before
             ended: at the very start, on a new partition, after a loss.
 ``@first``  set on the initial offset only, before any batch is planned.
-``@replay`` set on the end of a batch that is read once more, by a query of its own that ends there.
+``@replay`` set where batches are read once more, by a query of its own: the file in which the next
+            one's end will be found.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +35,7 @@ class StreamOffset:
         topic_ids: by topic, where the broker gives ids.
         begins: where the batch that ends here began, where that is not where the one before ended.
         first: whether no batch was planned yet.
-        replay: whether this is the end of a batch that is read once more.
+        replay: where batches are read once more, the path of the file with the next one's end.
     """
 
     positions: Positions
@@ -43,7 +44,7 @@ class StreamOffset:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     begins: Positions = field(default_factory=dict)
     first: bool = False
-    replay: bool = False
+    replay: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of topics; the same offset always gives the same text."""
@@ -72,7 +73,7 @@ class StreamOffset:
                 topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
                 begins=_reached(offset.get("@from", {})),
                 first=offset.get("@first", False) is True,
-                replay=offset.get("@replay", False) is True,
+                replay=_text(offset.get("@replay", "")),
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise SourceError(

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from headgate.control import OffsetRange, TopicPartition
-from headgate.kafka.lookup import Lookup
+from headgate.errors import SourceError
+from headgate.kafka.lookup import Lookup, Topic
 from headgate.kafka.options import parse_options
-from headgate.kafka.positions import nested
+from headgate.kafka.positions import StreamOffset, nested
+from headgate.ledger import PlannedRange
 
 # Of a stream's options, those that say how Kafka is reached and what a record's columns are; where
 # to read, and how much, is the ranges' business.
@@ -51,6 +54,39 @@ def replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) ->
     }
 
 
+def replay_end(ranges: Sequence[OffsetRange], following: Path) -> dict[str, Any]:
+    """The end of a batch of exactly these ranges, for a query that reads batches once more.
+
+    Args:
+        ranges: at most one of each partition, none of them empty.
+        following: the file in which the end of the batch after it will be found.
+    """
+    return StreamOffset(
+        positions={r.topic_partition: r.until for r in ranges},
+        begins={r.topic_partition: r.start for r in ranges},
+        replay=str(following),
+    ).to_json()
+
+
+def next_replay(end: StreamOffset) -> dict[str, Any] | None:
+    """The end of the batch that is to be read after this one, once somebody has asked for it.
+
+    Raises:
+        SourceError: the file has something else in it.
+    """
+    try:
+        text = Path(end.replay).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return StreamOffset.from_json(json.loads(text)).to_json()
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise SourceError(
+            f"The file {end.replay} is to say what is read again, and does not; start the query"
+            " again."
+        ) from error
+
+
 def earliest(
     options: Mapping[str, str], ranges: Sequence[OffsetRange]
 ) -> Mapping[TopicPartition, int]:
@@ -60,10 +96,7 @@ def earliest(
         OptionError: an option is wrong.
         BrokerError: the brokers cannot be reached.
     """
-    parsed = parse_options(replay_options(options, ranges), streaming=False)
-    lookup = Lookup(
-        parsed.client, parsed.fetch_offset_retries, parsed.fetch_offset_retry_interval_ms
-    )
+    lookup = _lookup(options, ranges)
     topics = lookup.topics({r.topic for r in ranges})
     there = {
         r.topic_partition
@@ -73,15 +106,33 @@ def earliest(
     return lookup.earliest(sorted(there))
 
 
-def gone(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+def gone(options: Mapping[str, str], ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
     """Those parts of the ranges that are not in Kafka any more, and whole ranges of no topic.
+
+    A topic that was made anew under its name is not the one that was planned.
 
     Raises:
         OptionError: an option is wrong.
         BrokerError: the brokers cannot be reached.
     """
-    begins = earliest(options, ranges)
-    return [missing for r in ranges if (missing := _gone(r, begins)) is not None]
+    lookup = _lookup(options, [planned.offsets for planned in ranges])
+    topics = lookup.topics({planned.offsets.topic for planned in ranges})
+    there = [planned for planned in ranges if _is_of(planned, topics)]
+    begins = lookup.earliest([planned.offsets.topic_partition for planned in there])
+    found = (_gone(planned.offsets, begins) for planned in ranges)
+    return [missing for missing in found if missing is not None]
+
+
+def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
+    topic = topics.get(planned.offsets.topic)
+    if topic is None or planned.offsets.partition not in topic.partitions:
+        return False
+    return None in {planned.topic_id, topic.topic_id} or planned.topic_id == topic.topic_id
+
+
+def _lookup(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Lookup:
+    parsed = parse_options(replay_options(options, ranges), streaming=False)
+    return Lookup(parsed.client, parsed.fetch_offset_retries, parsed.fetch_offset_retry_interval_ms)
 
 
 def _gone(r: OffsetRange, begins: Mapping[TopicPartition, int]) -> OffsetRange | None:

@@ -49,7 +49,13 @@ class PlannedBatch:
     @property
     def schedule_id(self) -> str:
         """The key of the batch's row."""
-        return schedule_id(self.gate, self.run_id, (planned.offsets for planned in self.ranges))
+        topic_ids = {
+            planned.offsets.topic: planned.topic_id
+            for planned in self.ranges
+            if planned.topic_id is not None
+        }
+        ranges = (planned.offsets for planned in self.ranges)
+        return schedule_id(self.gate, self.run_id, ranges, topic_ids)
 
     @property
     def records(self) -> int:
