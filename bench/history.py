@@ -30,6 +30,7 @@ RECORDS: Final = 1_000
 """Of a batch, in each of its partitions."""
 
 PARTITIONS: Final = 2
+RUN: Final = "long ago"
 
 OPEN: Final = 20
 """Batches that failed and wait for a backfill, and as many dead letters that wait for somebody.
@@ -111,8 +112,10 @@ def _planned(gate: str, run: str, offsets: range, partitions: int) -> PlannedBat
 
 
 def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator[_Row]:
-    gate = GATES[number % 10 == 9]
-    batch = planned(gate, "long ago", number, PARTITIONS)
+    # Of ten batches the last one is the other gate's, and each gate's follow each other.
+    tens, one = divmod(number, 10)
+    gate, own = (GATES[1], tens) if one == 9 else (GATES[0], number - tens)
+    batch = planned(gate, RUN, own, PARTITIONS)
     key = batch.schedule_id
     if newer < OPEN:
         yield from _ended(batch, key, number, created_ms, Status.FAILED)
@@ -130,7 +133,7 @@ def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator
 
 
 def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> Iterator[_Row]:
-    first, half = number * RECORDS, RECORDS // 2
+    first, half = whole.ranges[0].offsets.start, RECORDS // 2
     for which, status in enumerate((Status.SUCCESS, Status.DEAD)):
         offsets = range(first + which * half, first + (which + 1) * half)
         part = _planned(whole.gate, whole.run_id, offsets, PARTITIONS)
@@ -143,7 +146,7 @@ def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> I
 def _ended(
     batch: PlannedBatch, key: str, number: int, created_ms: int, status: Status
 ) -> Iterator[_Row]:
-    row = control_row(batch, key, created_ms, "long ago")
+    row = control_row(batch, key, created_ms, move="long ago")
     row |= {
         "status": status,
         "query_batch_id": number,

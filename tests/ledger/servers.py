@@ -1,14 +1,18 @@
-"""A PostgreSQL server, and what becomes of servers."""
+"""PostgreSQL servers: one that a test may stop, and roles on one."""
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 STOPS_WITHIN_S = 60
+
+_role_numbers = itertools.count()
 
 
 class PostgresqlServer:
@@ -69,3 +73,26 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
         server = get_server(Path(folder) / "data")
         yield PostgresqlServer(server)
         server.cleanup()
+
+
+def url_as_new_role(url: str, postgresql: str, *rights: str) -> str:
+    """The URL of a ledger for a new role, with these rights on the tables in its schema.
+
+    Args:
+        url: The ledger's, for the role that made it.
+        postgresql: Its database's, for a role that may make others.
+        rights: Such as ``SELECT``.
+    """
+    role = f"role_{next(_role_numbers)}"
+    schema = url.partition("search_path%3D")[2]
+    statements = [
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA {schema} TO {role}",
+        f"GRANT {', '.join(rights)} ON ALL TABLES IN SCHEMA {schema} TO {role}",
+    ]
+    if "INSERT" in rights:
+        statements.append(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}")
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+    return url.replace("postgres:@", f"{role}:@")

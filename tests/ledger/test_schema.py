@@ -1,7 +1,5 @@
-import itertools
 from typing import Any
 
-import psycopg
 import pytest
 import sqlalchemy
 from alembic import command
@@ -10,6 +8,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch
+from tests.ledger.servers import url_as_new_role
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError, SchemaError
@@ -170,47 +169,14 @@ def test_a_ledger_opened_to_read_is_never_written(ledger: Ledger, url: str) -> N
         assert reader.batches("orders") == (batch,)
 
 
-role_numbers = itertools.count()
-
-
-def connect_as(url: str, postgresql: str, *rights: str) -> str:
-    """The URL for a new role with these rights on the ledger's tables."""
-    role = f"role_{next(role_numbers)}"
-    schema = url.partition("search_path%3D")[2]
-    statements = [
-        f"CREATE ROLE {role} LOGIN",
-        f"GRANT USAGE ON SCHEMA {schema} TO {role}",
-        f"GRANT {', '.join(rights)} ON ALL TABLES IN SCHEMA {schema} TO {role}",
-        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}",
-    ]
-    with psycopg.connect(postgresql, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
-    return url.replace("postgres:@", f"{role}:@")
-
-
-def test_the_right_to_select_is_enough_to_read(new_postgresql_url: NewUrl, postgresql: str) -> None:
-    url = new_postgresql_url()
-    with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        batch = ledger.begin(a_batch())
-    as_reader = connect_as(url, postgresql, "SELECT")
-    with Ledger.open(as_reader, create=False) as reader:
-        assert reader.batches("orders") == (batch,)
-        assert reader.ranges(batch.schedule_id) == a_batch().ranges
-    with (
-        Ledger.open(as_reader) as writer,
-        pytest.raises(LedgerError, match="cannot be used: permission denied for table"),
-    ):
-        writer.begin(a_batch(run_id="other"))
-
-
 def test_the_right_to_make_tables_is_not_needed_once_they_are_there(
     new_postgresql_url: NewUrl, postgresql: str
 ) -> None:
     url = new_postgresql_url()
     Ledger.open(url).close()
-    with Ledger.open(connect_as(url, postgresql, "SELECT", "INSERT", "UPDATE", "DELETE")) as ledger:
+    with Ledger.open(
+        url_as_new_role(url, postgresql, "SELECT", "INSERT", "UPDATE", "DELETE")
+    ) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         ledger.succeed(ledger.begin(a_batch()).schedule_id)
         assert ledger.prune(0).batches == 0
