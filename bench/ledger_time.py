@@ -133,7 +133,7 @@ def _pruned(sides: Mapping[str, _Side], batches: int) -> Iterator[Figure]:
 
 
 def _covered(sides: Mapping[str, _Side]) -> Iterator[Figure]:
-    """All that there is of it, which takes as long as there is more."""
+    """How long each range takes, of all that there are."""
     for name, side in sides.items():
         ranges = 0
 
@@ -143,7 +143,7 @@ def _covered(sides: Mapping[str, _Side]) -> Iterator[Figure]:
 
         took_ms = _took_ms(read)
         yield Figure(
-            f"{name}: coverage, a range",
+            f"{name}: range covered",
             "µs",
             Spread.of([1_000 * took_ms / ranges]),
             details={"ranges": ranges},

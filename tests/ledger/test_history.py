@@ -173,6 +173,32 @@ def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(
     ]
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_prune_goes_on_behind_batches_with_open_parts(
+    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(history, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(history, "_KEYS_AT_ONCE", at_once)
+    keys = []
+    for number in range(6):
+        key = ledger.begin(batch_number(number)).schedule_id
+        keys.append(key)
+        if number < 4:
+            ledger.attach(key, number, owner="me", lease_ms=1_000)
+            start = number * 10
+            halves = [OffsetRange("orders", 0, start + n, start + n + 5) for n in (0, 5)]
+            low, high = ledger.split(key, [a_batch(half) for half in halves], "me", 1_000)
+            ledger.succeed(low.schedule_id)
+            if number % 2:
+                ledger.succeed(high.schedule_id)
+        ledger.succeed(key)
+    clock.now_ms += 1_000
+    assert ledger.prune(clock()).batches == 3
+    left = [batch.schedule_id for batch in ledger.batches("orders", parts=False)]
+    assert left == [keys[5], keys[2], keys[0]]
+    assert all(len(ledger.parts(keys[number])) == 2 for number in (0, 2))
+
+
 def coverage(ledger: Ledger) -> list[Covered]:
     """By offset; of those that begin at the same one, the shortest first."""
     return sorted(ledger.coverage("orders"), key=lambda each: each.offsets)

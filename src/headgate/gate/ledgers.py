@@ -29,9 +29,12 @@ def shared_ledger(url: str) -> Ledger:
 def keep_books(gate: str, url: str) -> Ledger:
     """Remember which ledger a gate uses, for the listener, which only hears the gate's name.
 
+    Nothing is waited for, since no query depends on it yet.
+
     Raises:
-        LedgerError: it cannot be opened.
+        LedgerError: it cannot be opened, even if it could before.
     """
+    Ledger.open(url).close()
     ledger = shared_ledger(url)
     with _lock:
         _of_gate[gate] = url

@@ -19,6 +19,9 @@ from headgate.ledger.tables import lost, pruned
 ROWS_AT_ONCE: Final = 100
 """Batches, or rate samples, that one transaction deletes: some 10 ms."""
 
+_KEYS_AT_ONCE: Final = 500
+"""In one statement; each database has a limit of its own, some far above this."""
+
 _BEFORE_ALL_MS: Final = -(2**63)
 
 
@@ -112,19 +115,53 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     connection.execute(pruning.LOCK_GATE, {"gate": old["gate"]})
     found = connection.execute(pruning.OLD_BATCHES, old).all()
     last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
-    keys = [row.schedule_id for row in found]
-    still_open = set(connection.scalars(pruning.OPEN_FAMILIES, {"roots": keys}))
-    roots = [key for key in keys if key not in still_open]
-    if roots:
-        _remember(connection, old["gate"], roots)
-        connection.execute(pruning.DELETE_BATCHES, {"roots": roots})
-    return len(roots), last_ms
+    roots = [row.schedule_id for row in found]
+    closed, leaves = _closed_families(connection, roots)
+    if closed:
+        _remember(connection, old["gate"], leaves)
+        for keys in _some_at_once(closed):
+            connection.execute(pruning.DELETE_BATCHES, {"keys": keys})
+    return len({*roots}.intersection(closed)), last_ms
 
 
-def _remember(connection: Connection, gate: str, roots: Sequence[str]) -> None:
+def _closed_families(connection: Connection, roots: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those of these batches with no open part, with all their parts; and which were not split.
+
+    One recursive query would do. But PostgreSQL, which cannot tell how many parts it will find,
+    reads the whole table for it; therefore the parts are asked for, and then the parts of these.
+    """
+    root_of, split, still_open = {key: key for key in roots}, set[str](), set[str]()
+    level = roots
+    while level:
+        parts = [
+            part
+            for keys in _some_at_once(level)
+            for part in connection.execute(pruning.PARTS_OF, {"keys": keys})
+        ]
+        for part in parts:
+            root_of[part.schedule_id] = root_of[part.parent]
+            split.add(part.parent)
+            if not part.is_closed:
+                still_open.add(root_of[part.parent])
+        level = [part.schedule_id for part in parts]
+    closed = [key for key, root in root_of.items() if root not in still_open]
+    return closed, [key for key in closed if key not in split]
+
+
+def _some_at_once(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    """All of them, but no more in one statement than a database takes."""
+    for first in range(0, len(keys), _KEYS_AT_ONCE):
+        yield keys[first : first + _KEYS_AT_ONCE]
+
+
+def _remember(connection: Connection, gate: str, leaves: Sequence[str]) -> None:
     """Keep which offsets these batches have read."""
     known = connection.execute(pruning.PRUNED_RANGES, {"gate": gate}).all()
-    old = connection.execute(pruning.OLD_RANGES, {"roots": roots}).all()
+    old = [
+        row
+        for keys in _some_at_once(leaves)
+        for row in connection.execute(pruning.OLD_RANGES, {"keys": keys})
+    ]
     rows: list[Values] = []
     at = None
     for *place, start, until in sorted(map(tuple, [*known, *old])):

@@ -1,9 +1,10 @@
 """What the ledger asks of its whole history, and how old history goes. Values are bound."""
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Text,
     and_,
     bindparam,
@@ -30,6 +31,7 @@ _resolved = and_(
     _letters,
     ~_letters.where(dead_letter.c.status == LetterStatus.WAITING),
 )
+_closed = or_(control.c.status == Status.SUCCESS, _resolved)
 
 _own_ranges = (
     select(
@@ -82,7 +84,7 @@ _newest_batch = (
 OLD_BATCHES: Final = (
     select(control.c.schedule_id, control.c.created_time_ms)
     .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
-    .where(or_(control.c.status == Status.SUCCESS, _resolved))
+    .where(_closed)
     .where(control.c.created_time_ms > bindparam("after_ms"))
     .where(control.c.created_time_ms < bindparam("before_ms"))
     .where(control.c.end_time_ms < bindparam("before_ms"))
@@ -91,22 +93,10 @@ OLD_BATCHES: Final = (
     .limit(bindparam("limit"))
 )
 
-_family = (
-    select(control.c.schedule_id.label("root"), control.c.schedule_id)
-    .where(control.c.schedule_id.in_(bindparam("roots", [""], expanding=True)))
-    .cte("family", recursive=True)
-)
-_family = _family.union_all(
-    select(_family.c.root, _child.c.schedule_id).join(
-        _family, _child.c.parent == _family.c.schedule_id
-    )
-)
+_keys: Final[BindParameter[Any]] = bindparam("keys", [""], expanding=True)
 
-# Those among them with parts that are open.
-OPEN_FAMILIES: Final = (
-    select(_family.c.root)
-    .join(control, control.c.schedule_id == _family.c.schedule_id)
-    .where(control.c.status != Status.SUCCESS, ~_resolved)
+PARTS_OF: Final = select(control.c.schedule_id, control.c.parent, _closed.label("is_closed")).where(
+    control.c.parent.in_(_keys)
 )
 
 OLD_RANGES: Final = (
@@ -117,9 +107,8 @@ OLD_RANGES: Final = (
         failure.c.start_offset,
         failure.c.until_offset,
     )
-    .join(_family, control.c.schedule_id == _family.c.schedule_id)
     .join(failure, failure.c.schedule_id == control.c.schedule_id)
-    .where(~_has_parts)
+    .where(control.c.schedule_id.in_(_keys))
 )
 
 PRUNED_RANGES: Final = select(
@@ -133,9 +122,7 @@ PRUNED_RANGES: Final = select(
 FORGET_PRUNED_RANGES: Final = delete(pruned).where(pruned.c.gate == bindparam("gate"))
 
 # Their ranges and dead letters go with them, by the foreign keys.
-DELETE_BATCHES: Final = delete(control).where(
-    control.c.schedule_id.in_(select(_family.c.schedule_id))
-)
+DELETE_BATCHES: Final = delete(control).where(control.c.schedule_id.in_(_keys))
 
 DELETE_OLD_RATES: Final = delete(rate).where(
     rate.c.rate_id.in_(
