@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gate.events import planned
-from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, frame, places
+from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
 
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.gate.batch import Handler
@@ -34,7 +34,12 @@ def open_ledger(folder: Path) -> Iterator[Ledger]:
 def runner_of(ledger: Ledger, owner: str, handler: Handler, runs: int = 1_000) -> BatchRunner:
     policy = isolate(max_runs=runs)
     return BatchRunner(
-        ledger, owner, handler, policy=policy, replay=FakeReplay(), turn=nullcontext()
+        ledger,
+        owner,
+        handler,
+        policy=policy,
+        replay=FakeReplay(),
+        turn=nullcontext(),
     )
 
 
@@ -175,3 +180,29 @@ def test_a_record_alone_in_its_batch_is_kept_without_a_split(tmp_path: Path) -> 
         assert row.status is Status.DEAD
         assert (letter.schedule_id, letter.status) == (row.schedule_id, LetterStatus.WAITING)
         assert letter.letter.error.message == "cannot keep (0, 5)"
+
+
+def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        sink = KeyedSink({(0, 3)})
+        owner = new_owner()
+        batch = ledger.begin(planned("orders", *WHOLE))
+        ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS)
+        runner = BatchRunner(
+            ledger,
+            owner,
+            sink,
+            policy=isolate(),
+            replay=FakeReplay(),
+            stopped=lambda: sink.calls > 2,
+            turn=nullcontext(),
+        )
+        with pytest.raises(Poisoned):
+            runner.run_live(frame(WHOLE), batch, 7)
+        assert sink.calls == 3
+        assert letters(ledger) == []
+        assert offsets_of(ledger, Status.FAILED) == EVERYTHING
+        sink.bad = ()
+        run_live(ledger, sink)
+        assert sink.everything == EVERYTHING
+        assert offsets_of(ledger, Status.SUCCESS) == EVERYTHING

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headgate.backfill import parse_schedule
@@ -154,9 +155,15 @@ class Gate:
             schedule,
             live_attempts=1 + policy.retries,
         )
-        writer = GatedStreamWriter(df, beside.follow if policy.skips else lambda _query: None)
+
+        def started(query: StreamingQuery) -> None:
+            gated.follow(query)
+            if policy.skips:
+                beside.follow(query)
+
         return (
-            writer.foreachBatch(gated)
+            GatedStreamWriter(df, started)
+            .foreachBatch(gated)
             .trigger(processingTime=f"{self.interval_ms} milliseconds")
             .queryName(self.name)
         )

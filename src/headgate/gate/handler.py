@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection
 
 from headgate.gate.batch import Batch, Handler
@@ -58,12 +59,17 @@ class GatedHandler:
         self._policy = policy
         self._replay = replay
         self._owner = new_owner()
-        self._runner = self.runner(self._owner)
+        self._query: StreamingQuery | None = None
+        self._runner = self.runner(self._owner, self._stopped)
         begun = ledger.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._settled = False
 
-    def runner(self, owner: str) -> BatchRunner:
+    def follow(self, query: StreamingQuery) -> None:
+        """Say which query runs this; what is raised while it is being stopped is no failure."""
+        self._query = query
+
+    def runner(self, owner: str, stopped: Callable[[], bool] = lambda: False) -> BatchRunner:
         """Runs batches with this handler as an owner; no two of them at a time."""
         return BatchRunner(
             shared_ledger(self._ledger_url),
@@ -71,6 +77,7 @@ class GatedHandler:
             self._handler,
             policy=self._policy,
             replay=self._replay,
+            stopped=stopped,
             turn=self._turn,
             sleep=self._sleep,
         )
@@ -95,6 +102,9 @@ class GatedHandler:
         state.batch_began()
         if not self._runner.run_live(df, owned, batch_id):
             state.batch_was_helped(owned.schedule_id)
+
+    def _stopped(self) -> bool:
+        return self._query is not None and not self._query.isActive
 
     def _begun(self, ledger: Ledger) -> BatchRecord | None:
         """The row of the batch that Spark runs now; None where this gate has nothing in it.

@@ -5,11 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pyspark.errors import PySparkException
-
 from headgate.control.isolation import Budget, Isolated, Isolation, Ranges, halves
 from headgate.control.ranges import OffsetRange
-from headgate.errors import HeadgateError
 from headgate.gate.owner import LEASE_MS, OWNER_POLL_S, Leases, is_gone
 from headgate.gate.replay import Replay
 from headgate.kafka.letters import LetterTopic
@@ -38,6 +35,8 @@ class Isolator:
         run: the handler's.
         budget: how much this may take.
         topic: is told of each dead letter, if there is one.
+        stopped: answers whether the query is being stopped: what is raised then says nothing of
+            the records.
         sleep: waits so many seconds.
     """
 
@@ -50,6 +49,7 @@ class Isolator:
         run: Run,
         budget: Budget,
         topic: str | None,
+        stopped: Callable[[], bool],
         sleep: Callable[[float], None],
     ) -> None:
         self._ledger = ledger
@@ -59,6 +59,7 @@ class Isolator:
         self._run = run
         self._budget = budget
         self._letters = None if topic is None else LetterTopic(replay.options, topic)
+        self._stopped = stopped
         self._sleep = sleep
         self._rows: dict[Ranges, BatchRecord] = {}
         self._wholes: list[BatchRecord] = []
@@ -72,6 +73,7 @@ class Isolator:
 
         Raises:
             LedgerError: the batch is not this owner's any more.
+            Exception: what the handler raised because the query is being stopped.
         """
         ranges = self._ranges(whole)
         self._rows[ranges] = whole
@@ -84,6 +86,7 @@ class Isolator:
 
         Raises:
             LedgerError: the batch is not this owner's any more.
+            Exception: what the handler raised because the query is being stopped.
         """
         not_run = [(self._ranges(leaf), leaf.error or _NOT_RUN) for leaf in self._open(whole)]
         return self._settle_all(Isolation(self._budget, not_run))
@@ -94,6 +97,9 @@ class Isolator:
             error = self._run(self._rows[part], part)
             if error is None:
                 self._succeed(self._rows[part])
+            elif self._stopped():
+                self._leave(error)
+                raise error
             else:
                 self._failed(isolation, part, error)
         for part, why in isolation.result.left:
@@ -103,6 +109,11 @@ class Isolator:
         if self._letters is not None:
             self._letters.flush()
         return isolation.result
+
+    def _leave(self, error: Exception) -> None:
+        """Let go of what is not done; it is taken up again when the query is started again."""
+        for row in [*self._rows.values(), *self._wholes]:
+            self._ledger.fail(row.schedule_id, error, owner=self._owner)
 
     def _failed(self, isolation: Isolation[Why], part: Ranges, error: Exception) -> None:
         isolation.settle(part, error)
@@ -167,7 +178,7 @@ class Isolator:
         """Keep the one record that cannot be processed."""
         try:
             letter = self._replay.letter(offset, error)
-        except (HeadgateError, PySparkException) as unreadable:
+        except Exception as unreadable:  # noqa: BLE001  (Spark, too, may be gone by now)
             _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unreadable)
             self._ledger.fail(row.schedule_id, error, owner=self._owner)
             return

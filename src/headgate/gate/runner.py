@@ -31,6 +31,8 @@ class BatchRunner:
         handler: the user's.
         policy: what follows an exception.
         replay: reads a batch once more; None where the policy skips nothing.
+        stopped: answers whether the query is being stopped: what the handler raises then says
+            nothing of the batch.
         turn: held while the handler runs: it is never called twice at a time.
         sleep: waits so many seconds.
     """
@@ -44,6 +46,7 @@ class BatchRunner:
         policy: OnFailure,
         replay: Replay | None,
         turn: AbstractContextManager[object],
+        stopped: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ledger = ledger
@@ -51,6 +54,7 @@ class BatchRunner:
         self._handler = handler
         self._policy = policy
         self._replay = replay
+        self._stopped = stopped
         self._turn = turn
         self._sleep = sleep
 
@@ -80,6 +84,9 @@ class BatchRunner:
                 error = self._retry(error, df, batch, number)
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
+            elif self._stopped():
+                self._ledger.fail(batch.schedule_id, error, owner=self._owner)
+                raise error
             elif self._policy.last == "isolate":
                 self._isolate(batch, leases, error)
             else:
@@ -131,6 +138,8 @@ class BatchRunner:
         """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
         for retry in range(1, self._policy.retries + 1):
+            if self._stopped():
+                break
             wait_ms = self._policy.backoff_before_ms(retry)
             _LOG.warning(
                 "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
@@ -190,6 +199,7 @@ class BatchRunner:
             run=self._run_again,
             budget=self._policy.budget,
             topic=self._policy.topic,
+            stopped=self._stopped,
             sleep=self._sleep,
         )
         try:
