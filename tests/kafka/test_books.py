@@ -1,6 +1,8 @@
 """A gate's pages of the ledger as its planner keeps them."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,15 @@ from tests.services.planners import ManualTime
 from headgate.control import EstimatorSettings, Limits, OffsetRange, Reason, TopicPartition, plan
 from headgate.kafka.books import GateBooks, GateIdentity
 from headgate.kafka.positions import StreamOffset
-from headgate.ledger import Ledger, PlannedRange, RateSample, Status, schedule_id
+from headgate.ledger import (
+    Ledger,
+    PlannedRange,
+    RateSample,
+    Status,
+    patience,
+    schedule_id,
+    sqlite_file,
+)
 
 RUN = "run"
 END = StreamOffset({}, "orders", RUN, {"orders": "first"})
@@ -145,3 +155,19 @@ def test_a_batch_begun_twice_has_one_row_and_two_attempts(books: GateBooks, ledg
     begin(books, 0)
     (batch,) = ledger.batches("orders")
     assert (batch.attempts, batch.reason) == (2, "run again after a restart")
+
+
+def test_a_planner_waits_for_its_ledger(
+    url: str, clock: ManualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(patience, "time", clock)
+    with (
+        closing(GateBooks(url, GATE)) as books,
+        closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        clock.on_sleep = lambda: other.rollback() if clock.now_s > 60 else None
+        begin(books, 1)
+        assert books.rate() is None
+    assert 60 < clock.now_s < 63

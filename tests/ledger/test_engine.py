@@ -114,3 +114,16 @@ def test_a_connection_that_the_server_has_cut_is_replaced(
             assert connection.execute(cut, ["headgate"]).fetchall() == [(True,)]
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         assert ledger.last_begun("orders") is None
+
+
+@pytest.mark.parametrize(("option", "expected"), [("", "30000"), ("&tcp_user_timeout=900", "900")])
+def test_a_server_that_falls_silent_is_not_listened_to_for_hours(
+    new_postgresql_url: NewUrl, option: str, expected: str
+) -> None:
+    with (
+        Ledger.open(new_postgresql_url() + option) as ledger,
+        ledger._database.reading() as connection,
+    ):
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        assert driver.info.get_parameters()["tcp_user_timeout"] == expected

@@ -7,13 +7,15 @@ from functools import partial
 
 import psycopg
 import pytest
+import sqlalchemy
 from tests.ledger.samples import a_sample, batch_number, everything_of
 from tests.ledger.servers import PostgresqlServer
 from tests.services.planners import ManualTime
 from tests.services.waiting import wait_until
 
 from headgate.errors import LedgerError
-from headgate.ledger import ErrorReport, Ledger, Status
+from headgate.ledger import ErrorReport, Ledger, Status, normalize_url
+from headgate.ledger.outages import is_outage
 from headgate.ledger.patience import QUERY_PATIENCE_S
 
 GATES = ("a", "b", "c", "d")
@@ -132,3 +134,16 @@ def test_a_server_that_refuses_a_password_is_told_at_once(
                 ledger.gates()
     assert time.now_s == 0
     assert "hunter2" not in everything_of(caught.value)
+
+
+def test_a_server_that_came_back_while_it_was_asked_has_not_refused(
+    server: PostgresqlServer,
+) -> None:
+    engine = sqlalchemy.create_engine(normalize_url(server.url))
+    server.stop("fast")
+    with pytest.raises(sqlalchemy.exc.OperationalError) as caught:
+        engine.connect()
+    assert is_outage(caught.value)
+    server.start()
+    assert is_outage(caught.value)
+    engine.dispose()
