@@ -2,11 +2,13 @@
 
 import typer
 
+from headgate.cli.backfill import backfill
 from headgate.cli.batches import batches
 from headgate.cli.demo.command import demo
 from headgate.cli.doctor import doctor
 from headgate.cli.failures import failures
 from headgate.cli.letters import letters
+from headgate.cli.letters_send import send
 from headgate.cli.status import status
 from headgate.cli.verify import verify
 
@@ -22,6 +24,8 @@ app.command()(status)
 app.command()(batches)
 app.command()(failures)
 app.command()(verify)
+app.command()(backfill)
+letters.command()(send)
 app.add_typer(letters, name="letters")
 app.command()(doctor)
 

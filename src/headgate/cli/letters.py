@@ -21,7 +21,7 @@ HIGHEST_ID: Final = 2**63 - 1
 """No database has a higher one, or lets itself be asked for it."""
 
 letters = typer.Typer(
-    help="List, export or drop dead letters: records that cannot be processed.",
+    help="List, export, send or drop dead letters: records that cannot be processed.",
     no_args_is_help=True,
 )
 

@@ -112,6 +112,7 @@ class LetterProducer:
             "message.timeout.ms": timeout_ms,
             "partitioner": "murmur2_random",  # Java's
             "message.max.bytes": 1_000_000_000,  # What the topic takes is the broker's to say.
+            "batch.num.messages": 1,  # One that is too large is refused with all of its batch.
             "error_cb": self._on_error,
         }
         self._producer = Producer(settings, logger=_CLIENT_LOG)

@@ -1,0 +1,161 @@
+"""``headgate backfill``: run failed batches again, by hand."""
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headgate.backfill import MAX_ATTEMPTS
+from headgate.cli.backfill_choice import RUNNABLE, Choice, choose
+from headgate.cli.backfill_view import plan_table, plan_values, view_of
+from headgate.cli.handlers import load_handler
+from headgate.cli.source_options import Option, OptionsFile, options_by_batch, source_options
+from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
+from headgate.cli.times import moment_ms
+from headgate.cli.words import plural
+from headgate.control.ranges import OffsetRange
+from headgate.kafka.replay import gone
+from headgate.ledger import BatchRecord, Ledger, Status
+from headgate.ledger.base import wall_clock_ms
+
+
+class OnFailureWord(StrEnum):
+    """What follows an exception in the handler."""
+
+    DEFER = "defer"
+    ISOLATE = "isolate"
+
+
+class Pace(StrEnum):
+    """How much is run at once."""
+
+    SPARE = "spare"
+    UNLIMITED = "unlimited"
+
+
+def backfill(
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help="Keys of batches, or how they begin."),
+    ] = None,
+    *,
+    handler: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Called as handler(df, batch) for each batch, as the stream's handler is.",
+        ),
+    ],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    gate: Annotated[str | None, typer.Option(help="Those of this gate.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that failed.")] = False,
+    status: Annotated[
+        Status | None,
+        typer.Option(
+            metavar="STATUS",
+            help=f"Those that stand so: {' or '.join(RUNNABLE)}, its process being gone.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Planned since then: '2024-11-21 14:00', '2h', '30 minutes ago'."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Planned before then.")] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Called as transform(df) before the handler, for a stream that was derived from "
+            "what was read before it was written.",
+        ),
+    ] = None,
+    on_failure: Annotated[
+        OnFailureWord,
+        typer.Option(
+            help="What follows an exception: defer leaves the batch failed; isolate halves it "
+            "until what cannot be processed stands alone, as dead letters.",
+        ),
+    ] = OnFailureWord.DEFER,
+    option: Option = None,
+    options_file: OptionsFile = None,
+    max_attempts: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=2,
+            help="A batch that was begun so often, by stream and backfills, and fails is dead.",
+        ),
+    ] = MAX_ATTEMPTS,
+    pace: Annotated[
+        Pace,
+        typer.Option(
+            help="spare: what the live stream leaves of its rate, larger batches in parts; "
+            "unlimited: everything at once, for when the stream is stopped, or may wait.",
+        ),
+    ] = Pace.SPARE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be run; nothing is taken.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per event, and one at the end.")
+    ] = False,
+) -> None:
+    """Run failed batches again, the earliest first, in an application of its own.
+
+    Name them by KEY; by --gate, --status, --since and --until; or with --all.
+    Kafka is read where the stream read it; its security settings are given with --option or
+    --options-file.
+    Spark is set up by its environment, as with spark-submit.
+    Ctrl-C ends it after the batch in hand, and once more at once.
+    Exit status 0: all is done, or there is nothing to do.
+    Exit status 1: something failed again, is dead or was not run, or there was an error.
+    """
+    now_ms = wall_clock_ms()
+    choice = Choice(
+        keys=keys or (),
+        everything=everything,
+        gate=gate,
+        status=status,
+        since_ms=None if since is None else moment_ms("--since", since, now_ms),
+        until_ms=None if until is None else moment_ms("--until", until, now_ms),
+    )
+    choice.check()
+    given = source_options(option or (), options_file)
+    handle = load_handler(handler, transform)
+    # What is to be run is there already: a ledger that is not is never made here.
+    with Ledger.open(ledger, create=False) as reader:
+        batches = choose(reader, ledger, choice, now_ms)
+        options = options_by_batch(reader, [batch.schedule_id for batch in batches], given)
+        if dry_run:
+            gone_of = {key: gone(each, reader.ranges(key)) for key, each in options.items()}
+            _show_plan(batches, gone_of, as_json=as_json)
+            return
+    view = view_of(sum(batch.planned_records for batch in batches), as_json=as_json)
+    if not batches:
+        view.say("No batch that is meant has failed, so there is nothing to do.")
+        return
+    # A second of imports, which what is told above does without.
+    from headgate.cli.backfill_run import Job, run_by_hand  # noqa: PLC0415
+    from headgate.gate.policy import parse_on_failure  # noqa: PLC0415
+
+    policy = parse_on_failure(on_failure.value)
+    job = Job(handle, options, policy, pace is Pace.UNLIMITED, max_attempts)
+    if not run_by_hand(ledger, job, batches, view):
+        raise typer.Exit(1)
+
+
+def _show_plan(
+    batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]], *, as_json: bool
+) -> None:
+    if as_json:
+        for batch in batches:
+            typer.echo(json.dumps(plan_values(batch, gone_of[batch.schedule_id])))
+        return
+    if batches:
+        Console().print(plan_table(batches, gone_of))
+        typer.echo()
+    records = plural(sum(batch.planned_records for batch in batches), "record")
+    typer.echo(f"{plural(len(batches), 'batch')} with {records} would be run; nothing was taken.")

@@ -1,0 +1,237 @@
+"""Runs the batches that were chosen, one after the other, until they are done or somebody stops."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from headgate.backfill import (
+    MAX_ATTEMPTS,
+    BackfillEvent,
+    Dispatch,
+    DispatchCentre,
+    FromOutside,
+    Taken,
+    Unlimited,
+)
+from headgate.cli.backfill_tally import Tally
+from headgate.cli.backfill_view import View
+from headgate.errors import SetupError
+from headgate.gate import configure, register
+from headgate.gate.batch import Handler
+from headgate.gate.owner import new_owner
+from headgate.gate.policy import STOP, OnFailure
+from headgate.gate.replay import Replay
+from headgate.gate.runner import BatchRunner
+from headgate.ledger import BatchRecord, ErrorReport, Ledger
+from headgate.ledger.base import wall_clock_ms
+from headgate.ledger.patience import QUERY_PATIENCE_S
+
+_NO_LIMIT: Final = 2**31 - 1
+_CANCEL_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is done with each batch.
+
+    Attributes:
+        handler: Called as ``handler(df, batch)``.
+        options: With which the stream of each batch is reached, by its key.
+        policy: What follows an exception.
+        unlimited: Whether all is run at once, or what the live stream leaves of its rate.
+        max_attempts: How often a batch is begun before it is dead.
+    """
+
+    handler: Handler
+    options: Mapping[str, Mapping[str, str]]
+    policy: OnFailure = STOP
+    unlimited: bool = False
+    max_attempts: int = MAX_ATTEMPTS
+
+
+class HandRun:
+    """Runs batches of one gate by hand, each once.
+
+    Args:
+        ledger: Theirs.
+        spark: Reads them.
+        job: What is done with each.
+        view: Is told what happens.
+        batches: Which, in this order; one at least.
+
+    Attributes:
+        tally: What has become of them.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        spark: SparkSession,
+        job: Job,
+        view: View,
+        batches: Sequence[BatchRecord],
+    ) -> None:
+        self.tally = Tally(ledger, batches)
+        self._ledger = ledger
+        self._spark = spark
+        self._job = job
+        self._view = view
+        self._owner = new_owner()
+        gate = batches[0].gate
+        self._allowance = Unlimited() if job.unlimited else FromOutside(ledger, gate, wall_clock_ms)
+        self._in_hand: BatchRecord | None = None
+        keys = [batch.schedule_id for batch in batches]
+        self._portions = [
+            (self._centre_of(options), list(reached_so))
+            for options, reached_so in groupby(keys, job.options.__getitem__)
+        ]
+
+    def run(self) -> None:
+        """Run them until they are done, or `stop` is called.
+
+        Raises:
+            LedgerError: The ledger cannot be read or written. A batch may be this process's, and
+                can be taken anew when its lease has run out.
+            BrokerError: The brokers cannot be reached.
+            KeyboardInterrupt: Somebody wants the end at once; the batch in hand was given back.
+        """
+        try:
+            for centre, keys in self._portions:
+                centre.run_these(keys)
+        except (KeyboardInterrupt, SystemExit):
+            self._give_back()
+            raise
+
+    def stop(self) -> None:
+        """End as soon as the batch in hand is settled; from any thread."""
+        for centre, _ in self._portions:
+            centre.close()
+
+    def _centre_of(self, options: Mapping[str, str]) -> DispatchCentre:
+        runner = BatchRunner(
+            self._ledger,
+            self._owner,
+            self._job.handler,
+            policy=self._job.policy,
+            replay=Replay(self._spark, options),
+            turn=nullcontext(),
+        )
+        dispatch = Dispatch(
+            self._ledger,
+            runner,
+            owner=self._owner,
+            allowance=self._allowance,
+            on_event=self._tell,
+            clock=wall_clock_ms,
+            max_attempts=self._job.max_attempts,
+        )
+        return DispatchCentre(dispatch)
+
+    def _tell(self, event: BackfillEvent) -> None:
+        self._in_hand = event.batch if isinstance(event, Taken) else None
+        self.tally.add(event)
+        self._view.event(event, self.tally)
+
+    def _give_back(self) -> None:
+        """Make the batch in hand failed at once; that its run was ended makes nothing dead."""
+        if self._in_hand is None:
+            return
+        # Not from this thread, whose conversation with Java was cut off in the middle.
+        cancel = threading.Thread(target=self._spark.sparkContext.cancelAllJobs, daemon=True)
+        cancel.start()
+        cancel.join(_CANCEL_S)
+        report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
+        self._ledger.give_back(
+            self._in_hand.schedule_id, self._owner, report, max_attempts=_NO_LIMIT
+        )
+
+
+def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) -> bool:
+    """Run batches in a Spark session of this application's own.
+
+    Args:
+        url: Their ledger's.
+        job: What is done with each.
+        batches: Which, of one gate, in this order; one at least.
+        view: Is told what happens, and how it ended.
+
+    Returns:
+        Whether all is done.
+
+    Raises:
+        SetupError: Spark does not start.
+        LedgerError: The ledger cannot be read or written.
+        BrokerError: The brokers cannot be reached.
+        KeyboardInterrupt: Somebody wants the end at once.
+    """
+    with Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger:
+        spark = _start_spark()
+        work = HandRun(ledger, spark, job, view, batches)
+
+        def stop() -> None:
+            view.say("It stops after the batch in hand; Ctrl-C once more ends that at once, too.")
+            work.stop()
+
+        try:
+            with view, stopped_by_signals(stop):
+                work.run()
+        finally:
+            view.end(work.tally)
+        spark.stop()
+    return work.tally.is_good
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C, and SIGTERM, call ``stop``; Ctrl-C after that is a KeyboardInterrupt.
+
+    In the main thread. Spark's own way with Ctrl-C, which cuts off what runs, is put aside.
+    """
+    asked = False
+
+    def ask(number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not asked:
+            asked = True
+            # In a thread, for this one may hold a lock that is needed.
+            threading.Thread(target=stop, daemon=True).start()
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _start_spark() -> SparkSession:
+    """The session of this application, set up as its environment says: ``spark-submit``, SPARK_*.
+
+    Raises:
+        SetupError: Spark does not start.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # What is in it is told by the view.
+    logging.getLogger("headgate.backfill").addHandler(logging.NullHandler())
+    try:
+        spark = configure(SparkSession.builder.appName("headgate backfill")).getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SetupError(
+            f"Spark does not start ({error.getCondition()}); `headgate doctor` says what it needs."
+        ) from error
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark

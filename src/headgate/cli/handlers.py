@@ -1,0 +1,72 @@
+"""Functions of the user's own, named on their command line: only what is named is imported."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.cli.lines import printable
+from headgate.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headgate.gate.batch import Batch, Handler
+
+
+def load_handler(handler: str, transform: str | None) -> "Handler":
+    """What ``--handler`` names, on what ``--transform`` makes of each batch.
+
+    Raises:
+        OptionError: As `load_function`.
+    """
+    handle = load_function("--handler", handler)
+    if transform is None:
+        return handle
+    derive = load_function("--transform", transform)
+
+    def handle_derived(df: "DataFrame", batch: "Batch") -> None:
+        handle(derive(df), batch)
+
+    return handle_derived
+
+
+def load_function(option: str, name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names.
+
+    Modules are found as ``python -m`` finds them: in the working directory too.
+
+    >>> load_function("--handler", "json:dumps")([1])
+    '[1]'
+
+    Raises:
+        OptionError: It is not of that form, cannot be imported, or is nothing that can be called.
+    """
+    module_name, colon, path = name.partition(":")
+    if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
+        raise OptionError(f"{option} is {name!r}; write module:function, such as shop.jobs:handle.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise OptionError(
+            f"{option} is {name!r}, and {module_name} cannot be imported"
+            f" ({type(error).__name__}: {printable(str(error))}); see that it can be from {here}."
+        ) from error
+    try:
+        found = reduce(getattr, path.split("."), module)
+    except AttributeError as error:
+        raise OptionError(
+            f"{option} is {name!r}, but {module_name} ({module.__file__}) has no {path!r}; name a"
+            " function that it has."
+        ) from error
+    if not callable(found):
+        raise OptionError(
+            f"{option} is {name!r}, which is of type {type(found).__name__} and cannot be called;"
+            " name a function."
+        )
+    return found

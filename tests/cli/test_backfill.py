@@ -1,0 +1,417 @@
+"""``headgate backfill``: what it refuses, what it runs, and how it ends."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from tests.cli.commands import run
+from tests.cli.outcomes import Shop, complaint, invoke
+from tests.gate.queries import finish, read
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
+
+import headgate
+from headgate.cli.backfill_run import HandRun, Job, stopped_by_signals
+from headgate.cli.backfill_tally import Outcome
+from headgate.cli.backfill_view import Bar, JsonLines, Lines, View, summary
+from headgate.control import OffsetRange
+from headgate.gate import Batch, Gate, OnFailure
+from headgate.gate.policy import STOP
+from headgate.ledger import BatchRecord, Ledger, PlannedBatch, PlannedRange, Status
+
+HANDLER = ["--handler", "json:dumps"]
+BAD = "poison"
+
+
+# Which batches
+
+
+def planned(shop: Shop, *arguments: str) -> list[str]:
+    """The keys that a dry run would run, without a look at Kafka."""
+    result = invoke(shop.url, "backfill", *HANDLER, "--dry-run", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(each)["schedule_id"] for each in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def nothing_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.cli.backfill.gone", lambda _options, _ranges: [])
+
+
+@pytest.mark.usefixtures("nothing_gone")
+def test_what_failed_is_chosen_by_key_by_filter_or_as_a_whole(shop: Shop) -> None:
+    assert planned(shop, "--all") == [shop.failed, shop.left]
+    assert planned(shop, shop.left[:9], shop.failed.upper(), shop.left) == [shop.failed, shop.left]
+    assert planned(shop, "--gate", "orders") == [shop.failed, shop.left]
+    assert planned(shop, "--status", "failed") == [shop.failed]
+    assert planned(shop, "--status", "backfilling") == [shop.left]
+    assert planned(shop, "--since", "2023-11-14T22:13:24Z") == [shop.left]
+    assert planned(shop, "--until", "2023-11-14T22:13:24Z") == [shop.failed]
+    assert planned(shop, "--since", "1h") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("good", "is success, so it is processed"),
+        ("split", "was split; name the parts that failed"),
+        ("busy", "is run by another backfill, which has it at least until"),
+        ("dead", "is dead (DataLossError: orders-0 [40, 50) has left Kafka.), which is final"),
+        ("bad_part", "sent again with `headgate letters send`"),
+        ("open", "is in_progress, so the live stream runs it"),
+    ],
+)
+def test_a_batch_that_cannot_be_run_is_refused_with_what_to_do(
+    shop: Shop,
+    name: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["backfill", *HANDLER, shop.failed, getattr(shop, name)]
+    message = complaint(shop.url, arguments, monkeypatch, capsys)
+    assert message.startswith(f"headgate: Batch {getattr(shop, name)} of gate 'orders' ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "in one way"),
+        (["--all", "--gate", "orders"], "in one way"),
+        (["ab", "--all"], "in one way"),
+        (["ab", "--since", "1h"], "in one way"),
+        (["xyz"], "has no batch 'xyz'"),
+        (["0"], "has no batch '0'"),
+        (["--gate", "clicks"], "has no gate 'clicks'"),
+        (["--status", "dead"], "--status is 'dead', but only batches that are failed or"),
+        (["--since", "soon"], "--since is 'soon'"),
+        (["--all", "--option", "hunter2"], "--option is not NAME=VALUE"),
+        (["--all", "--option", "starting=1"], "There is no option starting"),
+        (["--all", "--handler", "json:missing"], "has no 'missing'"),
+        (["--all", "--transform", "nowhere:f"], "No module named 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_understood_is_told_in_one_line(
+    shop: Shop,
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = ["backfill", *HANDLER, *arguments]
+    assert said in complaint(shop.url, whole, monkeypatch, capsys)
+
+
+def test_a_ledger_that_is_not_there_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/none.db"
+    message = complaint(url, ["backfill", *HANDLER, "--all"], monkeypatch, capsys)
+    assert "none.db" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batches_of_several_gates_are_not_run_by_one_handler(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.open(shop.url) as ledger:
+        add_failed(ledger, "clicks", OffsetRange("clicks", 0, 0, 5), "localhost:9092")
+    message = complaint(shop.url, ["backfill", *HANDLER, "--all"], monkeypatch, capsys)
+    assert "of the gates 'clicks', 'orders'" in message
+    assert "--gate" in message
+
+
+@pytest.mark.usefixtures("nothing_gone")
+def test_a_part_of_a_batch_that_is_run_is_not_run_by_itself_too(shop: Shop) -> None:
+    halves = [one_range(OffsetRange("orders", 0, start, start + 5)) for start in (30, 35)]
+    with Ledger.open(shop.url) as ledger:
+        taken = ledger.take(shop.left, "me", 1)
+        assert taken is not None
+        for part in ledger.split(shop.left, halves, "me", 1):
+            ledger.fail(part.schedule_id, ValueError("no"))
+    assert planned(shop, "--all") == [shop.failed, shop.left]
+
+
+def test_nothing_to_do_is_fine(shop: Shop) -> None:
+    result = invoke(shop.url, "backfill", *HANDLER, "--since", "1h", "--json")
+    assert result.exit_code == 0
+    assert "nothing to do" in result.stderr
+    assert result.stdout == ""
+
+
+# Runs
+
+
+def one_range(offsets: OffsetRange, gate: str = "orders", servers: str = "x:1") -> PlannedBatch:
+    return PlannedBatch(gate, "run", (PlannedRange(offsets),), "rate", servers)
+
+
+def add_failed(ledger: Ledger, gate: str, offsets: OffsetRange, servers: str) -> BatchRecord:
+    ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator="pid")
+    batch = ledger.begin(one_range(offsets, gate, servers))
+    ledger.fail(batch.schedule_id, ValueError("it was down"))
+    found = ledger.batch(batch.schedule_id)
+    assert found is not None
+    return found
+
+
+@dataclass
+class Sink:
+    """Keeps the values of each batch under its key; it does not take poison."""
+
+    during: Callable[[Batch], None] = lambda _batch: None
+    batches: list[Batch] = field(default_factory=list)
+    kept: dict[str, list[str]] = field(default_factory=dict)
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.during(batch)
+        values = [bytes(row.value).decode() for row in df.select("value").collect()]
+        if BAD in values:
+            raise ValueError("this cannot\nbe kept")
+        self.kept[batch.key] = values
+
+    @property
+    def values(self) -> list[str]:
+        return sorted(value for values in self.kept.values() for value in values)
+
+
+@dataclass
+class Scene:
+    """A gate whose batches have failed: ten records each."""
+
+    spark: SparkSession
+    url: str
+    ledger: Ledger
+    orders: Topic
+    batches: list[BatchRecord]
+
+    def work(
+        self,
+        sink: Sink,
+        view: View | None = None,
+        *,
+        policy: OnFailure = STOP,
+        unlimited: bool = True,
+        max_attempts: int = 10,
+    ) -> HandRun:
+        headgate.register(self.spark)
+        options = {"kafka.bootstrap.servers": self.orders.bootstrap_servers}
+        by_batch = {batch.schedule_id: options for batch in self.batches}
+        job = Job(sink, by_batch, policy, unlimited, max_attempts)
+        return HandRun(self.ledger, self.spark, job, view or Lines(), self.batches)
+
+    @property
+    def statuses(self) -> list[Status]:
+        found = [self.ledger.batch(batch.schedule_id) for batch in self.batches]
+        return [batch.status for batch in found if batch is not None]
+
+
+@pytest.fixture
+def scene(spark: SparkSession, topic: TopicFactory, tmp_path: Path) -> Iterator[Scene]:
+    """Three batches, of which the second has poison at its fifth record."""
+    orders = topic()
+    values = [BAD if n == 14 else f"{n:04}" for n in range(30)]
+    orders.produce(*[value.encode() for value in values])
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        ranges = [OffsetRange(orders.name, 0, start, start + 10) for start in (0, 10, 20)]
+        batches = [add_failed(ledger, "orders", r, orders.bootstrap_servers) for r in ranges]
+        yield Scene(spark, url, ledger, orders, batches)
+
+
+GOOD = [f"{n:04}" for n in range(30) if n != 14]
+
+
+def test_each_batch_is_run_once_earliest_first_and_counted(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Sink()
+    work = scene.work(sink, JsonLines())
+    work.run()
+    JsonLines().end(work.tally)
+    assert [batch.key for batch in sink.batches] == [b.schedule_id for b in scene.batches]
+    assert {(batch.kind, batch.attempt) for batch in sink.batches} == {("backfill", 1)}
+    assert scene.statuses == [Status.SUCCESS, Status.FAILED, Status.SUCCESS]
+    assert not work.tally.is_good
+    *events, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [event["event"] for event in events] == [
+        *("taken", "done", "taken", "failed", "taken", "done")
+    ]
+    assert events[3]["batch"]["schedule_id"] == scene.batches[1].schedule_id
+    assert events[3]["error"]["message"] == "this cannot\nbe kept"
+    nothing = {"passed": 0, "dead": 0, "left": 0}
+    assert last == {
+        "event": "summary",
+        "batches": {**nothing, "done": 2, "failed": 1},
+        "records": {**nothing, "done": 20, "failed": 10},
+    }
+
+
+def test_what_is_isolated_is_dead_and_the_rest_done(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Sink()
+    work = scene.work(sink, policy=headgate.isolate())
+    work.run()
+    assert sink.values == GOOD
+    (letter,) = scene.ledger.dead_letters("orders")
+    assert letter.letter.offset == 14
+    assert summary(work.tally) == "3 batches: 2 done, 1 dead; 30 records: 29 done, 1 dead."
+    assert not work.tally.is_good
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert "was processed in" in lines[1]
+
+
+def test_beside_the_live_stream_large_batches_are_run_in_parts(
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders = topic()
+    values = [f"{n:04}" for n in range(110)]
+    orders.produce(*[value.encode() for value in values])
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        whole = OffsetRange(orders.name, 0, 0, 110)
+        batch = add_failed(ledger, "orders", whole, orders.bootstrap_servers)
+        sink = Sink()
+        work = Scene(spark, url, ledger, orders, [batch]).work(sink, unlimited=False)
+        work.run()
+        assert len(sink.batches) > 1
+        assert batch.schedule_id not in sink.kept
+        assert sink.values == values
+        assert summary(work.tally) == "1 batch: 1 done; 110 records: 110 done."
+        assert work.tally.is_good
+
+
+def test_what_somebody_else_has_meanwhile_is_passed(scene: Scene) -> None:
+    first, second, third = (batch.schedule_id for batch in scene.batches)
+    work = scene.work(Sink())
+    scene.ledger.take(first, "somebody", 10**12)
+    scene.ledger.take(third, "somebody", 10**12)
+    scene.ledger.backfilled(third, "somebody")
+    scene.ledger.take(second, "somebody", 10**12)
+    scene.ledger.bury(second, "somebody", ValueError("no"))
+    work.run()
+    assert work.tally.batches == {
+        **dict.fromkeys(Outcome, 0),
+        **dict.fromkeys((Outcome.DONE, Outcome.PASSED, Outcome.DEAD), 1),
+    }
+
+
+def test_stopping_finishes_the_batch_in_hand_and_leaves_the_rest(scene: Scene) -> None:
+    sink = Sink(during=lambda _batch: work.stop())
+    work = scene.work(sink)
+    work.run()
+    assert scene.statuses == [Status.SUCCESS, Status.FAILED, Status.FAILED]
+    assert summary(work.tally) == ("3 batches: 1 done, 2 not run; 30 records: 10 done, 20 not run.")
+    assert not work.tally.is_good
+
+
+def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scene: Scene) -> None:
+    def end(_batch: Batch) -> None:
+        raise KeyboardInterrupt
+
+    work = scene.work(Sink(during=end), max_attempts=2)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            work.run()
+    first = scene.ledger.batch(scene.batches[0].schedule_id)
+    assert first is not None
+    assert (first.status, first.attempts, first.owner) == (Status.FAILED, 4, None)
+    assert first.error is not None
+    assert first.error.error_class == "Interrupted"
+    assert work.tally.batches[Outcome.LEFT] == 3
+
+
+def test_a_signal_asks_for_the_end_and_ctrl_c_after_that_ends_at_once() -> None:
+    asked: list[bool] = []
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    for first in (signal.SIGINT, signal.SIGTERM):
+        asked.clear()
+        with stopped_by_signals(lambda: asked.append(True)):
+            signal.raise_signal(first)
+            wait_until(lambda: asked)
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert asked == [True]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_terminal_has_a_bar_and_is_told_what_fails(scene: Scene) -> None:
+    output = StringIO()
+    console = Console(file=output, width=100, force_terminal=True, color_system=None)
+    view = Bar(30, console)
+    work = scene.work(Sink(), view)
+    with view:
+        work.run()
+    text = output.getvalue()
+    assert "30/30" in text
+    assert "failed again: ValueError: this cannot" in " ".join(text.split())
+    assert "was processed" not in text
+
+
+def test_what_a_dry_run_would_run_is_shown_with_what_has_left_kafka(scene: Scene) -> None:
+    gone = OffsetRange(scene.orders.name, 7, 0, 10)
+    add_failed(scene.ledger, "orders", gone, scene.orders.bootstrap_servers)
+    arguments = ["backfill", *HANDLER, "--all", "--dry-run"]
+    table = invoke(scene.url, *arguments).stdout.splitlines()
+    rows = [line.split() for line in table[1:5]]
+    assert [row[0] for row in rows[:3]] == [b.schedule_id[:8] for b in scene.batches]
+    assert [row[5] for row in rows] == ["all", "all", "all", "nothing"]
+    assert rows[0][3:5] == ["orders", "10"]
+    assert table[-1] == "4 batches with 40 records would be run; nothing was taken."
+    *_, last = invoke(scene.url, *arguments, "--json").stdout.splitlines()
+    told: dict[str, Any] = json.loads(last)
+    assert (told["gate"], told["records"], told["attempts"]) == ("orders", 10, 1)
+    assert told["gone"] == [{"topic": gone.topic, "partition": 7, "start": 0, "until": 10}]
+    assert told["error"]["error_class"] == "ValueError"
+    assert set(scene.statuses) == {Status.FAILED}
+
+
+def test_what_a_stream_deferred_is_made_good_by_the_command(
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders = topic()
+    values = [f"{n:04}" for n in range(25)]
+    orders.produce(*[value.encode() for value in values])
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    gate = Gate("orders", interval="1 second", ledger=url)
+
+    def fail(_df: DataFrame, _batch: Batch) -> None:
+        raise ConnectionError("it was down")
+
+    writer = gate.write(read(gate, spark, orders), fail, on_failure="defer", backfill="by hand")
+    checkpoint = str(tmp_path / "checkpoint")
+    finish(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+    (tmp_path / "shop_jobs.py").write_text(
+        "from pathlib import Path\n"
+        "def upper(df):\n"
+        "    return df.selectExpr('upper(cast(value as string)) AS text')\n"
+        "def handle(df, batch):\n"
+        "    texts = [row.text for row in df.collect()]\n"
+        "    Path(f'{batch.key}.out').write_text(' '.join(texts))\n"
+    )
+    named = ["--handler", "shop_jobs:handle", "--transform", "shop_jobs:upper"]
+    arguments = ["backfill", *named, "--all", "--json", "--ledger", url]
+    ended = run(*arguments, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["taken", "done", "summary"]
+    with Ledger.open(url) as ledger:
+        (batch,) = ledger.batches("orders")
+    assert batch.status is Status.SUCCESS
+    (written,) = tmp_path.glob("*.out")
+    assert written.name == f"{batch.schedule_id}.out"
+    assert sorted(written.read_text().split()) == values
+    again = run(*arguments, folder=tmp_path)
+    assert (again.returncode, again.stdout) == (0, "")
