@@ -127,6 +127,28 @@ class Database:
                 end(connection)
                 connection.commit()
 
+    def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
+        """Start an ``INSERT`` that can say ``ON CONFLICT``."""
+        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+
+    def use_write_ahead_log(self) -> None:
+        """Have a SQLite file's readers and its writer not wait for each other; it stays so.
+
+        Raises:
+            LedgerError: The file is no SQLite database, or its file system cannot do this.
+        """
+        with self._explained(), self._alone.connect() as connection:
+            mode = write_ahead_mode(connection)
+        if mode != "wal":
+            raise LedgerError(
+                f"The ledger {self.name} is on a file system without the shared memory that a "
+                "SQLite file needs; put it on a local disk, or use PostgreSQL."
+            )
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
     def _begin(self, stack: ExitStack) -> Connection:
         """Begin a transaction, which ends undone with the stack unless it was committed."""
         with self._explained(patiently=True), ExitStack() as opened:
@@ -157,28 +179,6 @@ class Database:
         """Take SQLite's lock now: a reader that writes later would fail instead of wait."""
         if self.is_sqlite:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
-        """Start an ``INSERT`` that can say ``ON CONFLICT``."""
-        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
-
-    def use_write_ahead_log(self) -> None:
-        """Have a SQLite file's readers and its writer not wait for each other; it stays so.
-
-        Raises:
-            LedgerError: The file is no SQLite database, or its file system cannot do this.
-        """
-        with self._explained(), self._alone.connect() as connection:
-            mode = write_ahead_mode(connection)
-        if mode != "wal":
-            raise LedgerError(
-                f"The ledger {self.name} is on a file system without the shared memory that a "
-                "SQLite file needs; put it on a local disk, or use PostgreSQL."
-            )
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
 
     def _refuse_readers(self) -> None:
         if self._read_only:
