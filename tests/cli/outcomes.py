@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Executable, create_engine
 from typer.testing import CliRunner, Result
 
 from headgate.cli import main
@@ -101,3 +102,11 @@ def complaint(
     assert said.err.startswith("headgate: ")
     assert said.err.count("\n") == 1
     return said.err
+
+
+def damage(url: str, *statements: Executable) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+    engine.dispose()

@@ -153,32 +153,6 @@ def test_no_batch_is_said_in_words(tmp_path: Path, shop: Shop) -> None:
     assert invoke(shop.url, "batches", "--since", "1h", "--json").stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--gate", "order"], "has no gate 'order'; the gates it has: orders."),
-        (["--since", "soon"], "--since is 'soon'; it must be a time such as"),
-        (["--until", "2"], "--until is '2'; it must be a time such as"),
-        (["zz"], "has no batch 'zz'; `headgate batches` lists those it has"),
-        (["' OR 1=1 --"], "has no batch"),
-        (["0" * 32], "has no batch"),
-        (["abc", "--status", "dead"], "KEY is 'abc', which is one batch; name no filter with it."),
-        (["--ledger", "sqlite:///none.db"], "There is no ledger"),
-        (["--ledger", "postgresql://u:secret@127.0.0.1:1/db"], "cannot be reached"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    shop: Shop,
-    arguments: list[str],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    said = complaint(shop.url, ["batches", *arguments], monkeypatch, capsys)
-    assert sentence in said
-    assert "secret" not in said
-
-
 def test_the_beginning_of_several_keys_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

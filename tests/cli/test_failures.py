@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import ERROR, GONE, NOW_MS, Shop, complaint, invoke, planned
+from tests.cli.outcomes import ERROR, GONE, NOW_MS, Shop, invoke, planned
 
 from headgate.ledger import Ledger, LetterStatus
 
@@ -102,20 +102,3 @@ def test_one_gate_of_several_is_listed_alone(shop: Shop) -> None:
     assert key[:8] in alone
     assert shop.failed[:8] not in alone
     assert "dead letter" not in alone
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--gate", "order"], "has no gate 'order'; the gates it has: orders."),
-        (["--ledger", "sqlite:///none.db"], "There is no ledger"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    shop: Shop,
-    arguments: list[str],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert sentence in complaint(shop.url, ["failures", *arguments], monkeypatch, capsys)

@@ -126,26 +126,6 @@ def test_a_letter_is_dropped_once(
     assert "Dead letter 1 was dropped already (a test order)" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["list", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
-        (["export", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
-        (["list", "--ledger", "sqlite:///none.db"], "There is no ledger"),
-        (["drop", "1", "--reason", " "], "--reason is empty; say why"),
-        (["drop", "99999999999999999999", "--reason", "x"], "has no dead letter 9999"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    shop: Shop,
-    arguments: list[str],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert sentence in complaint(shop.url, ["letters", *arguments], monkeypatch, capsys)
-
-
 def test_a_drop_makes_no_ledger_where_there_is_none(tmp_path: Path) -> None:
     file = tmp_path / "none.db"
     result = invoke(f"sqlite:///{file}", "letters", "drop", "1", "--reason", "x")

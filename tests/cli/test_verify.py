@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Executable, create_engine, delete, text, update
+from sqlalchemy import delete, update
 from tests.cli.histories import text_of
-from tests.cli.outcomes import ERROR, NOW_MS, Shop, complaint, invoke, planned
+from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned
 
 from headgate.cli.verify_view import SENTENCES, SPANS, verification_view
 from headgate.control.ranges import OffsetRange
@@ -31,14 +31,6 @@ def ledger_url(tmp_path: Path) -> str:
         for at in range(0, 50, 10):
             ledger.succeed(ledger.begin(planned(at, at + 10)).schedule_id)
     return url
-
-
-def damage(url: str, *statements: Executable) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(statement)
-    engine.dispose()
 
 
 def cells(line: str) -> list[str]:
@@ -169,66 +161,6 @@ def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
     assert "no gate yet" in result.stdout
     assert invoke(url, "verify", "--json").stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--gate", "order"], "has no gate 'order'; the gates it has: orders."),
-        (["--ledger", "sqlite:///none.db"], "There is no ledger"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    shop: Shop,
-    arguments: list[str],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert sentence in complaint(shop.url, ["verify", *arguments], monkeypatch, capsys)
-
-
-def test_a_ledger_of_a_newer_headgate_is_refused_by_every_command(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    damage(shop.url, text("UPDATE headgate_version SET version_num = '9999'"))
-    for command in (
-        ["verify"],
-        ["batches"],
-        ["batches", shop.good],
-        ["failures"],
-        ["letters", "list"],
-        ["letters", "export"],
-        ["letters", "drop", "1", "--reason", "x"],
-    ):
-        assert "of a newer Headgate" in complaint(shop.url, command, monkeypatch, capsys)
-
-
-def test_commands_that_only_tell_open_the_ledger_for_reading_only(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[bool] = []
-    really_open = Ledger.open
-
-    def spy(url: str, *, create: bool = True) -> Ledger:
-        opened.append(create)
-        return really_open(url, create=create)
-
-    monkeypatch.setattr(Ledger, "open", spy)
-    for command in (
-        ["verify"],
-        ["batches"],
-        ["batches", shop.good],
-        ["failures"],
-        ["letters", "list"],
-        ["letters", "export"],
-        ["letters", "drop", "77", "--reason", "there is none"],
-    ):
-        assert invoke(shop.url, *command).exit_code in (0, 1, 3)
-    assert opened == [False] * 7
-
-
-# Many spans and findings
 
 
 def a_span(partition: int, **counts: int) -> Span:

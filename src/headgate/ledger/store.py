@@ -1,6 +1,5 @@
 """The ledger: the one place where planner, driver, command line and other applications meet."""
 
-from types import TracebackType
 from typing import Self
 
 from headgate.ledger import schema
@@ -85,12 +84,7 @@ class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, Search, History):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

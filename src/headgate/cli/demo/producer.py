@@ -3,7 +3,6 @@
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -81,12 +80,7 @@ class OrderProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self._enough.set()
         self._thread.shutdown()
 
