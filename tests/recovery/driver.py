@@ -1,73 +1,126 @@
 """A gated query in a process of its own, which can be killed at any moment and started again.
 
-    python driver.py SERVERS TOPIC FOLDER MASTER
+    python -m tests.recovery.driver JOB
 
-It says on its output which moment it has come to, one word a line: ``ready``, when it waits for a
-line of its input before it starts the query; then for each batch ``handling``, ``writing`` and
-``written``. It ends when it has processed what is there, or when its input ends.
+The job is a `Job`, as JSON. It says on its output which moment it has come to, one word a line:
+``ready``, when it waits for a line of its input before it starts the query; then for each call of
+the handler ``handling``, or ``backfilling`` for a backfill's, and ``raising``, or ``writing`` and
+``written``. It ends when it has processed what there is, or when its input ends.
 
-Into the folder go the checkpoint, the ledger ``headgate.db``, and the sink: a file for each batch,
-named by its key. ``runs`` has a line for every call of the handler.
+Into the folder go the checkpoint, the ledger ``headgate.db`` if the job names no other one, and the
+sink: a file for each batch, named by its key. ``runs`` has a line for every call of the handler,
+and a second one if it raises.
 """
 
 import json
 import os
+import random
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 from typing import Final
+from unittest import mock
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.recovery import stops
+from tests.recovery.job import GATE, Job
 
 import headgate
+from headgate.backfill import Backoff, Dispatch, Monitor, admission
+from headgate.gate import handler, isolator, runner, stream_backfill
+from headgate.gate.owner import Leases
+from headgate.gate.policy import OnFailure
+from headgate.ledger import Ledger, Status
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 """The process id of the executor that a record was processed in."""
 
+OPEN: Final = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
+HURRIED_LEASE_MS: Final = 2_000
 
-def main(servers: str, topic: str, folder: Path, master: str) -> None:
-    """Process what is there now."""
-    spark = session(master)
+
+def main(job: Job) -> None:
+    """Do the job."""
+    if job.stop is not None:
+        stops.arm(*job.stop)
+    if job.hurried:
+        hurry()
+    spark = session(job.master)
     say("ready")
     if not sys.stdin.readline():
         return
     threading.Thread(target=end_with_input, daemon=True).start()
-    gate = headgate.Gate("orders", interval="500 ms", ledger=f"sqlite:///{folder}/headgate.db")
+    query = start(spark, job)
+    if job.records:
+        stay_until_settled(query, job)
+        query.stop()
+    query.awaitTermination()
+
+
+def start(spark: SparkSession, job: Job) -> StreamingQuery:
+    """Start the query."""
+    gate = headgate.Gate(GATE, interval="500 ms", ledger=job.ledger)
     df = (
         gate.read(spark, "kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", topic)
+        .option("kafka.bootstrap.servers", job.servers)
+        .option("subscribe", job.topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 60)
         .load()
     )
-    query = (
-        gate.write(df, Sink(folder))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    policy: str | OnFailure = job.on_failure
+    if policy == "isolate":
+        policy = headgate.isolate(max_runs=job.max_runs)
+    if job.retries:
+        policy = headgate.retry(job.retries, "50 ms", then=policy)
+    writer = gate.write(df, Sink(job), on_failure=policy)
+    writer = writer.option("checkpointLocation", str(job.path / "checkpoint"))
+    return (writer if job.records else writer.trigger(availableNow=True)).start()
+
+
+def stay_until_settled(query: StreamingQuery, job: Job) -> None:
+    """Return when all records have been planned, and no batch is open any more."""
+    with Ledger.open(job.ledger, patience_s=600) as ledger:
+        while not query.awaitTermination(1):
+            if ledger.batches(GATE, limit=1, statuses=OPEN):
+                continue
+            batches = ledger.batches(GATE, limit=1_000_000, parts=False)
+            if sum(batch.planned_records for batch in batches) >= job.records:
+                return
+
+
+class Refused(Exception):  # noqa: N818  (the tests' own)
+    """What the sink raises."""
 
 
 class Sink:
     """Writes each batch under its key, whole or not at all, over what is there already."""
 
-    def __init__(self, folder: Path) -> None:
-        self._files = folder / "sink"
+    def __init__(self, job: Job) -> None:
+        self._files = job.path / "sink"
         self._files.mkdir(exist_ok=True)
-        self._runs = folder / "runs"
+        self._runs = job.path / "runs"
+        self._poison = set(job.poison)
+        self._refusals = refusals(job.raises_once_in, random.Random(job.seed))
 
     def __call__(self, df: DataFrame, batch: headgate.Batch) -> None:
         """Write one batch."""
-        say("handling")
+        say("backfilling" if batch.kind == "backfill" else "handling")
         ranges = [[r.topic, r.partition, r.start, r.until] for r in batch.ranges]
-        run = {"key": batch.key, "id": batch.id, "attempt": batch.attempt, "ranges": ranges}
-        with self._runs.open("a") as runs:
-            runs.write(json.dumps(run) + "\n")
+        self._note(
+            key=batch.key, id=batch.id, attempt=batch.attempt, kind=batch.kind, ranges=ranges
+        )
         records = df.select("value", F.expr(EXECUTOR)).collect()
         rows = [[bytes(row.value).decode(), row.executor] for row in records]
+        if not self._poison.isdisjoint(value for value, _ in rows) or (
+            len(rows) > 1 and next(self._refusals)
+        ):
+            self._note(raised=batch.key)
+            say("raising")
+            raise Refused(f"{len(rows)} records are refused")
         say("writing")
         unfinished = self._files / f"{batch.key}.unfinished"
         with unfinished.open("w") as file:
@@ -76,6 +129,18 @@ class Sink:
             os.fsync(file.fileno())
         unfinished.rename(self._files / f"{batch.key}.json")
         say("written")
+
+    def _note(self, **what: object) -> None:
+        with self._runs.open("a") as runs:
+            runs.write(json.dumps(what) + "\n")
+
+
+def refusals(once_in: int, chance: random.Random) -> Iterator[bool]:
+    """For each call in turn whether it is to raise: one in so many, at random, none if 0."""
+    while True:
+        raising = chance.randrange(once_in) if once_in else None
+        for call in range(once_in or 1):
+            yield call == raising
 
 
 def session(master: str) -> SparkSession:
@@ -97,6 +162,24 @@ def session(master: str) -> SparkSession:
     return spark
 
 
+def hurry() -> None:
+    """Have a batch whose process was killed, or that failed again, wait for a moment only.
+
+    A run that was slow, as the first one is, keeps others from running for no longer.
+    """
+    for module, name, value in (
+        (handler, "LEASE_MS", HURRIED_LEASE_MS),
+        (runner, "LEASE_MS", HURRIED_LEASE_MS),
+        (isolator, "LEASE_MS", HURRIED_LEASE_MS),
+        (runner, "Leases", partial(Leases, lease_ms=HURRIED_LEASE_MS)),
+        (stream_backfill, "Dispatch", partial(Dispatch, lease_ms=HURRIED_LEASE_MS)),
+        (stream_backfill, "Monitor", partial(Monitor, interval_ms=200)),
+        (stream_backfill, "Backoff", partial(Backoff, first_ms=100, most_ms=100)),
+        (admission, "_HALF_LIFE_MS", 1_000),
+    ):
+        mock.patch.object(module, name, value).start()
+
+
 def end_with_input() -> None:
     """Do not outlive whoever started this."""
     sys.stdin.read()
@@ -109,4 +192,4 @@ def say(moment: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4])
+    main(Job.from_json(sys.argv[1]))

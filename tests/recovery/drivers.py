@@ -9,31 +9,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.services.kafka import Topic
+from tests.recovery.job import Job
 
-DRIVER: Final = Path(__file__).with_name("driver.py")
+ROOT: Final = Path(__file__).parents[2]
 
 
 class Driver:
-    """One process of ``driver.py``; within ``with``, at whose end nothing of it is left.
+    """One process of ``driver.py``; within ``with``, at whose end nothing of it is left."""
 
-    Args:
-        topic: what it reads.
-        folder: where its checkpoint, ledger and sink are; the next one goes on from there.
-        master: Spark's.
-    """
-
-    def __init__(self, topic: Topic, folder: Path, master: str = "local[2]") -> None:
-        folder.mkdir(exist_ok=True)
-        self._log = Path(tempfile.mkdtemp(dir=folder)) / "driver.log"
+    def __init__(self, job: Job) -> None:
+        job.path.mkdir(exist_ok=True)
+        self._log = Path(tempfile.mkdtemp(dir=job.path)) / "driver.log"
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, DRIVER, topic.bootstrap_servers, topic.name, folder, master],
+                [sys.executable, "-m", "tests.recovery.driver", job.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "PYTHONPATH": os.pathsep.join(paths),
+                },
                 start_new_session=True,
             )
 
@@ -81,6 +80,20 @@ class Driver:
         assert self._process.stdout is not None
         self._process.stdout.read()
         assert self._process.wait() == 0, self._last_words()
+
+    def crash(self) -> None:
+        """Wait until it has killed itself.
+
+        Raises:
+            AssertionError: it ended otherwise; the message shows the end of its log.
+        """
+        assert self._process.stdout is not None
+        self._process.stdout.read()
+        assert self._process.wait() == -signal.SIGKILL, self._last_words()
+
+    def said(self, words: str) -> bool:
+        """Whether its log has these words."""
+        return words in self._log.read_text()
 
     def kill(self) -> None:
         """Kill it at once: itself, Spark's JVM, executors and Python workers."""

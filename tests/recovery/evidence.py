@@ -7,21 +7,24 @@ The records that were produced are known from outside. Each has as its value whe
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+
+from tests.recovery.job import GATE, Job
 
 from headgate.control import OffsetRange, TopicPartition
-from headgate.ledger import Ledger, Status
+from headgate.ledger import DEFECTS, FindingKind, Ledger, Status, verify
 
 
 @dataclass(frozen=True)
 class Run:
-    """One call of the handler."""
+    """One call of the handler; ``raised`` if it is known to have raised."""
 
     key: str
     batch_id: int
     attempt: int
     ranges: tuple[OffsetRange, ...]
+    kind: str = "live"
+    raised: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,48 +35,92 @@ class Evidence:
         produced: how many records each partition was given.
         arrived: the values that the sink has under each batch's key.
         runs: the handler's calls, in their order.
-        planned: the ledger's ranges of each batch, by key.
-        unsettled: the keys of batches that are no success in the ledger.
+        planned: the ledger's ranges of each batch and part, by key.
+        wholes: the key of the batch that each part was split off.
+        unsettled: the keys of batches that are neither a success in the ledger, nor dead because
+            of their dead letter.
+        letters: the values of the dead letters, by the key of their part.
+        poison: the values of the records that cannot be processed.
+        unproven: what the ledger's own proof finds wrong or open.
     """
 
     produced: Mapping[TopicPartition, int]
     arrived: Mapping[str, tuple[str, ...]]
     runs: tuple[Run, ...]
     planned: Mapping[str, tuple[OffsetRange, ...]]
+    wholes: Mapping[str, str] = field(default_factory=dict)
     unsettled: frozenset[str] = frozenset()
+    letters: Mapping[str, str] = field(default_factory=dict)
+    poison: frozenset[str] = frozenset()
+    unproven: tuple[str, ...] = ()
 
 
-def collect(folder: Path, produced: Mapping[TopicPartition, int]) -> Evidence:
-    """What a driver has left in its folder."""
+def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
+    """What the drivers of a job have left."""
     arrived = {
         file.stem: tuple(value for value, _executor in json.loads(file.read_text()))
-        for file in (folder / "sink").glob("*.json")
+        for file in (job.path / "sink").glob("*.json")
     }
-    runs = [json.loads(line) for line in (folder / "runs").read_text().splitlines()]
-    with Ledger.open(f"sqlite:///{folder}/headgate.db", create=False) as ledger:
-        batches = ledger.batches("orders", limit=1_000_000)
+    with Ledger.open(job.ledger, create=False) as ledger:
+        batches = ledger.batches(GATE, limit=1_000_000)
+        letters = ledger.dead_letters(GATE, limit=1_000_000)
         planned = {
             batch.schedule_id: tuple(each.offsets for each in ledger.ranges(batch.schedule_id))
             for batch in batches
         }
+        found = verify(ledger, GATE).findings
+    buried = {letter.schedule_id for letter in letters}
     return Evidence(
         produced=produced,
         arrived=arrived,
-        runs=tuple(
-            Run(r["key"], r["id"], r["attempt"], tuple(OffsetRange(*each) for each in r["ranges"]))
-            for r in runs
-        ),
+        runs=tuple(_runs((job.path / "runs").read_text().splitlines())),
         planned=planned,
-        unsettled=frozenset(b.schedule_id for b in batches if b.status is not Status.SUCCESS),
+        wholes={batch.schedule_id: batch.parent for batch in batches if batch.parent is not None},
+        unsettled=frozenset(
+            b.schedule_id
+            for b in batches
+            if not (
+                b.status is Status.SUCCESS or (b.status is Status.DEAD and b.schedule_id in buried)
+            )
+        ),
+        letters={each.schedule_id: (each.letter.value or b"").decode() for each in letters},
+        poison=frozenset(job.poison),
+        unproven=tuple(
+            f"{finding.kind} {finding.offsets}"
+            for finding in found
+            if finding.kind in {*DEFECTS, FindingKind.OPEN}
+        ),
     )
 
 
+def _runs(lines: Iterable[str]) -> Iterator[Run]:
+    run: Run | None = None
+    for told in map(json.loads, lines):
+        if run is not None:
+            raised = told.get("raised") == run.key
+            yield replace(run, raised=raised)
+        ranges = tuple(OffsetRange(*each) for each in told.get("ranges", ()))
+        run = (
+            None
+            if "raised" in told
+            else Run(told["key"], told["id"], told["attempt"], ranges, told["kind"])
+        )
+    if run is not None:
+        yield run
+
+
 def problems(evidence: Evidence) -> list[str]:
-    """Every breach of: each record arrives, once; a batch stays the same however often it runs."""
+    """Every breach of what is promised.
+
+    Each record arrives once, or is a dead letter if it cannot be processed; a batch stays the same
+    however often it runs; whatever raised is run again, divided, or a dead letter.
+    """
     return [
         *_of_records(evidence),
-        *_of_runs(evidence.runs),
-        *_of_ranges(evidence.planned.values(), evidence.produced),
+        *_of_runs(evidence),
+        *_of_failures(evidence),
+        *_of_ranges(evidence),
+        *(f"the ledger's proof finds: {found}" for found in evidence.unproven),
         *(f"batch {key} is not settled" for key in sorted(evidence.unsettled)),
         *(
             f"batch {run.key} ran with other ranges than the ledger has"
@@ -90,23 +137,28 @@ def values(ranges: Iterable[OffsetRange]) -> Iterator[str]:
 
 def _of_records(evidence: Evidence) -> Iterator[str]:
     arrived = Counter(value for found in evidence.arrived.values() for value in found)
+    buried = Counter(evidence.letters.values())
     produced = set(values(OffsetRange(*tp, 0, count) for tp, count in evidence.produced.items()))
-    yield from (f"record {value} is missing" for value in sorted(produced - arrived.keys()))
-    yield from (f"record {value} was never produced" for value in sorted(arrived.keys() - produced))
+    there = arrived + buried
+    yield from (f"record {value} is missing" for value in sorted(produced - there.keys()))
+    yield from (f"record {value} was never produced" for value in sorted(there.keys() - produced))
     yield from (
-        f"record {value} arrived {count} times" for value, count in arrived.items() if count > 1
+        f"record {value} arrived {count} times" for value, count in there.items() if count > 1
     )
+    sound = sorted(buried.keys() - evidence.poison)
+    yield from (f"record {value} is a dead letter without need" for value in sound)
     for key, found in evidence.arrived.items():
         if sorted(found) != sorted(values(evidence.planned.get(key, ()))):
             yield f"batch {key} has other records than its ranges say"
 
 
-def _of_runs(runs: Iterable[Run]) -> Iterator[str]:
+def _of_runs(evidence: Evidence) -> Iterator[str]:
     by_id: dict[int, set[str]] = defaultdict(set)
     by_key: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_id[run.batch_id].add(run.key)
+    for run in evidence.runs:
         by_key[run.key].append(run)
+        if run.key not in evidence.wholes:
+            by_id[run.batch_id].add(run.key)
     for batch_id, keys in by_id.items():
         if len(keys) > 1:
             yield f"Spark's batch {batch_id} ran under {len(keys)} keys"
@@ -115,17 +167,24 @@ def _of_runs(runs: Iterable[Run]) -> Iterator[str]:
             yield f"key {key} was given to several of Spark's batches"
         if len({run.ranges for run in same}) > 1:
             yield f"batch {key} ran with different ranges"
-        attempts = [run.attempt for run in same]
+        # A backfill's first attempt goes on with the count of the live stream's last.
+        attempts = [(run.attempt, run.kind == "backfill") for run in same]
         if attempts != sorted(set(attempts)):
-            yield f"the attempts at batch {key} were counted {attempts}"
+            yield f"the attempts at batch {key} were counted {[run.attempt for run in same]}"
 
 
-def _of_ranges(
-    batches: Iterable[tuple[OffsetRange, ...]], produced: Mapping[TopicPartition, int]
-) -> Iterator[str]:
-    by_partition: dict[TopicPartition, list[OffsetRange]] = {tp: [] for tp in produced}
-    for ranges in batches:
-        for each in ranges:
+def _of_failures(evidence: Evidence) -> Iterator[str]:
+    last = {run.key: run for run in evidence.runs}
+    divided = set(evidence.wholes.values())
+    for key, run in last.items():
+        if run.raised and key not in divided and key not in evidence.letters:
+            yield f"batch {key} raised, and nothing was done about it"
+
+
+def _of_ranges(evidence: Evidence) -> Iterator[str]:
+    by_partition: dict[TopicPartition, list[OffsetRange]] = {tp: [] for tp in evidence.produced}
+    for key, ranges in evidence.planned.items():
+        for each in ranges if key not in evidence.wholes else ():
             by_partition.setdefault(each.topic_partition, []).append(each)
     for tp, found in by_partition.items():
         reached = 0
@@ -133,5 +192,5 @@ def _of_ranges(
             if each.start != reached:
                 yield f"{each} does not begin at {reached}, where the range before it ends"
             reached = each.until
-        if reached != produced.get(tp, 0):
-            yield f"the ranges of {tp} end at {reached}, not at {produced.get(tp, 0)}"
+        if reached != evidence.produced.get(tp, 0):
+            yield f"the ranges of {tp} end at {reached}, not at {evidence.produced.get(tp, 0)}"

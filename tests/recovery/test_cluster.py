@@ -7,6 +7,7 @@ import pyspark
 import pytest
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, problems
+from tests.recovery.job import Job
 from tests.services.kafka import TopicFactory
 
 from headgate.control import TopicPartition
@@ -33,14 +34,20 @@ def test_executors_in_other_processes_read_all_there_is(
     for partition in range(PARTITIONS):
         records = (f"{partition}/{offset}".encode() for offset in range(RECORDS))
         orders.produce(*records, partition=partition)
-    with Driver(orders, tmp_path / "job", master="local-cluster[2,1,1024]") as driver:
+    job = Job(
+        servers=orders.bootstrap_servers,
+        topic=orders.name,
+        folder=str(tmp_path / "job"),
+        master="local-cluster[2,1,1024]",
+    )
+    with Driver(job) as driver:
         driver.let_go()
         driver.finish()
     produced = {TopicPartition(orders.name, number): RECORDS for number in range(PARTITIONS)}
-    assert problems(collect(tmp_path / "job", produced)) == []
+    assert problems(collect(job, produced)) == []
     executors = {
         executor
-        for file in (tmp_path / "job" / "sink").glob("*.json")
+        for file in (job.path / "sink").glob("*.json")
         for _value, executor in json.loads(file.read_text())
     }
     assert len(executors) == 2

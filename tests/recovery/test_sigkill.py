@@ -4,20 +4,18 @@ The handler's sink is keyed by ``batch.key``: what a killed run wrote, the next 
 """
 
 import itertools
-import os
 import random
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, problems
+from tests.recovery.job import Job
+from tests.recovery.stories import chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
-
-from headgate.control import TopicPartition
 
 PARTITIONS = 3
 RECORDS_PER_KILL = 50  # in each partition: more batches of 60 than are done before the last kill
@@ -41,13 +39,13 @@ class Kill:
     after_s: float
 
 
-def kills(count: int, chance: random.Random) -> Iterator[Kill]:
+def kills(count: int, dice: random.Random) -> Iterator[Kill]:
     """As many kills after one moment as after another, in any order."""
     moments = list(itertools.islice(itertools.cycle(WITHIN_S), count))
-    chance.shuffle(moments)
+    dice.shuffle(moments)
     for moment in moments:
-        times = chance.randint(1, 2) if moment in {"handling", "writing", "written"} else 1
-        yield Kill(moment, times, chance.uniform(0, WITHIN_S[moment]))
+        times = dice.randint(1, 2) if moment in {"handling", "writing", "written"} else 1
+        yield Kill(moment, times, dice.uniform(0, WITHIN_S[moment]))
 
 
 def live_through(kill: Kill, driver: Driver) -> None:
@@ -62,21 +60,16 @@ def live_through(kill: Kill, driver: Driver) -> None:
 
 def survive(count: int, topic: Topic, folder: Path) -> None:
     """Kill drivers so often, let the last one finish, and judge what is there."""
-    seed = int(os.environ.get("HEADGATE_SEED", random.randrange(2**32)))
-    print(f"HEADGATE_SEED={seed}")  # noqa: T201  (shown if the test fails)
-    produced = {TopicPartition(topic.name, p): count * RECORDS_PER_KILL for p in range(PARTITIONS)}
-    for (_, partition), records in produced.items():
-        topic.produce(*(f"{partition}/{n}".encode() for n in range(records)), partition=partition)
-    with ExitStack() as ended:
-        # Spark comes up in the next driver already while the one before it works.
-        driver = ended.enter_context(Driver(topic, folder))
-        for kill in kills(count, random.Random(seed)):
-            after_it = ended.enter_context(Driver(topic, folder))
-            live_through(kill, driver)
-            driver = after_it
-        driver.let_go()
-        driver.finish()
-    evidence = collect(folder, produced)
+    dice = chance()
+    produced = fill(topic, count * RECORDS_PER_KILL)
+    job = Job(servers=topic.bootstrap_servers, topic=topic.name, folder=str(folder))
+    with in_turn([job] * (count + 1)) as drivers:
+        for kill in kills(count, dice):
+            live_through(kill, next(drivers))
+        last = next(drivers)
+        last.let_go()
+        last.finish()
+    evidence = collect(job, produced)
     assert problems(evidence) == []
     assert any(run.attempt > 1 for run in evidence.runs), "no batch was ever interrupted"
 

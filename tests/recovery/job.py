@@ -1,0 +1,67 @@
+"""What a driver is to do; it goes to its process as JSON."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+GATE = "orders"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A gated query, and what goes wrong in it.
+
+    Attributes:
+        servers: the brokers.
+        topic: what is read.
+        folder: where checkpoint and sink are; the next driver goes on from there.
+        master: Spark's.
+        ledger_url: the ledger; that of the folder where it is empty.
+        on_failure: ``gate.write``'s, for an exception in the handler that comes again.
+        retries: how often the handler is called again before that.
+        max_runs: how many runs an isolation may take.
+        raises_once_in: of so many calls of the handler with more than one record, one at random
+            raises; never, where it is 0.
+        poison: the values of records that no batch with them gets through the handler with.
+        seed: of what is random.
+        records: the query runs until so many have been planned and nothing of them is open any
+            more; where it is 0, it processes what is there and ends.
+        hurried: whether leases and waits between attempts are short.
+        stop: the process kills itself at the passage of this number, from 1, of this point.
+    """
+
+    servers: str
+    topic: str
+    folder: str
+    master: str = "local[2]"
+    ledger_url: str = ""
+    on_failure: str = "stop"
+    retries: int = 0
+    max_runs: int = 200
+    raises_once_in: int = 0
+    poison: tuple[str, ...] = ()
+    seed: int = 0
+    records: int = 0
+    hurried: bool = False
+    stop: tuple[str, int] | None = None
+
+    @property
+    def ledger(self) -> str:
+        """The ledger's URL."""
+        return self.ledger_url or f"sqlite:///{self.folder}/headgate.db"
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.folder)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        given = json.loads(text)
+        stop = given.pop("stop")
+        poison = tuple(given.pop("poison"))
+        return cls(**given, poison=poison, stop=None if stop is None else (stop[0], stop[1]))

@@ -1,0 +1,110 @@
+"""Points between every two durable steps of a query, at which it can be made to crash.
+
+The steps are those of the ledger, and of Spark's checkpoint: Spark writes the offsets of a batch
+between "after plan" and "before begin", and its commit between "after succeed" (or whatever settles
+the batch) and the next "before plan". A process that comes to the point it is to stop at kills the
+driver, its JVM and itself, all at once.
+
+The planner is a process of Spark's. It gets this module with the class of the source, and what it
+is to stop at from the environment.
+"""
+
+import functools
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+from unittest import mock
+
+from pyspark.sql.types import StructType
+
+from headgate.gate import registration
+from headgate.kafka.source import KafkaSource, KafkaStreamReader
+from headgate.ledger import Ledger
+
+_STOP: Final = "HEADGATE_TEST_STOP"
+
+PLANNERS: Final = ("plan", "begin")
+"""Steps of the planner: to decide where a batch ends, and to write it down."""
+
+DRIVERS: Final = (
+    "settle",
+    "attach",
+    "retry",
+    "succeed",
+    "fail",
+    "split",
+    "bury_record",
+    "publish_rate",
+    "take",
+    "backfilled",
+    "give_back",
+)
+"""Steps of the driver: the ledger's methods that write."""
+
+POINTS: Final = tuple(
+    f"{when} {step}" for step in (*PLANNERS, *DRIVERS) for when in ("before", "after")
+)
+
+_passed: Final[Counter[str]] = Counter()
+
+
+class StoppingSource(KafkaSource):
+    """The source, whose planner can be made to crash."""
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        _watch_plans()
+        _watch(Ledger, "begin")
+        return super().streamReader(schema)
+
+
+def arm(point: str, times: int) -> None:
+    """Crash at the passage of this number of a point: this process, its JVM and its planner.
+
+    To be called before Spark is started; this process must lead a group of its own.
+    """
+    assert point in POINTS
+    assert os.getpgid(0) == os.getpid()
+    os.environ[_STOP] = json.dumps([os.getpid(), point, times])
+    mock.patch.object(registration, "KafkaSource", StoppingSource).start()
+    for step in DRIVERS:
+        _watch(Ledger, step)
+
+
+def _watch(owner: type, step: str) -> None:
+    """Have it noticed when a step is begun, and when it was done."""
+    do: Callable[..., Any] = getattr(owner, step)
+
+    @functools.wraps(do)
+    def watched(*given: Any, **options: Any) -> Any:
+        _pass(f"before {step}")
+        done = do(*given, **options)
+        if done or step == "publish_rate":
+            _pass(f"after {step}")
+        return done
+
+    setattr(owner, step, watched)
+
+
+def _watch_plans() -> None:
+    plan = KafkaStreamReader.latestOffset
+
+    @functools.wraps(plan)
+    def watched(reader: KafkaStreamReader, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        _pass("before plan")
+        end = plan(reader, start, limit)
+        if end != start:
+            _pass("after plan")
+        return end
+
+    mock.patch.object(KafkaStreamReader, "latestOffset", watched).start()
+
+
+def _pass(point: str) -> None:
+    driver, stop, times = json.loads(os.environ[_STOP])
+    _passed[point] += 1
+    if (point, _passed[point]) == (stop, times):
+        os.killpg(driver, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,96 @@
+"""A handler that raises for one call in five, and a process that is killed, backfills and all."""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.recovery.drivers import Driver
+from tests.recovery.evidence import Evidence, collect, problems
+from tests.recovery.job import GATE, Job
+from tests.recovery.stories import Produced, chance, fill, in_turn
+from tests.services.kafka import Topic, TopicFactory
+
+from headgate.ledger import Ledger, Verdict, verify
+
+PARTITIONS = 3
+RECORDS_PER_BATCH = 20  # in each partition, at most
+
+
+def moments(kills: int, dice: random.Random) -> Iterator[tuple[str, int]]:
+    """Half of the kills in a backfill, each of which leaves one for the next driver to begin."""
+    for kill in range(kills):
+        if kill % 2:
+            yield dice.choice(("handling", "raising", "writing", "written")), dice.randint(1, 3)
+        else:
+            yield "backfilling", 1
+
+
+def kill_in(driver: Driver, moment: str, times: int, after_s: float) -> None:
+    driver.let_go()
+    driver.wait_for(moment, times)
+    time.sleep(after_s)
+    driver.kill()
+
+
+def live_through(job: Job, kills: int, dice: random.Random) -> None:
+    """Kill drivers so often, and let the last one settle everything."""
+    jobs = [replace(job, seed=dice.randrange(2**32)) for _ in range(kills + 1)]
+    with in_turn(jobs) as drivers:
+        for moment, times in moments(kills, dice):
+            kill_in(next(drivers), moment, times, dice.uniform(0, 0.1))
+        last = next(drivers)
+        last.let_go()
+        last.finish()
+
+
+def story(topic: Topic, folder: Path, batches: int) -> tuple[Job, Produced]:
+    """Records for so many batches, and a query that one call in five raises in."""
+    produced = fill(topic, batches * RECORDS_PER_BATCH)
+    job = Job(
+        servers=topic.bootstrap_servers,
+        topic=topic.name,
+        folder=str(folder),
+        raises_once_in=5,
+        records=sum(produced.values()),
+    )
+    return job, produced
+
+
+def with_poison(job: Job, produced: Produced, count: int, dice: random.Random) -> Job:
+    """The same, in which some records can never be processed, and isolation stops half-way."""
+    places = [(tp, dice.randrange(end)) for tp, end in produced.items() for _ in range(count)]
+    poison = tuple({f"{tp.partition}/{offset}" for tp, offset in places})
+    return replace(job, on_failure="isolate", max_runs=5, poison=poison)
+
+
+def judge(job: Job, produced: Produced) -> Evidence:
+    evidence = collect(job, produced)
+    assert problems(evidence) == []
+    with Ledger.open(job.ledger, create=False) as ledger:
+        assert verify(ledger, GATE).verdict is Verdict.PROVEN
+    assert any(run.raised for run in evidence.runs)
+    assert any(run.kind == "backfill" and not run.raised for run in evidence.runs)
+    return evidence
+
+
+def test_thirty_batches_and_two_kills_with_what_failed_deferred(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    dice = chance()
+    job, produced = story(topic(PARTITIONS), tmp_path / "job", 30)
+    job = replace(job, on_failure="defer", hurried=True)
+    live_through(job, 2, dice)
+    judge(job, produced)
+
+
+def test_thirty_batches_and_two_kills_with_what_failed_isolated(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    dice = chance()
+    job, produced = story(topic(PARTITIONS), tmp_path / "job", 30)
+    job = replace(with_poison(job, produced, 1, dice), hurried=True)
+    live_through(job, 2, dice)
+    assert set(judge(job, produced).letters.values()) == set(job.poison)
