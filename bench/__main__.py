@@ -1,6 +1,7 @@
 """``python -m bench``: measure, and show the figures."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 
 from bench import (
+    backfill,
     json_columns,
     ledger_time,
     memory,
@@ -35,6 +37,7 @@ class Name(StrEnum):
     SMALL_BATCH = "small-batch"
     JSON = "json"
     RECOVERY = "recovery"
+    BACKFILL = "backfill"
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
@@ -48,6 +51,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.SMALL_BATCH: small_batch.measure,
     Name.JSON: json_columns.measure,
     Name.RECOVERY: recovery.measure,
+    Name.BACKFILL: backfill.measure,
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,
@@ -75,6 +79,7 @@ def main(
     scale = QUICK if quick else Scale()
     if pairs is not None:
         scale = replace(scale, pairs=pairs)
+    logging.getLogger("headgate").setLevel(logging.CRITICAL)  # Some batches fail on purpose.
     console, machine = Console(), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()), style="dim")
     found: dict[str, list[Figure]] = {}

@@ -26,6 +26,7 @@ TINY = replace(
     planner_partitions=8,
     steady_batches=3,
     slow_batches=2,
+    backfill_batches=10,
     long_run_batches=6,
     backlog_rows=4_000,
 )
