@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
-from tests.cli.commands import run
+from tests.cli.commands import interrupted, run
 from tests.cli.outcomes import Shop, complaint, invoke
 from tests.gate.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
@@ -345,6 +345,30 @@ def test_a_signal_asks_for_the_end_and_ctrl_c_after_that_ends_at_once() -> None:
                 signal.raise_signal(signal.SIGINT)
         assert asked == [True]
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
+    scene: Scene, tmp_path: Path
+) -> None:
+    (tmp_path / "long_jobs.py").write_text(
+        "import time\n"
+        "from pathlib import Path\n"
+        "def sleep(parts):\n"
+        "    time.sleep(600)\n"
+        "    yield from parts\n"
+        "def handle(df, batch):\n"
+        "    Path('runs').touch()\n"
+        "    df.mapInArrow(sleep, df.schema).count()\n"
+    )
+    arguments = ["backfill", "--handler", "long_jobs:handle", "--all", "--ledger", scene.url]
+    ended = interrupted(arguments, tmp_path, once_there_is=tmp_path / "runs")
+    assert ended.returncode == 130
+    assert "Ctrl-C once more" in ended.stderr
+    assert "KeyboardInterrupt" not in ended.stderr
+    assert ended.stdout.endswith("3 batches: 3 not run; 30 records: 30 not run.\n")
+    first = scene.ledger.batch(scene.batches[0].schedule_id)
+    assert first is not None
+    assert (first.status, first.attempts) == (Status.FAILED, 2)
 
 
 def test_a_terminal_has_a_bar_and_is_told_what_fails(scene: Scene) -> None:

@@ -92,8 +92,9 @@ def backfill(
     pace: Annotated[
         Pace,
         typer.Option(
-            help="spare: what the live stream leaves of its rate, larger batches in parts; "
-            "unlimited: everything at once, for when the stream is stopped, or may wait.",
+            help="spare: what the live stream leaves of its rate, larger batches in parts, and "
+            "waiting while it leaves nothing; unlimited: each batch whole, and at once, for when "
+            "the stream is stopped, or may wait.",
         ),
     ] = Pace.SPARE,
     dry_run: Annotated[

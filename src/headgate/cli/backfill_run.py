@@ -146,7 +146,7 @@ class HandRun:
         """Make the batch in hand failed at once; that its run was ended makes nothing dead."""
         if self._in_hand is None:
             return
-        # Not from this thread, whose conversation with Java was cut off in the middle.
+        # In a thread, for Java may be what hangs.
         cancel = threading.Thread(target=self._spark.sparkContext.cancelAllJobs, daemon=True)
         cancel.start()
         cancel.join(_CANCEL_S)
@@ -208,12 +208,20 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             # In a thread, for this one may hold a lock that is needed.
             threading.Thread(target=stop, daemon=True).start()
 
+    root = logging.getLogger()
+    root.addFilter(_is_not_of_ctrl_c)
     before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+        root.removeFilter(_is_not_of_ctrl_c)
+
+
+def _is_not_of_ctrl_c(record: logging.LogRecord) -> bool:
+    """Py4J logs Ctrl-C with a stack trace before it passes it on."""
+    return not record.getMessage().startswith("KeyboardInterrupt while sending command")
 
 
 def _start_spark() -> SparkSession:
