@@ -59,11 +59,14 @@ def story(topic: Topic, folder: Path, batches: int) -> tuple[Job, Produced]:
     return job, produced
 
 
-def with_poison(job: Job, produced: Produced, count: int, dice: random.Random) -> Job:
-    """The same, in which some records can never be processed, and isolation stops half-way."""
-    places = [(tp, dice.randrange(end)) for tp, end in produced.items() for _ in range(count)]
-    poison = tuple({f"{tp.partition}/{offset}" for tp, offset in places})
-    return replace(job, on_failure="isolate", max_runs=5, poison=poison)
+def with_poison(job: Job, produced: Produced, dice: random.Random) -> Job:
+    """The same, in which nothing raises but one batch in five, always, for one of its records.
+
+    Isolation stops half-way, so that there is something to backfill.
+    """
+    places = [f"{tp.partition}/{offset}" for tp, end in produced.items() for offset in range(end)]
+    poison = dice.sample(places, len(places) // RECORDS_PER_BATCH // PARTITIONS // 5)
+    return replace(job, on_failure="isolate", max_runs=5, raises_once_in=0, poison=tuple(poison))
 
 
 def judge(job: Job, produced: Produced) -> Evidence:
@@ -86,11 +89,33 @@ def test_thirty_batches_and_two_kills_with_what_failed_deferred(
     judge(job, produced)
 
 
-def test_thirty_batches_and_two_kills_with_what_failed_isolated(
+def test_ten_batches_and_two_kills_with_what_failed_isolated(
     topic: TopicFactory, tmp_path: Path
 ) -> None:
     dice = chance()
-    job, produced = story(topic(PARTITIONS), tmp_path / "job", 30)
-    job = replace(with_poison(job, produced, 1, dice), hurried=True)
+    job, produced = story(topic(PARTITIONS), tmp_path / "job", 10)
+    job = replace(with_poison(job, produced, dice), hurried=True)
     live_through(job, 2, dice)
+    assert set(judge(job, produced).letters.values()) == set(job.poison)
+
+
+@pytest.mark.soak
+def test_two_hundred_batches_and_ten_kills_with_what_failed_deferred(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    dice = chance()
+    job, produced = story(topic(PARTITIONS), tmp_path / "job", 200)
+    job = replace(job, on_failure="defer")
+    live_through(job, 10, dice)
+    judge(job, produced)
+
+
+@pytest.mark.soak
+def test_two_hundred_batches_and_ten_kills_with_what_failed_isolated(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    dice = chance()
+    job, produced = story(topic(PARTITIONS), tmp_path / "job", 200)
+    job = with_poison(job, produced, dice)
+    live_through(job, 10, dice)
     assert set(judge(job, produced).letters.values()) == set(job.poison)

@@ -1,0 +1,155 @@
+"""A process that crashes between any two durable steps leaves neither a gap nor an overlap."""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.ledger.servers import postgresql_server
+from tests.recovery.drivers import Driver
+from tests.recovery.evidence import collect, problems
+from tests.recovery.job import Job
+from tests.recovery.stops import POINTS
+from tests.recovery.stories import chance, fill, in_turn
+from tests.services.kafka import Topic, TopicFactory
+
+Stop = tuple[str, int]
+
+PARTITIONS = 2
+RECORDS_PER_STOP = 60  # in each partition: two batches or more
+
+UNCOMMITTED = {"before plan": 0, "after plan": 0, "before begin": 1, "after begin": 1}
+"""How many batches are in Spark's log of offsets, and not in that of its commits, at a point."""
+
+DEFERRING = tuple(point for point in POINTS if not point.endswith("bury_record"))
+ISOLATING = tuple(point for point in POINTS if not point.endswith("give_back"))
+"""What a query with that policy comes to."""
+
+
+@pytest.fixture
+def postgresql() -> Iterator[str]:
+    with postgresql_server() as server:
+        yield server.url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """Of an empty ledger; that of the job's folder where it is empty."""
+    return "" if request.param == "sqlite" else str(request.getfixturevalue("postgresql"))
+
+
+def deferring(job: Job) -> Job:
+    """Every second call of the handler raises, at random."""
+    return replace(job, on_failure="defer", raises_once_in=2)
+
+
+def isolating(job: Job, stops: int, dice: random.Random) -> Job:
+    """Among the records before each stop one can never be processed."""
+    poison = [
+        f"{dice.randrange(PARTITIONS)}/{dice.randrange(first, first + RECORDS_PER_STOP)}"
+        for first in range(0, stops * RECORDS_PER_STOP, RECORDS_PER_STOP)
+    ]
+    return replace(job, on_failure="isolate", max_runs=5, poison=tuple(poison))
+
+
+def jobs(job: Job, stops: Sequence[Stop], dice: random.Random) -> Iterator[Job]:
+    """One for each stop, and one that settles everything."""
+    for number, stop in enumerate([*stops, None], start=1):
+        yield replace(
+            job,
+            stop=stop,
+            seed=dice.randrange(2**32),
+            records=min(number, len(stops)) * RECORDS_PER_STOP * PARTITIONS,
+            retries=int(stop is not None and stop[0].endswith("retry")),
+        )
+
+
+def uncommitted(job: Job) -> int:
+    offsets, commits = (
+        {
+            int(file.name)
+            for file in (job.path / "checkpoint" / log).glob("*")
+            if file.name.isdigit()
+        }
+        for log in ("offsets", "commits")
+    )
+    return len(offsets - commits)
+
+
+def crash(driver: Driver, job: Job, stop: Stop) -> None:
+    driver.let_go()
+    driver.crash()
+    point, _ = stop
+    assert uncommitted(job) == UNCOMMITTED.get(point, uncommitted(job))
+
+
+def survive(job: Job, stops: Sequence[Stop], topic: Topic, dice: random.Random) -> None:
+    """Crash at each of these points, let the last driver settle everything, and judge."""
+    with in_turn(list(jobs(job, stops, dice))) as drivers:
+        for number, stop in enumerate(stops):
+            produced = fill(topic, (number + 1) * RECORDS_PER_STOP, number * RECORDS_PER_STOP)
+            crash(next(drivers), job, stop)
+        last = next(drivers)
+        last.let_go()
+        last.finish()
+    assert problems(collect(job, produced)) == []
+
+
+def hurried(topic: Topic, folder: Path, ledger_url: str = "") -> Job:
+    return Job(
+        servers=topic.bootstrap_servers,
+        topic=topic.name,
+        folder=str(folder),
+        ledger_url=ledger_url,
+        hurried=True,
+    )
+
+
+def all_points(without: set[str], count: int, dice: random.Random) -> list[Stop]:
+    """So many stops, at each point as often as at any other."""
+    points = sorted(set(POINTS) - without)
+    dice.shuffle(points)
+    return [
+        (point, dice.randint(1, 2)) for point in itertools.islice(itertools.cycle(points), count)
+    ]
+
+
+def test_a_crash_while_the_stream_plans_isolates_and_settles(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    dice, orders = chance(), topic(PARTITIONS)
+    stops = [("after begin", 2), ("after split", 2), ("after succeed", 2)]
+    job = isolating(hurried(orders, tmp_path / "job"), len(stops), dice)
+    survive(job, stops, orders, dice)
+
+
+def test_a_crash_while_a_backfill_takes_and_settles(
+    topic: TopicFactory, tmp_path: Path, postgresql: str
+) -> None:
+    dice, orders = chance(), topic(PARTITIONS)
+    job = deferring(hurried(orders, tmp_path / "job", postgresql))
+    survive(job, [("after take", 1), ("after backfilled", 1)], orders, dice)
+
+
+SOAK_KILLS = 50
+"""With each policy, and each database."""
+
+
+@pytest.mark.soak
+def test_crashes_at_every_point_of_a_query_that_defers(
+    topic: TopicFactory, tmp_path: Path, ledger_url: str
+) -> None:
+    dice, orders = chance(), topic(PARTITIONS)
+    job = deferring(hurried(orders, tmp_path / "job", ledger_url))
+    survive(job, shuffled(DEFERRING, SOAK_KILLS, dice), orders, dice)
+
+
+@pytest.mark.soak
+def test_crashes_at_every_point_of_a_query_that_isolates(
+    topic: TopicFactory, tmp_path: Path, ledger_url: str
+) -> None:
+    dice, orders = chance(), topic(PARTITIONS)
+    job = isolating(hurried(orders, tmp_path / "job", ledger_url), SOAK_KILLS, dice)
+    survive(job, shuffled(ISOLATING, SOAK_KILLS, dice), orders, dice)
