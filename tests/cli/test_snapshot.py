@@ -13,6 +13,7 @@ from headgate.ledger import (
     ErrorReport,
     Ledger,
     Loss,
+    NotMadeGood,
     PlannedBatch,
     PlannedRange,
     RateSample,
@@ -74,9 +75,10 @@ def test_failures_are_counted_and_the_newest_error_is_told_in_one_line() -> None
             a_batch(2, NOW_MS - 1_000, 1_000, status=Status.FAILED, error=newer),
             a_batch(1, NOW_MS - 2_000, 1_000, status=Status.DEAD, error=older),
         ),
+        not_made_good=NotMadeGood(failed=7, dead=3, letters=12),
     )
     snapshot = take_snapshot(history, NOW_MS)
-    assert (snapshot.failed, snapshot.dead) == (1, 1)
+    assert (snapshot.failed, snapshot.dead, snapshot.dead_letters) == (7, 3, 12)
     assert snapshot.error == "ValueError: bad order 12"
 
 

@@ -16,6 +16,7 @@ from headgate.ledger import (
     GateRecord,
     Kind,
     Loss,
+    NotMadeGood,
     PlannedRange,
     RateSample,
     Status,
@@ -142,9 +143,11 @@ def test_failures_and_losses_are_told_at_the_end() -> None:
         a_gate(),
         (a_batch(0, NOW_MS, 10, status=Status.FAILED, error=error),),
         losses=(Loss("orders", 1, OffsetRange("orders", 0, 5, 25)),),
+        not_made_good=NotMadeGood(failed=1, letters=2),
     )
-    text = text_of(gate_view(take_snapshot(history, NOW_MS)))
-    assert "20 records lost before they were read · 1 of the last 1 batch failed" in text
+    text = text_of(gate_view(take_snapshot(history, NOW_MS)), width=140)
+    assert "20 records lost before they were read · 1 failed batch to be run again" in text
+    assert "2 dead letters" in text
     assert "Failed: ValueError:  [31mbad [order] {12}" in text
     assert "#0 failed" in text
 

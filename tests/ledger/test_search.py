@@ -1,8 +1,8 @@
 import pytest
-from tests.ledger.samples import a_batch, batch_number
+from tests.ledger.samples import ManualClock, a_batch, batch_number
 
 from headgate.control.ranges import OffsetRange
-from headgate.ledger import DeadLetter, ErrorReport, Ledger
+from headgate.ledger import DeadLetter, ErrorReport, Ledger, NotMadeGood, Status
 
 ERROR = ErrorReport("ValueError", "no", "")
 LEASE_MS = 30_000
@@ -39,6 +39,30 @@ def test_failures_are_what_failed_and_is_not_made_good_earliest_first(ledger: Le
     assert set(found()) == {failed, taken, dead, elsewhere}
     assert found("orders", limit=2) == [failed, taken]
     assert found("nobody's") == []
+    assert ledger.not_made_good("orders") == NotMadeGood(failed=2, dead=1, letters=1)
+    assert ledger.not_made_good("clicks") == NotMadeGood(failed=1, dead=0, letters=0)
+
+
+def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    dead, other, newest = (ledger.begin(batch_number(n)).schedule_id for n in range(3))
+    assert not ledger.drop(dead, "it is in progress")
+    for key in (dead, other):
+        ledger.fail(key, ERROR)
+        ledger.take(key, "me", LEASE_MS)
+        ledger.bury(key, "me", ERROR)
+    assert ledger.drop(dead, "a test order")
+    assert ledger.drop(dead, "a test order"), "a lost answer is given again"
+    assert not ledger.drop(dead, "another reason")
+    dropped = ledger.batch(dead)
+    assert dropped is not None
+    assert (dropped.status, dropped.resolution) == (Status.DEAD, "a test order")
+    assert [batch.schedule_id for batch in ledger.failures()] == [other]
+    assert ledger.not_made_good("orders") == NotMadeGood(failed=0, dead=1, letters=0)
+    clock.now_ms += 10_000
+    assert ledger.prune(clock()).batches == 1
+    assert {batch.schedule_id for batch in ledger.batches("orders")} == {other, newest}
 
 
 def test_parts_that_failed_are_failures_of_their_own(ledger: Ledger) -> None:

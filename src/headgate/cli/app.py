@@ -6,6 +6,7 @@ from headgate.cli.backfill import backfill
 from headgate.cli.batches import batches
 from headgate.cli.demo.command import demo
 from headgate.cli.doctor import doctor
+from headgate.cli.drop import drop
 from headgate.cli.failures import failures
 from headgate.cli.letters import letters
 from headgate.cli.letters_send import send
@@ -25,6 +26,7 @@ app.command()(batches)
 app.command()(failures)
 app.command()(verify)
 app.command()(backfill)
+app.command()(drop)
 letters.command()(send)
 app.add_typer(letters, name="letters")
 app.command()(doctor)

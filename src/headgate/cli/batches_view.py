@@ -137,6 +137,8 @@ def _named_facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | T
     yield "in Spark", UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}"
     if batch.kind is not Kind.LIVE:
         yield "planned by", batch.kind
+    if batch.resolution is not None:
+        yield "dropped", batch.resolution
     if batch.owner is not None:
         yield "owner", f"{batch.owner} ({owner_words(batch, now_ms)})"
         yield "leased until", full_time(batch.lease_until_ms, now_ms)

@@ -12,6 +12,7 @@ from headgate.ledger import (
     Kind,
     Ledger,
     Loss,
+    NotMadeGood,
     PlannedRange,
     RateSample,
     Status,
@@ -53,6 +54,9 @@ class State(StrEnum):
     """The last batch failed."""
 
 
+_NOTHING: Final = NotMadeGood()
+
+
 @dataclass(frozen=True, slots=True)
 class GateHistory:
     """The ledger's records of one gate's live stream; batches and samples are newest first."""
@@ -63,6 +67,7 @@ class GateHistory:
     ranges: tuple[PlannedRange, ...] = ()
     """Of the newest batch."""
     losses: tuple[Loss, ...] = ()
+    not_made_good: NotMadeGood = _NOTHING
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
@@ -78,6 +83,7 @@ class GateHistory:
             samples=ledger.rates(gate.name, HISTORY),
             ranges=ledger.ranges(batches[0].schedule_id) if batches else (),
             losses=ledger.losses(gate.name),
+            not_made_good=ledger.not_made_good(gate.name),
         )
 
 
@@ -146,7 +152,10 @@ class GateSnapshot:
         drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
         batches: The last batches, newest first.
         partitions: Those that the last batch reads.
-        failed, dead, in_progress: How many of ``batches`` stand so.
+        failed: Batches, and parts of batches, that failed and wait for a backfill, or have one.
+        dead: Those that no backfill takes any more, and that nobody has dropped.
+        dead_letters: Records that cannot be processed, and wait for somebody.
+        in_progress: How many of ``batches`` are.
         error: Why the newest failed one of ``batches`` failed.
         lost_records: Offsets that were gone from the source before they were read, ever.
     """
@@ -174,6 +183,7 @@ class GateSnapshot:
     partitions: tuple[PartitionSnapshot, ...]
     failed: int
     dead: int
+    dead_letters: int
     in_progress: int
     error: str | None
     lost_records: int
@@ -209,8 +219,9 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         drain_trend=drain_trend(run),
         batches=_batches(batches, samples, now_ms),
         partitions=tuple(map(_partition, history.ranges)),
-        failed=statuses.count(Status.FAILED),
-        dead=statuses.count(Status.DEAD),
+        failed=history.not_made_good.failed,
+        dead=history.not_made_good.dead,
+        dead_letters=history.not_made_good.letters,
         in_progress=statuses.count(Status.IN_PROGRESS),
         error=_error(batches),
         lost_records=sum(loss.offsets.count for loss in history.losses),

@@ -198,11 +198,16 @@ def _trouble(snapshot: GateSnapshot) -> str:
     told = []
     if snapshot.lost_records:
         told.append(f"{plural(snapshot.lost_records, 'record')} lost before they were read")
-    bad = snapshot.failed + snapshot.dead
-    if bad:
-        told.append(f"{bad} of the last {plural(len(snapshot.batches), 'batch')} failed")
-    if bad and snapshot.error:
+    if snapshot.failed:
+        told.append(f"{plural(snapshot.failed, 'failed batch')} to be run again")
+    if snapshot.dead:
+        told.append(f"{plural(snapshot.dead, 'dead batch')}")
+    if snapshot.dead_letters:
+        told.append(f"{plural(snapshot.dead_letters, 'dead letter')}")
+    if snapshot.failed + snapshot.dead and snapshot.error:
         told.append(snapshot.error)
+    if snapshot.failed + snapshot.dead + snapshot.dead_letters:
+        told.append("see headgate failures")
     return " · ".join(told)
 
 

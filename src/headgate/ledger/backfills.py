@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from headgate.ledger import moves, statements
 from headgate.ledger.base import Base
 from headgate.ledger.engine import changed_rows
-from headgate.ledger.records import BatchRecord, ErrorReport
+from headgate.ledger.records import BatchRecord, ErrorReport, storable
 from headgate.ledger.rows import batch_from
 from headgate.ledger.status import Status
 
@@ -135,3 +135,12 @@ class Backfills(Base):
             Whether it was the owner's; if not, nothing is changed.
         """
         return self._database.change(moves.BURY, self._failed(schedule_id, owner, error)) == 1
+
+    def drop(self, schedule_id: str, reason: str) -> bool:
+        """Say that a dead batch need not be looked after any more, and why; it stays ``dead``.
+
+        Returns:
+            Whether it is dead, and was not dropped for another reason; if not, nothing is changed.
+        """
+        values = {"batch": schedule_id, "why": storable(reason)}
+        return self._database.change(statements.DROP, values) == 1

@@ -31,7 +31,8 @@ _resolved = and_(
     _letters,
     ~_letters.where(dead_letter.c.status == LetterStatus.WAITING),
 )
-_closed = or_(control.c.status == Status.SUCCESS, _resolved)
+_dropped = and_(control.c.status == Status.DEAD, control.c.resolution.is_not(None))
+_closed = or_(control.c.status == Status.SUCCESS, _resolved, _dropped)
 
 _own_ranges = (
     select(

@@ -127,6 +127,8 @@ class BatchRecord:
     """How long it is the owner's; after that, whoever asks for it may have it."""
     parent: str | None = None
     """The batch it was split off, if it is a part of one."""
+    resolution: str | None = None
+    """Why nobody needs to look after it any more, though it is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +199,18 @@ class Pruned:
 
     batches: int
     rates: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotMadeGood:
+    """How many batches and parts of a gate failed and are not made good, and its dead letters.
+
+    Attributes:
+        failed: Those that a backfill is to take, or has.
+        dead: Those that are dead as a whole, and were not dropped.
+        letters: Dead letters that wait.
+    """
+
+    failed: int = 0
+    dead: int = 0
+    letters: int = 0

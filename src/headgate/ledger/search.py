@@ -2,9 +2,12 @@
 
 from typing import Final
 
+from sqlalchemy import Connection
+
 from headgate.ledger import statements
 from headgate.ledger.base import Base
-from headgate.ledger.records import BatchRecord
+from headgate.ledger.records import BatchRecord, NotMadeGood
+from headgate.ledger.status import Status
 
 _ABOVE_ALL_DIGITS: Final = "g"
 
@@ -21,6 +24,21 @@ class Search(Base):
         """What failed and is not made good, earliest created first, of one gate or of all.
 
         These batches and parts are ``failed``, ``backfilling``, or ``dead`` as a whole; a record
-        that was kept as a dead letter is told by `dead_letters`.
+        that was kept as a dead letter is told by `dead_letters`, and what was dropped by nobody.
         """
         return self._batches(statements.FAILURES, gate=gate_name, limit=limit)
+
+    def not_made_good(self, gate_name: str) -> NotMadeGood:
+        """How many of a gate's batches, parts and records somebody may have to look after."""
+        of_gate = {"gate": gate_name}
+
+        def count(connection: Connection) -> NotMadeGood:
+            rows = connection.execute(statements.OPEN_COUNTS, of_gate)
+            counts: dict[str, int] = {row.status: row.number for row in rows}
+            return NotMadeGood(
+                failed=counts.get(Status.FAILED, 0) + counts.get(Status.BACKFILLING, 0),
+                dead=counts.get(Status.DEAD, 0),
+                letters=connection.execute(statements.WAITING_LETTERS, of_gate).scalar_one(),
+            )
+
+        return self._database.read(count)

@@ -169,6 +169,7 @@ FAILURES: Final = (
     .where(control.c.gate.in_(_named_or_all_gates))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
     .where(~and_(control.c.status == Status.DEAD, _letters))
+    .where(control.c.resolution.is_(None))
     .order_by(control.c.created_time_ms, control.c.schedule_id)
     .limit(bindparam("limit"))
 )
@@ -213,4 +214,27 @@ RESOLVE: Final = (
         resolution=bindparam("why"),
         last_move=bindparam("move"),
     )
+)
+
+OPEN_COUNTS: Final = (
+    select(control.c.status, func.count().label("number"))
+    .where(control.c.gate == bindparam("gate"))
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(control.c.status == Status.DEAD, _letters), control.c.resolution.is_(None))
+    .group_by(control.c.status)
+)
+
+WAITING_LETTERS: Final = (
+    select(func.count())
+    .select_from(dead_letter)
+    .where(dead_letter.c.gate == bindparam("gate"))
+    .where(dead_letter.c.status == LetterStatus.WAITING)
+)
+
+# The same reason once more is the answer that was lost with a connection.
+DROP: Final = (
+    update(control)
+    .where(control.c.schedule_id == bindparam("batch"), control.c.status == Status.DEAD)
+    .where(or_(control.c.resolution.is_(None), control.c.resolution == bindparam("why")))
+    .values(resolution=bindparam("why"))
 )

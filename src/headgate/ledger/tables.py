@@ -97,6 +97,7 @@ control: Final = Table(
     Column("error_trace", Text),
     Column("owner", Text),
     Column("lease_until_ms", BigInteger),
+    Column("resolution", Text),
     # The call that moved it last: a call that is made again, for its answer was lost, finds itself.
     Column("last_move", Text),
     # No foreign key, which SQLite adds to no table that is there: a part is written in one

@@ -15,6 +15,7 @@ def upgrade() -> None:
     op.add_column("gate", sa.Column("begins", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("control", sa.Column("owner", sa.Text()))
     op.add_column("control", sa.Column("lease_until_ms", sa.BigInteger()))
+    op.add_column("control", sa.Column("resolution", sa.Text()))
     op.add_column("control", sa.Column("last_move", sa.Text()))
     op.add_column("control", sa.Column("parent", sa.Text()))
     op.create_index("ix_control_parent", "control", ["parent"])
