@@ -11,9 +11,8 @@ from tests.services.kafka import TopicFactory, Topics
 
 from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
-
 LONG = ("recovery", "demo", "examples", "bench")
-"""Folders whose tests take longest. They come first, so that no worker ends long after the other."""
+"""Folders whose tests take longest. They come first, so that the workers end about together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
