@@ -107,13 +107,11 @@ def hurried(topic: Topic, folder: Path, ledger_url: str = "") -> Job:
     )
 
 
-def all_points(without: set[str], count: int, dice: random.Random) -> list[Stop]:
-    """So many stops, at each point as often as at any other."""
-    points = sorted(set(POINTS) - without)
-    dice.shuffle(points)
-    return [
-        (point, dice.randint(1, 2)) for point in itertools.islice(itertools.cycle(points), count)
-    ]
+def shuffled(points: Sequence[str], count: int, dice: random.Random) -> list[Stop]:
+    """So many stops, at each point as often as at any other, in any order."""
+    chosen = list(itertools.islice(itertools.cycle(points), count))
+    dice.shuffle(chosen)
+    return [(point, dice.randint(1, 2)) for point in chosen]
 
 
 def test_a_crash_while_the_stream_plans_isolates_and_settles(
