@@ -46,12 +46,12 @@ def interrupted(
             start_new_session=True,
         )
         try:
-            wait_until(lambda: once_there_is.exists() or running.poll() is not None, timeout_s=60)
+            wait_until(lambda: once_there_is.exists() or running.poll() is not None, timeout_s=150)
             os.killpg(running.pid, signal.SIGINT)
             wait_until(lambda: "Ctrl-C" in errors.read_text())
             assert running.poll() is None
             os.killpg(running.pid, signal.SIGINT)
-            running.wait(30)
+            running.wait(60)
             wait_until(lambda: not _is_there(running.pid))
         finally:
             if _is_there(running.pid):
