@@ -80,7 +80,9 @@ def _print_tables(
     if letters:
         console.print(line(_headline("dead letter", len(letters), limit), style="bold red"))
         console.print(letters_table(letters[:limit], now_ms, name_gates=name_gates))
-        console.print(line("headgate letters exports them, sends them again, or drops them.", style="dim"))
+        console.print(
+            line("headgate letters exports them, sends them again, or drops them.", style="dim")
+        )
 
 
 def _headline(noun: str, number: int, limit: int) -> str:
