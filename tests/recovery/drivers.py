@@ -91,7 +91,7 @@ class Driver:
         self._process.stdout.read()
         assert self._process.wait() == -signal.SIGKILL, self._last_words()
 
-    def said(self, words: str) -> bool:
+    def told(self, words: str) -> bool:
         """Whether its log has these words."""
         return words in self._log.read_text()
 

@@ -12,6 +12,7 @@ BATCHES = {
     "b": (OffsetRange("t", 0, 3, 5),),
     "c": (OffsetRange("t", 0, 5, 6), OffsetRange("t", 1, 2, 4)),
 }
+HALVES = ((OffsetRange("t", 0, 3, 4),), (OffsetRange("t", 0, 4, 5),))
 RUNS = (
     Run("a", 0, 1, BATCHES["a"]),
     Run("b", 1, 1, BATCHES["b"]),
@@ -89,6 +90,46 @@ DEFECTS = {
     "an attempt was not counted": (
         replace(SOUND, runs=(*RUNS[:2], RUNS[1], RUNS[3])),
         ["the attempts at batch b were counted [1, 1]"],
+    ),
+    "a failure was swallowed": (
+        replace(SOUND, runs=(*RUNS[:3], replace(RUNS[3], raised=True))),
+        ["batch c raised, and nothing was done about it"],
+    ),
+    "a batch that was divided is there as well as its parts": (
+        replace(
+            SOUND,
+            planned={**BATCHES, "b1": HALVES[0], "b2": HALVES[1]},
+            wholes={"b1": "b", "b2": "b"},
+            arrived={**SOUND.arrived, "b1": ("0/3",), "b2": ("0/4",)},
+        ),
+        ["record 0/3 arrived 2 times", "record 0/4 arrived 2 times"],
+    ),
+    "a part was lost": (
+        replace(
+            SOUND,
+            planned={**BATCHES, "b1": HALVES[0], "b2": HALVES[1]},
+            wholes={"b1": "b", "b2": "b"},
+            arrived={"a": SOUND.arrived["a"], "b1": ("0/3",), "c": SOUND.arrived["c"]},
+        ),
+        ["record 0/4 is missing"],
+    ),
+    "a dead letter arrived too": (
+        replace(SOUND, letters={"b1": "0/3"}, poison=frozenset({"0/3"})),
+        ["record 0/3 arrived 2 times"],
+    ),
+    "what could be processed is a dead letter": (
+        replace(
+            SOUND,
+            planned={**BATCHES, "b1": HALVES[0], "b2": HALVES[1]},
+            wholes={"b1": "b", "b2": "b"},
+            arrived={"a": SOUND.arrived["a"], "b2": ("0/4",), "c": SOUND.arrived["c"]},
+            letters={"b1": "0/3"},
+        ),
+        ["record 0/3 is a dead letter without need"],
+    ),
+    "the ledger does not prove it": (
+        replace(SOUND, unproven=("gap t-0 [3, 5)",)),
+        ["the ledger's proof finds: gap t-0 [3, 5)"],
     ),
     "a batch was never settled": (
         replace(SOUND, unsettled=frozenset({"c"})),

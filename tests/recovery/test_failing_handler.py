@@ -1,8 +1,11 @@
 """A handler that raises for one call in five, and a process that is killed, backfills and all."""
 
 import random
+import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +82,34 @@ def judge(job: Job, produced: Produced) -> Evidence:
     return evidence
 
 
+def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> None:
+    """Nothing of it can be lost, or be there twice, without being noticed."""
+    files = sorted((job.path / "sink").glob("*.json"))
+    moved = dice.choice(files)
+    elsewhere = moved.rename(job.path / moved.name)
+    assert any(told.endswith("is missing") for told in problems(collect(job, produced)))
+    shutil.copy(elsewhere, moved)
+    assert problems(collect(job, produced)) == []
+    shutil.copy(elsewhere, moved.with_name("again.json"))
+    assert any(told.endswith("arrived 2 times") for told in problems(collect(job, produced)))
+    moved.with_name("again.json").unlink()
+    with Ledger.open(job.ledger, create=False) as ledger:
+        batches = ledger.batches(GATE, limit=1_000_000, parts=False)
+    inner = dice.choice(sorted(batch.schedule_id for batch in batches[1:-1]))
+    with closing(sqlite3.connect(job.path / "headgate.db")) as database:
+        (dropped,) = database.execute(
+            "DELETE FROM failure WHERE rowid = (SELECT min(rowid) FROM failure"
+            " WHERE schedule_id = ?) RETURNING partition",
+            [inner],
+        ).fetchall()
+        database.commit()
+    with Ledger.open(job.ledger, create=False) as ledger:
+        found = verify(ledger, GATE)
+    assert found.verdict is Verdict.BROKEN
+    assert dropped[0] in {finding.offsets.partition for finding in found.findings}
+    assert problems(collect(job, produced)) != []
+
+
 def test_thirty_batches_and_two_kills_with_what_failed_deferred(
     topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -87,6 +118,7 @@ def test_thirty_batches_and_two_kills_with_what_failed_deferred(
     job = replace(job, on_failure="defer", hurried=True)
     live_through(job, 2, dice)
     judge(job, produced)
+    see_what_is_planted(job, produced, dice)
 
 
 def test_ten_batches_and_two_kills_with_what_failed_isolated(

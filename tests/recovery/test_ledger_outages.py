@@ -1,0 +1,118 @@
+"""A PostgreSQL server that goes away under a gated query: the stream waits, and goes on."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.gate.queries import Handled, read
+from tests.ledger.servers import PostgresqlServer, postgresql_server
+from tests.recovery.drivers import Driver
+from tests.recovery.evidence import collect, problems
+from tests.recovery.job import Job
+from tests.recovery.stories import fill
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
+
+from headgate.gate import Gate
+
+PARTITIONS = 2
+RECORDS = 120  # in each partition: four batches or more
+WAITS = "It is tried again for up to"
+DEADLINE_S = 100
+
+OUTAGES = 5
+AWAY_S = 60
+BACK_WITHIN_S = 30
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresqlServer]:
+    with postgresql_server() as own:
+        yield own
+
+
+def a_job(topic: Topic, folder: Path, server: PostgresqlServer) -> Job:
+    return Job(
+        servers=topic.bootstrap_servers,
+        topic=topic.name,
+        folder=str(folder),
+        ledger_url=server.url,
+    )
+
+
+def test_a_stream_waits_for_its_ledger_and_goes_on(
+    topic: TopicFactory, tmp_path: Path, server: PostgresqlServer
+) -> None:
+    orders = topic(PARTITIONS)
+    produced = fill(orders, RECORDS)
+    job = a_job(orders, tmp_path / "job", server)
+    with Driver(job) as driver:
+        driver.let_go()
+        driver.wait_for("written")
+        server.stop("fast")
+        wait_until(lambda: driver.told(WAITS), DEADLINE_S)
+        server.start()
+        driver.finish()
+    assert problems(collect(job, produced)) == []
+
+
+def test_a_query_can_be_stopped_while_its_planner_waits_for_the_ledger(
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path, server: PostgresqlServer
+) -> None:
+    orders, handled = topic(), Handled()
+    orders.produce(b"x")
+    gate = Gate("orders", interval="100 ms", ledger=server.url)
+    writer = gate.write(read(gate, spark, orders), handled)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    stopping = threading.Thread(target=query.stop, daemon=True)
+    try:
+        wait_until(lambda: query.lastProgress, DEADLINE_S)
+        server.stop("fast")
+        orders.produce(b"y")
+        # Every trigger asks the ledger.
+        wait_until(lambda: query.status["message"].startswith("Getting offsets"), DEADLINE_S)
+    finally:
+        stopping.start()
+        stopping.join(DEADLINE_S)
+        server.start()  # to which the planner tells its last, and ends
+    assert not stopping.is_alive()
+    assert query.exception() is None
+    assert len(handled.batches) == 1
+
+
+@pytest.mark.soak
+def test_a_stream_goes_on_within_half_a_minute_of_its_ledgers_return(
+    topic: TopicFactory, tmp_path: Path, server: PostgresqlServer
+) -> None:
+    orders = topic(PARTITIONS)
+    job = a_job(orders, tmp_path / "job", server)
+    job = replace(
+        job,
+        on_failure="defer",
+        raises_once_in=5,
+        hurried=True,
+        records=(OUTAGES + 1) * RECORDS * PARTITIONS,
+    )
+
+    def written(more_than: int = 0) -> int:
+        count = len(list((job.path / "sink").glob("*.json")))
+        return count if count > more_than else 0
+
+    with Driver(job) as driver:
+        produced = fill(orders, RECORDS)
+        driver.let_go()
+        driver.wait_for("written")
+        for outage in range(1, OUTAGES + 1):
+            server.stop("fast")
+            produced = fill(orders, (outage + 1) * RECORDS, outage * RECORDS)
+            time.sleep(AWAY_S)
+            before = written()
+            server.start()
+            wait_until(partial(written, before), BACK_WITHIN_S)
+        driver.finish()
+    assert problems(collect(job, produced)) == []
