@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.gate.events import planned
 from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
 
+from headgate.backfill import MAX_ATTEMPTS
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.gate.batch import Handler
 from headgate.gate.owner import LEASE_MS, new_owner
@@ -115,10 +116,52 @@ def test_a_crash_at_any_call_leaves_nothing_out_and_doubles_nothing(
             crashed = owner
             # Some of it can be processed in the next life.
             bad = {place for place in bad if data.draw(st.booleans())}
+        backfill(ledger, KeyedSink(bad, kept=kept))
         processed = [place for places_ in kept.values() for place in places_]
         assert sorted(processed + letters(ledger)) == EVERYTHING
         assert offsets_of(ledger, Status.SUCCESS) == sorted(processed)
         assert offsets_of(ledger, Status.DEAD) == letters(ledger)
+
+
+def backfill(ledger: Ledger, sink: KeyedSink) -> None:
+    """Run what has failed until nothing has."""
+    runner = runner_of(ledger, "a backfill", sink)
+    while failed := ledger.failed("orders"):
+        taken = ledger.take(failed[0].schedule_id, "a backfill", LEASE_MS)
+        assert taken is not None
+        error = runner.run(taken)
+        if error is None:
+            ledger.backfilled(taken.schedule_id, "a backfill")
+        else:
+            ledger.give_back(taken.schedule_id, "a backfill", error, max_attempts=MAX_ATTEMPTS)
+
+
+def test_a_batch_that_a_crash_cut_short_after_the_sink_is_not_divided_for_a_passing_reason(
+    tmp_path: Path,
+) -> None:
+    with open_ledger(tmp_path) as ledger:
+        sink = KeyedSink(kill_at=1)
+        planned_batch = planned("orders", *WHOLE)
+        first = owner_that_is_gone()
+        key = ledger.begin(planned_batch).schedule_id
+        ledger.attach(key, 7, owner=first, lease_ms=LEASE_MS)
+        with suppress(Killed):
+            runner_of(ledger, first, sink).run_live(frame(WHOLE), row_of(ledger, key), 7)
+        sink.bad = {(0, 3)}  # for a moment
+        ledger.begin(planned_batch)
+        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS, gone=first)
+        runner_of(ledger, "me", sink).run_live(frame(WHOLE), row_of(ledger, key), 7)
+        assert row_of(ledger, key).status is Status.FAILED
+        sink.bad = ()
+        backfill(ledger, sink)
+        assert sink.everything == EVERYTHING
+        assert row_of(ledger, key).status is Status.SUCCESS
+
+
+def row_of(ledger: Ledger, key: str) -> BatchRecord:
+    found = ledger.batch(key)
+    assert found is not None
+    return found
 
 
 def owner_that_is_gone() -> str:

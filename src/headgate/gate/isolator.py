@@ -100,6 +100,9 @@ class Isolator:
             elif self._stopped():
                 self._leave(error)
                 raise error
+            elif self._rows[part].attempts > 1:
+                # A crash cut it short before: it may be in the sink, under its own key.
+                self._ledger.fail(self._rows[part].schedule_id, error, owner=self._owner)
             else:
                 self._failed(isolation, part, error)
         for part, why in isolation.result.left:

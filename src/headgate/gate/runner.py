@@ -9,6 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from headgate.backfill import MAX_ATTEMPTS
 from headgate.control.isolation import Isolated, Ranges
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import OptionError
@@ -18,6 +19,7 @@ from headgate.gate.owner import LEASE_MS, Leases
 from headgate.gate.policy import OnFailure
 from headgate.gate.replay import Replay
 from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status
+from headgate.ledger.backfills import OWNER_GONE
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
@@ -87,9 +89,10 @@ class BatchRunner:
             elif self._stopped():
                 self._ledger.fail(batch.schedule_id, error, owner=self._owner)
                 raise error
-            elif self._policy.last == "isolate":
+            elif self._policy.last == "isolate" and batch.attempts == 1:
                 self._isolate(batch, leases, error)
             else:
+                # Also one that a crash cut short before: it may be in the sink, under its own key.
                 self._fail(batch, error)
             return at_once
 
@@ -105,7 +108,7 @@ class BatchRunner:
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
             error = self._run_again(batch, self._ranges(batch))
-            if error is not None and self._policy.last == "isolate":
+            if error is not None and self._policy.last == "isolate" and self._may_divide(batch):
                 self._isolate(batch, leases, error)
                 return None
             self._needed_replay().close()
@@ -207,6 +210,16 @@ class BatchRunner:
         finally:
             replay.close()
         self._tell(batch, isolated)
+
+    def _may_divide(self, batch: BatchRecord) -> bool:
+        """Whether a batch that fails in a backfill may be run in parts, under their own keys.
+
+        If all its runs have raised, the sink has nothing of it. A run that a crash cut short may
+        have come further: such a batch is run whole, until its attempts are nearly spent.
+        """
+        gone = batch.error is not None and batch.error.error_class == OWNER_GONE.error_class
+        has_only_raised = batch.attempts in {1, 1 + self._policy.retries} and not gone
+        return has_only_raised or batch.attempts >= MAX_ATTEMPTS - 1
 
     def _needed_replay(self) -> Replay:
         if self._replay is None:
