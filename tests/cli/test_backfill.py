@@ -232,7 +232,8 @@ def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
     ended = interrupted(arguments, tmp_path, once_there_is=tmp_path / "runs")
     assert ended.returncode == 130
     assert "Ctrl-C once more" in ended.stderr
-    assert "KeyboardInterrupt" not in ended.stderr
+    # Spark's own workers, which get the signal too, may show where it found them.
+    assert "headgate/cli/" not in ended.stderr
     assert ended.stdout.endswith("3 batches: 3 not run; 30 records: 30 not run.\n")
     first = scene.ledger.batch(scene.batches[0].schedule_id)
     assert first is not None
