@@ -208,20 +208,24 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             # In a thread, for this one may hold a lock that is needed.
             threading.Thread(target=stop, daemon=True).start()
 
-    root = logging.getLogger()
-    root.addFilter(_is_not_of_ctrl_c)
+    loggers = [logging.getLogger(), logging.getLogger("py4j.clientserver")]
+    for logger in loggers:
+        logger.addFilter(_is_not_of_ctrl_c)
     before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-        root.removeFilter(_is_not_of_ctrl_c)
+        for logger in loggers:
+            logger.removeFilter(_is_not_of_ctrl_c)
 
 
 def _is_not_of_ctrl_c(record: logging.LogRecord) -> bool:
-    """Py4J logs Ctrl-C with a stack trace before it passes it on."""
-    return not record.getMessage().startswith("KeyboardInterrupt while sending command")
+    """Py4J logs Ctrl-C, and that Java had it too, with stack traces before it passes it on."""
+    return not record.getMessage().startswith(
+        ("KeyboardInterrupt while sending command", "Exception occurred while shutting down conn")
+    )
 
 
 def _start_spark() -> SparkSession:
