@@ -1,7 +1,7 @@
 """``headgate verify``: what it proves, what it finds, and how it ends."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,20 @@ def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
     assert header.split() == ["read", "processed", "open", "dead", "lost", "missing"]
     assert span.startswith("orders-0 [0, 50) ")
     assert cells(span) == ["50", "0", "0", "0", "0"]
+
+
+def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        for topic_id in ("AAAA", "BBBB"):
+            batch = planned(0, 10)
+            ranges = tuple(replace(each, topic_id=topic_id) for each in batch.ranges)
+            ledger.succeed(ledger.begin(replace(batch, ranges=ranges)).schedule_id)
+    result = invoke(url, "verify")
+    assert result.exit_code == 0
+    assert "orders-0 [0, 10) topic id AAAA " in result.stdout
+    assert "orders-0 [0, 10) topic id BBBB " in result.stdout
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -163,22 +177,22 @@ def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
     assert invoke(url, "verify", "--json").stdout == ""
 
 
-def a_span(partition: int, **counts: int) -> Span:
-    return Span("run", OffsetRange("orders", partition, 0, 10), 1, **counts)
+def a_span(partition: int) -> Span:
+    return Span("run", OffsetRange("orders", partition, 0, 10), 1)
 
 
 def test_of_many_spans_those_are_shown_of_which_there_is_something_to_say() -> None:
-    spans = [a_span(number, processed=10) for number in range(500)]
+    spans = [replace(a_span(number), processed=10) for number in range(500)]
     quiet = text_of(verification_view("orders", Verification(tuple(spans), ())))
     assert "500 partitions" in quiet
     assert "orders-" not in quiet
     assert "5,000" in quiet
-    spans[400] = a_span(400, processed=7, open=3)
+    spans[400] = replace(a_span(400), processed=7, open=3)
     shown = text_of(verification_view("orders", Verification(tuple(spans), ())))
     assert "orders-400 [0, 10)" in shown
     assert "and 499 more" in shown
     assert "4,990" in shown
-    telling = tuple(a_span(number, missing=10) for number in range(500))
+    telling = tuple(replace(a_span(number), missing=10) for number in range(500))
     shown = text_of(verification_view("orders", Verification(telling, ())))
     assert shown.count("[0, 10)") == SPANS
     assert f"and {500 - SPANS} more" in shown

@@ -36,14 +36,21 @@ def covered(
     status: Status = Status.SUCCESS,
     run_id: str = "run",
     created_ms: int | None = 1,
+    topic_id: str | None = None,
 ) -> Covered:
     key = key or f"batch of {start}"
-    return Covered(run_id, key, parent, has_parts, status, a_range(start, until), created_ms)
+    offsets = a_range(start, until)
+    return Covered(run_id, key, parent, has_parts, status, offsets, created_ms, topic_id)
 
 
 def in_order(rows: Iterable[Covered]) -> list[Covered]:
     """As the ledger tells them; of those that begin at one offset, in any order, here as given."""
-    return sorted(rows, key=lambda c: (c.run_id, *c.offsets.topic_partition, c.offsets.start))
+
+    def place(row: Covered) -> tuple[object, ...]:
+        offsets = row.offsets
+        return row.run_id, offsets.topic, row.topic_id or "", offsets.partition, offsets.start
+
+    return sorted(rows, key=place)
 
 
 @st.composite

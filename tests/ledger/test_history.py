@@ -1,8 +1,19 @@
+from dataclasses import replace
+
 import pytest
 from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
 from headgate.control.ranges import OffsetRange
-from headgate.ledger import BatchRecord, Covered, ErrorReport, Ledger, Pruned, Status, history
+from headgate.ledger import (
+    BatchRecord,
+    Covered,
+    ErrorReport,
+    Ledger,
+    PlannedBatch,
+    Pruned,
+    Status,
+    history,
+)
 
 ERROR = ErrorReport("ValueError", "no", "")
 
@@ -136,6 +147,28 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
         (None, 0, 60, Status.SUCCESS),
         (keys[6], 60, 70, Status.SUCCESS),
     ]
+
+
+def test_the_coverage_tells_a_topic_from_one_that_was_made_anew_pruned_or_not(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    def of_topic(topic_id: str, start: int) -> PlannedBatch:
+        batch = a_batch(OffsetRange("orders", 0, start, start + 10))
+        (planned,) = batch.ranges
+        return replace(batch, ranges=(replace(planned, topic_id=topic_id),))
+
+    def ranges() -> list[tuple[str | None, int, int]]:
+        return [
+            (each.topic_id, each.offsets.start, each.offsets.until)
+            for each in ledger.coverage("orders")
+        ]
+
+    for topic_id, start in [("B", 0), ("B", 10), ("A", 0), ("A", 10)]:
+        ledger.succeed(ledger.begin(of_topic(topic_id, start)).schedule_id)
+        clock.now_ms += 1
+    assert ranges() == [("A", 0, 10), ("A", 10, 20), ("B", 0, 10), ("B", 10, 20)]
+    assert ledger.prune(clock()).batches == 3
+    assert ranges() == [("A", 0, 10), ("A", 10, 20), ("B", 0, 20)]
 
 
 def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(

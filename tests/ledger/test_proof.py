@@ -265,6 +265,25 @@ def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
     ]
 
 
+def test_a_topic_that_was_made_anew_is_a_topic_of_its_own() -> None:
+    rows = [
+        covered(0, 30, "old", topic_id="A"),
+        covered(0, 10, "new", topic_id="B"),
+        covered(15, 20, "newer", topic_id="B"),
+        covered(5, 25, "other run", run_id="z", topic_id="A"),
+    ]
+    result = proven(rows)
+    assert [(f.kind, f.offsets, f.topic_id) for f in result.findings] == [
+        (FindingKind.GAP, a_range(10, 15), "B"),
+        (FindingKind.READ_AGAIN, a_range(5, 25), "A"),
+    ]
+    assert {(s.run_id, s.topic_id): (s.processed, s.missing) for s in result.spans} == {
+        ("run", "A"): (30, 0),
+        ("run", "B"): (15, 5),
+        ("z", "A"): (20, 0),
+    }
+
+
 def test_runs_come_by_age_though_some_of_their_partitions_are_pruned() -> None:
     def row(run_id: str, partition: int, created_ms: int | None) -> Covered:
         offsets = a_range(0, 10, partition)

@@ -64,6 +64,7 @@ def _offsets_by_kind(findings: Sequence[Finding]) -> Counter[FindingKind]:
 
 def _spans_table(spans: Sequence[Span]) -> Table:
     name_runs = len({span.run_id for span in spans}) > 1
+    ids = Counter(topic for topic, _ in {(span.offsets.topic, span.topic_id) for span in spans})
     table = new_table()
     table.expand = False
     if name_runs:
@@ -82,7 +83,8 @@ def _spans_table(spans: Sequence[Span]) -> Table:
 
     shown, others = _divided(spans)
     for span in shown:
-        add(span.run_id[:SHORT], str(span.offsets), [span])
+        of_id = f" topic id {span.topic_id or 'unknown'}" if ids[span.offsets.topic] > 1 else ""
+        add(span.run_id[:SHORT], f"{span.offsets}{of_id}", [span])
     if others:
         add("", f"and {len(others):,} more" if shown else f"{len(others):,} partitions", others)
     return table

@@ -53,6 +53,7 @@ class Finding:
             reads the range (None where none does), of ``read again`` the other run.
         status: How an open batch stands.
         error: Why a batch is dead, or failed last, without the trace.
+        topic_id: Tells the topic from one that was made anew under its name, where that is known.
     """
 
     kind: FindingKind
@@ -62,6 +63,7 @@ class Finding:
     other: str | None = None
     status: Status | None = None
     error: ErrorReport | None = None
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Span:
         dead: How many are in batches that are dead.
         lost: How many were gone before they were read.
         missing: How many nobody accounts for.
+        topic_id: Tells the topic from one that was made anew under its name, where that is known.
     """
 
     run_id: str
@@ -89,6 +92,7 @@ class Span:
     dead: int = 0
     lost: int = 0
     missing: int = 0
+    topic_id: str | None = None
 
 
 class Verdict(StrEnum):

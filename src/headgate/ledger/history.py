@@ -60,7 +60,7 @@ class History(Base):
         return self._database.read(losses)
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
-        """Every range of a gate's batches, by run, topic, partition and offset.
+        """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.
 
         Of a batch that was split both it and its parts are told. What was pruned is told too, with
         neighbouring ranges as one. The answer is read from the database bit by bit, as it stood
@@ -78,6 +78,7 @@ class History(Base):
                         row.topic, row.partition, row.start_offset, row.until_offset
                     ),
                     created_time_ms=row.created_time_ms,
+                    topic_id=row.topic_id or None,
                 )
 
     def prune(self, before_ms: int) -> Pruned:
@@ -169,12 +170,13 @@ def _remember(connection: Connection, gate: str, leaves: Sequence[str]) -> None:
             rows[-1]["until_offset"] = max(rows[-1]["until_offset"], until)
             continue
         at = place
-        run_id, topic, partition = place
+        run_id, topic, topic_id, partition = place
         rows.append(
             {
                 "gate": gate,
                 "run_id": run_id,
                 "topic": topic,
+                "topic_id": topic_id,
                 "partition": partition,
                 "start_offset": start,
                 "until_offset": until,

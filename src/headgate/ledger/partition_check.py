@@ -26,6 +26,7 @@ class PartitionCheck:
     def __init__(self, first: Covered) -> None:
         self.findings: list[Finding] = []
         self._run_id = first.run_id
+        self._topic_id = first.topic_id
         self._offsets = first.offsets
         self._since_ms: int | None = None
         self._counts: Counter[Status] = Counter()
@@ -58,6 +59,7 @@ class PartitionCheck:
             processed=processed,
             open=self._counts.total() - processed - dead,
             dead=dead,
+            topic_id=self._topic_id,
         )
 
     def _take_batch(self, row: Covered) -> None:
@@ -110,4 +112,14 @@ class PartitionCheck:
         *,
         status: Status | None = None,
     ) -> None:
-        self.findings.append(Finding(kind, offsets, self._run_id, schedule_id, other, status))
+        self.findings.append(
+            Finding(
+                kind,
+                offsets,
+                self._run_id,
+                schedule_id,
+                other,
+                status,
+                topic_id=self._topic_id,
+            )
+        )

@@ -37,14 +37,15 @@ def prove(
     """Prove what became of these ranges.
 
     Args:
-        coverage: All of one gate, with those of a run and partition together, by their starts.
+        coverage: All of one gate, with those of a run and partition together, by their starts. A
+            topic that was made anew under its name is another topic.
         losses: Answers what the gate has lost. It is asked after the last range: a loss is written
             down before the batch that goes on behind it.
         batch: Answers a batch that is dead or open, for its error; None if it was pruned meanwhile.
     """
     spans: list[Span] = []
     found: list[Finding] = []
-    for _, rows in groupby(coverage, key=lambda c: (c.run_id, c.offsets.topic_partition)):
+    for _, rows in groupby(coverage, key=_place):
         first = next(rows)
         check = PartitionCheck(first)
         for _, tied in groupby(chain([first], rows), key=lambda c: c.offsets.start):
@@ -62,14 +63,18 @@ def prove(
 
 def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
     """What runs have left out between them, and what two of them have read."""
-    by_offset = sorted(spans, key=lambda span: span.offsets)
-    for _, same in groupby(by_offset, key=lambda span: span.offsets.topic_partition):
+    by_offset = sorted(spans, key=lambda span: (span.topic_id or "", span.offsets))
+    for (topic_id, _), same in groupby(
+        by_offset, key=lambda span: (span.topic_id, span.offsets.topic_partition)
+    ):
         tiles = Tiles()
         for span in same:
-            if gap := tiles.gap_before(span.offsets):
-                yield Finding(FindingKind.SKIPPED, gap, span.run_id, other=tiles.last)
-            if shared := tiles.shared_with(span.offsets):
-                yield Finding(FindingKind.READ_AGAIN, shared, span.run_id, other=tiles.last)
+            for kind, offsets in (
+                (FindingKind.SKIPPED, tiles.gap_before(span.offsets)),
+                (FindingKind.READ_AGAIN, tiles.shared_with(span.offsets)),
+            ):
+                if offsets:
+                    yield Finding(kind, offsets, span.run_id, other=tiles.last, topic_id=topic_id)
             tiles.lay(span.offsets, span.run_id)
 
 
@@ -83,7 +88,7 @@ def _explained(found: Iterable[Finding], lost: Iterable[OffsetRange]) -> Iterato
         for piece, is_lost in pieces(each.offsets, cover.get(each.offsets.topic_partition, ())):
             if is_lost:
                 run_id = each.run_id if each.kind is FindingKind.GAP else None
-                yield Finding(FindingKind.LOST, piece, run_id)
+                yield Finding(FindingKind.LOST, piece, run_id, topic_id=each.topic_id)
             else:
                 yield replace(each, offsets=piece)
 
@@ -107,14 +112,17 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
     lost: Counter[object] = Counter()
     missing: Counter[object] = Counter()
     for each in found:
-        place = each.run_id, each.offsets.topic_partition
         if each.kind is FindingKind.LOST:
-            lost[place] += each.offsets.count
+            lost[_place(each)] += each.offsets.count
         elif each.kind is FindingKind.GAP or (each.kind is FindingKind.PARTS and not each.other):
-            missing[place] += each.offsets.count
+            missing[_place(each)] += each.offsets.count
     for span in spans:
-        place = span.run_id, span.offsets.topic_partition
-        yield replace(span, lost=lost[place], missing=missing[place])
+        yield replace(span, lost=lost[_place(span)], missing=missing[_place(span)])
+
+
+def _place(told: Covered | Span | Finding) -> tuple[object, ...]:
+    """The run, and the partition of the topic that was there at the time."""
+    return told.run_id, told.topic_id, told.offsets.topic_partition
 
 
 def _by_age(spans: Iterable[Span]) -> list[Span]:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     delete,
     exists,
     false,
+    func,
     literal,
     null,
     or_,
@@ -34,10 +35,13 @@ _resolved = and_(
 _dropped = and_(control.c.status == Status.DEAD, control.c.resolution.is_not(None))
 _closed = or_(control.c.status == Status.SUCCESS, _resolved, _dropped)
 
+_topic_id = func.coalesce(failure.c.topic_id, "").label("topic_id")
+
 _own_ranges = (
     select(
         control.c.run_id,
         failure.c.topic,
+        _topic_id,
         failure.c.partition,
         failure.c.start_offset,
         failure.c.until_offset,
@@ -54,6 +58,7 @@ _own_ranges = (
 _pruned_ranges = select(
     pruned.c.run_id,
     pruned.c.topic,
+    pruned.c.topic_id,
     pruned.c.partition,
     pruned.c.start_offset,
     pruned.c.until_offset,
@@ -65,7 +70,7 @@ _pruned_ranges = select(
 ).where(pruned.c.gate == bindparam("gate"))
 
 COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
-    "run_id", "topic", "partition", "start_offset"
+    "run_id", "topic", "topic_id", "partition", "start_offset"
 )
 
 LOCK_GATE: Final = (
@@ -104,6 +109,7 @@ OLD_RANGES: Final = (
     select(
         control.c.run_id,
         failure.c.topic,
+        _topic_id,
         failure.c.partition,
         failure.c.start_offset,
         failure.c.until_offset,
@@ -115,6 +121,7 @@ OLD_RANGES: Final = (
 PRUNED_RANGES: Final = select(
     pruned.c.run_id,
     pruned.c.topic,
+    pruned.c.topic_id,
     pruned.c.partition,
     pruned.c.start_offset,
     pruned.c.until_offset,

@@ -191,6 +191,8 @@ class Covered:
     status: Status
     offsets: OffsetRange
     created_time_ms: int | None
+    topic_id: str | None = None
+    """Tells a topic from one made anew under its name; None where the broker gives none."""
 
 
 @dataclass(frozen=True, slots=True)

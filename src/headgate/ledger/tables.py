@@ -172,6 +172,8 @@ pruned: Final = Table(
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
     Column("run_id", Text, primary_key=True),
     Column("topic", Text, primary_key=True),
+    # "" where it is not known, for a key has no nulls.
+    Column("topic_id", Text, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("start_offset", BigInteger, primary_key=True),
     Column("until_offset", BigInteger, nullable=False),

@@ -26,11 +26,12 @@ def upgrade() -> None:
         sa.Column("gate", sa.Text(), nullable=False),
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("topic_id", sa.Text(), nullable=False),
         sa.Column("partition", sa.Integer(), nullable=False),
         sa.Column("start_offset", sa.BigInteger(), nullable=False),
         sa.Column("until_offset", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint(
-            "gate", "run_id", "topic", "partition", "start_offset", name="pk_pruned"
+            "gate", "run_id", "topic", "topic_id", "partition", "start_offset", name="pk_pruned"
         ),
         sa.ForeignKeyConstraint(["gate"], ["gate.name"], name="fk_pruned_gate"),
     )
