@@ -12,6 +12,9 @@ def test_beside_a_stream_the_last_run_that_went_through_tells_what_runs_cost() -
     clock = ManualClock()
     stream = Live(1_000.0, 1_000)
     allowance = BesideStream(lambda: stream, clock)
+    allowance.spent(Cost(100, 9_000, clock(), succeeded=False))
+    assert allowance.records() == 800
+    allowance.spent(Cost(100, 9_000, clock()))  # the first, which makes workers
     assert allowance.records() == 800
     allowance.spent(Cost(100, 300, clock()))
     assert allowance.records() == 640

@@ -76,7 +76,7 @@ def test_a_list_that_is_cut_says_so(shop: Shop) -> None:
 
 
 def test_the_export_has_every_letter_whole(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters_module, "PAGE", 2)
+    monkeypatch.setattr(letters_module, "_PAGE", 2)
     more_letters(shop, 4)
     with Ledger.open(shop.url) as ledger:
         ledger.resolve(3, LetterStatus.SENT, "to orders-retry")

@@ -127,6 +127,7 @@ def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_ke
     assert query.exception() is None
     backfilled = [batch for batch in sink.batches if batch.kind == "backfill"]
     assert {batch.key for batch in backfilled} <= {b.schedule_id for b in ledger.batches("orders")}
+    assert min(batch.attempt for batch in backfilled) == 2
 
 
 def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(

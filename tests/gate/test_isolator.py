@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.gate.events import planned
 from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
 
-from headgate.backfill import MAX_ATTEMPTS
+from headgate.backfill import LEASE_MS, MAX_ATTEMPTS
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.gate.batch import Handler
-from headgate.gate.owner import LEASE_MS, new_owner
+from headgate.gate.owner import new_owner
 from headgate.gate.policy import isolate, parse_on_failure
 from headgate.gate.runner import BatchRunner
 from headgate.ledger import BatchRecord, Ledger, LetterStatus, Status

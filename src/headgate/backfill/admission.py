@@ -69,12 +69,12 @@ def records_beside(live: Live, last: Cost | None, now_ms: int) -> int:
 
         rate · (window - fixed cost) · 0.8
 
-    where the fixed cost is what the last run took beyond its records at that rate. Until a first
+    where the fixed cost is what the last run took beyond its records at that rate. Until a
     run has told, it is taken for 0, and it is forgotten by and by (half of it in a minute).
 
     Args:
         live: The live stream.
-        last: The last run of a backfill that went through; None before the first.
+        last: The last run of a backfill that went through; None before there is one that tells.
         now_ms: The time (ms since the epoch).
 
     Returns:

@@ -39,6 +39,9 @@ class Unlimited:
 class BesideStream:
     """What the live stream of the same application leaves: see `records_beside`.
 
+    The first run that goes through says nothing of what runs cost: it starts Python workers and
+    compiles plans, and its cost would keep the next ones waiting for minutes.
+
     Args:
         live: Answers how the stream stands.
         clock: Answers the time, in ms since the epoch.
@@ -47,6 +50,7 @@ class BesideStream:
     def __init__(self, live: Callable[[], Live], clock: Clock) -> None:
         self._live = live
         self._clock = clock
+        self._warm = False
         self._last: Cost | None = None
 
     def records(self) -> int:
@@ -55,8 +59,9 @@ class BesideStream:
 
     def spent(self, cost: Cost) -> None:
         """See `Allowance.spent`."""
-        if cost.succeeded:
+        if cost.succeeded and self._warm:
             self._last = cost
+        self._warm = self._warm or cost.succeeded
 
 
 class FromOutside:

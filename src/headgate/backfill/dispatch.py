@@ -75,6 +75,20 @@ class Runner(Protocol):
         ...
 
 
+def has_only_raised(batch: BatchRecord, live_attempts: int) -> bool:
+    """Whether each run of a batch has raised, so that its sink has nothing of it.
+
+    So it is where the live stream ran it, saw it raise, and nobody has run it since. A part was not
+    run alone when it was split off; what cut a run short has counted an attempt.
+
+    Args:
+        batch: Its row, before it is run again.
+        live_attempts: How often the live stream runs a batch before it leaves it.
+    """
+    attempts = live_attempts if batch.parent is None else 1
+    return batch.attempts == attempts and batch.error != OWNER_GONE
+
+
 class Dispatch:
     """Works off one batch at a time.
 
@@ -154,17 +168,9 @@ class Dispatch:
             return self._leave_to(batch, parts, OWNER_GONE)
         if gone:
             return self._split(batch, (gone, there)) if there else self._bury(batch, gone)
-        if batch.planned_records > allowed and self._has_only_raised(batch):
+        if batch.planned_records > allowed and has_only_raised(batch, self._live_attempts):
             return self._split(batch, earlier_and_later(there))
         return self._run(batch)
-
-    def _has_only_raised(self, batch: BatchRecord) -> bool:
-        """Whether the live stream ran a batch, saw it raise, and nobody has run it since.
-
-        A part was not run alone when it is split off; what cut a run short has counted an attempt.
-        """
-        attempts = self._live_attempts if batch.parent is None else 1
-        return batch.attempts == attempts and batch.error != OWNER_GONE
 
     def tell(self, event: BackfillEvent) -> BackfillEvent:
         """Log an event, and hand it on."""

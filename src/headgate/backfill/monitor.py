@@ -3,7 +3,6 @@
 import logging
 import threading
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from headgate.backfill.backoff import Backoff
@@ -88,12 +87,7 @@ class Monitor:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.stop()
 
     @property

@@ -11,6 +11,7 @@ from rich.console import Console
 from headgate.backfill import MAX_ATTEMPTS
 from headgate.cli.backfill_choice import RUNNABLE, Choice, choose
 from headgate.cli.backfill_view import plan_table, plan_values, view_of
+from headgate.cli.choices import Since, Until
 from headgate.cli.handlers import load_handler
 from headgate.cli.source_options import Option, OptionsFile, options_by_batch, source_options
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
@@ -59,11 +60,8 @@ def backfill(
             help=f"Those that stand so: {' or '.join(RUNNABLE)}, its process being gone.",
         ),
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="Planned since then: '2024-11-21 14:00', '2h', '30 minutes ago'."),
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Planned before then.")] = None,
+    since: Since = None,
+    until: Until = None,
     transform: Annotated[
         str | None,
         typer.Option(

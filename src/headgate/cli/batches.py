@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from headgate.cli.batches_view import batch_view, batches_view
-from headgate.cli.choices import Limit
+from headgate.cli.choices import Limit, Since, Until
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.times import moment_ms
 from headgate.errors import OptionError
@@ -35,11 +35,8 @@ def batches(
             help=f"Only those that stand so: {', '.join(Status)}; can be repeated.",
         ),
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="Planned since then: '2024-11-21 14:00', '2h', '30 minutes ago'."),
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Planned before then.")] = None,
+    since: Since = None,
+    until: Until = None,
     kind: Annotated[
         Kind | None, typer.Option(metavar="KIND", help="Only those planned by it: live, backfill.")
     ] = None,

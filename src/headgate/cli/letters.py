@@ -14,10 +14,10 @@ from headgate.errors import OptionError
 from headgate.ledger import DeadLetterRecord, Ledger, LetterStatus, redact_url
 from headgate.ledger.base import wall_clock_ms
 
-PAGE: Final = 100
+_PAGE: Final = 100
 """Dead letters that are in memory at a time."""
 
-HIGHEST_ID: Final = 2**63 - 1
+_HIGHEST_ID: Final = 2**63 - 1
 """No database has a higher one, or lets itself be asked for it."""
 
 letters = typer.Typer(
@@ -78,8 +78,9 @@ def export(
     """
     with Ledger.open(ledger, create=False) as opened:
         gates_of(opened, gate, ledger)
-        for each in _all_letters(opened, gate, status or [LetterStatus.WAITING]):
-            typer.echo(json.dumps(whole_letter_values(each)))
+        for page in pages(opened, gate, status or [LetterStatus.WAITING]):
+            for each in page:
+                typer.echo(json.dumps(whole_letter_values(each)))
 
 
 @letters.command()
@@ -96,35 +97,45 @@ def drop(
     # What is to be changed is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
         for each in ids:
-            _refuse_unless_waiting(_letter(reader, each), each, ledger)
+            waiting_letter(reader, each, ledger, "dropped")
     with Ledger.open(ledger) as opened:
         for each in ids:
             if not opened.resolve(each, LetterStatus.DROPPED, reason.strip()):
-                _refuse_unless_waiting(_letter(opened, each), each, ledger)
+                waiting_letter(opened, each, ledger, "dropped")
             typer.echo(f"Dead letter {each} is dropped.")
 
 
-def _all_letters(
+def pages(
     ledger: Ledger, gate: str | None, statuses: Sequence[LetterStatus]
-) -> Iterator[DeadLetterRecord]:
+) -> Iterator[tuple[DeadLetterRecord, ...]]:
+    """All that stand so, oldest first."""
     last = 0
-    while page := ledger.dead_letters(gate, statuses=statuses, limit=PAGE, after=last):
-        yield from page
+    while page := ledger.dead_letters(gate, statuses=statuses, limit=_PAGE, after=last):
+        yield page
         last = page[-1].dead_letter_id
 
 
-def _letter(ledger: Ledger, letter_id: int) -> DeadLetterRecord | None:
-    return ledger.dead_letter(letter_id) if letter_id <= HIGHEST_ID else None
+def waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> DeadLetterRecord:
+    """A letter that waits.
 
+    Args:
+        ledger: Where it is.
+        letter_id: Its number.
+        url: The ledger's, as given.
+        to_be: What it is to be: ``sent`` or ``dropped``.
 
-def _refuse_unless_waiting(letter: DeadLetterRecord | None, letter_id: int, url: str) -> None:
-    if letter is None:
+    Raises:
+        OptionError: There is none of this id, or it does not wait any more.
+    """
+    record = ledger.dead_letter(letter_id) if letter_id <= _HIGHEST_ID else None
+    if record is None:
         raise OptionError(
             f"The ledger {redact_url(url)} has no dead letter {letter_id}; `headgate letters list` "
             "shows those that wait."
         )
-    if letter.status is not LetterStatus.WAITING:
+    if record.status is not LetterStatus.WAITING:
         raise OptionError(
-            f"Dead letter {letter_id} was {letter.status} already ({letter.resolution}); only one "
-            "that waits can be dropped."
+            f"Dead letter {letter_id} was {record.status} already ({record.resolution}); only one "
+            f"that waits can be {to_be}."
         )
+    return record

@@ -1,20 +1,20 @@
 """``headgate letters send``: bring dead letters back to Kafka, to be processed once more."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Annotated, Any
 
 import typer
 
 from headgate.cli.handlers import load_function
-from headgate.cli.letters import HIGHEST_ID, PAGE, GateName
+from headgate.cli.letters import GateName, pages, waiting_letter
 from headgate.cli.lines import printable
 from headgate.cli.source_options import Option, OptionsFile, options_by_batch, source_options
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.words import plural
 from headgate.errors import OptionError
 from headgate.kafka.letters import LetterProducer, sent_again
-from headgate.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus, redact_url
+from headgate.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus
 
 Edit = Callable[[DeadLetter], Any]
 
@@ -56,14 +56,15 @@ def send(
     with Ledger.open(ledger, create=False) as reader:
         gates_of(reader, gate, ledger)
         for each in ids or ():
-            _waiting(reader, each, ledger)
+            waiting_letter(reader, each, ledger, "sent")
     with Ledger.open(ledger) as opened:
         sender = _Sender(opened, given, topic, edit, change)
         if everything:
-            for page in _pages(opened, gate):
+            for page in pages(opened, gate, [LetterStatus.WAITING]):
                 sender.send(page)
         else:
-            sender.send([_waiting(opened, each, ledger) for each in dict.fromkeys(ids or ())])
+            chosen = dict.fromkeys(ids or ())
+            sender.send([waiting_letter(opened, each, ledger, "sent") for each in chosen])
     skipped = f", {sender.skipped} skipped by {edit}" if edit is not None else ""
     typer.echo(f"{plural(sender.sent, 'dead letter')} sent{skipped}.")
 
@@ -170,33 +171,3 @@ def _is_bytes(letter: DeadLetter) -> bool:
     headers = letter.headers or ()
     contents = (letter.key, letter.value, *(value for _, value in headers))
     return all(isinstance(each, bytes | None) for each in contents)
-
-
-def _pages(ledger: Ledger, gate: str | None) -> Iterator[tuple[DeadLetterRecord, ...]]:
-    """All that wait, oldest first; what one page leaves waiting is not in the next."""
-    last = 0
-    while page := ledger.dead_letters(
-        gate, statuses=[LetterStatus.WAITING], limit=PAGE, after=last
-    ):
-        yield page
-        last = page[-1].dead_letter_id
-
-
-def _waiting(ledger: Ledger, letter_id: int, url: str) -> DeadLetterRecord:
-    """A letter that waits.
-
-    Raises:
-        OptionError: There is none of this id, or it does not wait any more.
-    """
-    record = ledger.dead_letter(letter_id) if letter_id <= HIGHEST_ID else None
-    if record is None:
-        raise OptionError(
-            f"The ledger {redact_url(url)} has no dead letter {letter_id}; `headgate letters list` "
-            "shows those that wait."
-        )
-    if record.status is not LetterStatus.WAITING:
-        raise OptionError(
-            f"Dead letter {letter_id} was {record.status} already ({record.resolution}); only one "
-            "that waits can be sent."
-        )
-    return record

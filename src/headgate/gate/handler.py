@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection
 
+from headgate.backfill import LEASE_MS
 from headgate.gate.batch import Batch, Handler
 from headgate.gate.ledgers import shared_ledger
-from headgate.gate.owner import LEASE_MS, OWNER_POLL_S, is_gone, new_owner
+from headgate.gate.owner import OWNER_POLL_S, is_gone, new_owner
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner

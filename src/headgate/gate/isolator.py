@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from headgate.backfill import LEASE_MS
 from headgate.control.isolation import Budget, Isolated, Isolation, Ranges, halves
 from headgate.control.ranges import OffsetRange
-from headgate.gate.owner import LEASE_MS, OWNER_POLL_S, Leases, is_gone
+from headgate.gate.owner import OWNER_POLL_S, Leases, is_gone
 from headgate.gate.replay import Replay
 from headgate.kafka.letters import LetterTopic
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status

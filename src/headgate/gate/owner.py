@@ -7,11 +7,9 @@ import uuid
 from pathlib import Path
 from typing import Final, Self
 
+from headgate.backfill import LEASE_MS
 from headgate.errors import LedgerError
 from headgate.ledger import Ledger
-
-LEASE_MS: Final = 30_000
-"""How long a batch stays its owner's without a sign of life from it."""
 
 OWNER_POLL_S: Final = 0.5
 """How often it is looked whether another owner's lease has run out."""

@@ -9,17 +9,16 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from headgate.backfill import MAX_ATTEMPTS
+from headgate.backfill import LEASE_MS, MAX_ATTEMPTS, has_only_raised
 from headgate.control.isolation import Isolated, Ranges
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import OptionError
 from headgate.gate.batch import Batch, Handler
 from headgate.gate.isolator import Isolator, Why
-from headgate.gate.owner import LEASE_MS, Leases
+from headgate.gate.owner import Leases
 from headgate.gate.policy import OnFailure
 from headgate.gate.replay import Replay
 from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status
-from headgate.ledger.backfills import OWNER_GONE
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
@@ -188,9 +187,11 @@ class BatchRunner:
         return None
 
     def _told(self, batch: BatchRecord, ranges: Ranges, number: int) -> Batch:
-        kind = Kind.BACKFILL if batch.status is Status.BACKFILLING else batch.kind
+        # A backfill counts as an attempt only when it has failed.
+        again = batch.status is Status.BACKFILLING
+        kind = Kind.BACKFILL if again else batch.kind
         lend = partial(self._ledger.transaction, batch.schedule_id, self._owner)
-        return Batch(batch.schedule_id, number, ranges, batch.attempts, kind, lend)
+        return Batch(batch.schedule_id, number, ranges, batch.attempts + again, kind, lend)
 
     def _isolate(self, batch: BatchRecord, leases: Leases, error: Exception | None) -> None:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
@@ -217,9 +218,8 @@ class BatchRunner:
         If all its runs have raised, the sink has nothing of it. A run that a crash cut short may
         have come further: such a batch is run whole, until its attempts are nearly spent.
         """
-        gone = batch.error is not None and batch.error.error_class == OWNER_GONE.error_class
-        has_only_raised = batch.attempts in {1, 1 + self._policy.retries} and not gone
-        return has_only_raised or batch.attempts >= MAX_ATTEMPTS - 1
+        only_raised = has_only_raised(batch, live_attempts=1 + self._policy.retries)
+        return only_raised or batch.attempts >= MAX_ATTEMPTS - 1
 
     def _needed_replay(self) -> Replay:
         if self._replay is None:

@@ -96,14 +96,7 @@ def earliest(
         OptionError: an option is wrong.
         BrokerError: the brokers cannot be reached.
     """
-    lookup = _lookup(options, ranges)
-    topics = lookup.topics({r.topic for r in ranges})
-    there = {
-        r.topic_partition
-        for r in ranges
-        if r.topic in topics and r.partition in topics[r.topic].partitions
-    }
-    return lookup.earliest(sorted(there))
+    return _beginnings(options, [PlannedRange(r) for r in ranges])
 
 
 def gone(options: Mapping[str, str], ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
@@ -115,12 +108,24 @@ def gone(options: Mapping[str, str], ranges: Sequence[PlannedRange]) -> list[Off
         OptionError: an option is wrong.
         BrokerError: the brokers cannot be reached.
     """
-    lookup = _lookup(options, [planned.offsets for planned in ranges])
-    topics = lookup.topics({planned.offsets.topic for planned in ranges})
-    there = [planned for planned in ranges if _is_of(planned, topics)]
-    begins = lookup.earliest([planned.offsets.topic_partition for planned in there])
+    begins = _beginnings(options, ranges)
     found = (_gone(planned.offsets, begins) for planned in ranges)
     return [missing for missing in found if missing is not None]
+
+
+def _beginnings(
+    options: Mapping[str, str], ranges: Sequence[PlannedRange]
+) -> Mapping[TopicPartition, int]:
+    """Where the log begins in each of these partitions, of those that are as planned."""
+    parsed = parse_options(
+        replay_options(options, [planned.offsets for planned in ranges]), streaming=False
+    )
+    lookup = Lookup(
+        parsed.client, parsed.fetch_offset_retries, parsed.fetch_offset_retry_interval_ms
+    )
+    topics = lookup.topics({planned.offsets.topic for planned in ranges})
+    there = {each.offsets.topic_partition for each in ranges if _is_of(each, topics)}
+    return lookup.earliest(sorted(there))
 
 
 def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
@@ -128,11 +133,6 @@ def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
     if topic is None or planned.offsets.partition not in topic.partitions:
         return False
     return None in {planned.topic_id, topic.topic_id} or planned.topic_id == topic.topic_id
-
-
-def _lookup(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Lookup:
-    parsed = parse_options(replay_options(options, ranges), streaming=False)
-    return Lookup(parsed.client, parsed.fetch_offset_retries, parsed.fetch_offset_retry_interval_ms)
 
 
 def _gone(r: OffsetRange, begins: Mapping[TopicPartition, int]) -> OffsetRange | None:

@@ -1,7 +1,6 @@
 """What is seen of a running demo: a picture that moves, or one line a second in a pipe."""
 
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
@@ -30,12 +29,7 @@ class Show(AbstractContextManager["Show"]):
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         if self._live is not None:
             self._live.stop()
 
