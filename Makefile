@@ -18,7 +18,7 @@ demo: $(VENV)/.services  ## watch a gated query on a real broker for two minutes
 	@$(BIN)/headgate demo $(ARGS)
 
 test: $(VENV)/.services  ## run the tests
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""The services that tests share: one Java, one broker and one Spark session for the whole run."""
+"""The services that tests share: one Java, one broker and one Spark session for each worker."""
 
 import os
 import sys
@@ -10,6 +10,14 @@ from pyspark.sql import SparkSession
 from tests.services.kafka import TopicFactory, Topics
 
 from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
+
+LONG = ("recovery", "demo", "examples", "bench")
+"""Folders whose tests take longest: they come first, so that the workers end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests for several workers, which share them out file by file."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headgate.gate import Gate
+from headgate.ledger import Ledger
 
 PARTITIONS = 2
 RECORDS = 120  # in each partition: four batches or more
@@ -80,6 +81,9 @@ def test_a_query_can_be_stopped_while_its_planner_waits_for_the_ledger(
         stopping.start()
         stopping.join(DEADLINE_S)
         server.start()  # to which the planner tells its last, and ends
+        # So does what takes in the session's reports, from which other queries learn too.
+        with Ledger.open(server.url) as ledger:
+            wait_until(lambda: ledger.rates(gate.name), DEADLINE_S)
     assert not stopping.is_alive()
     assert query.exception() is None
     assert len(handled.batches) == 1

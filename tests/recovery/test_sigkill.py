@@ -74,9 +74,9 @@ def survive(count: int, topic: Topic, folder: Path) -> None:
     assert any(run.attempt > 1 for run in evidence.runs), "no batch was ever interrupted"
 
 
-@pytest.mark.timeout(900)  # most of it is Spark's coming up, twenty times
-def test_twenty_kills_lose_nothing_and_double_nothing(topic: TopicFactory, tmp_path: Path) -> None:
-    survive(20, topic(PARTITIONS), tmp_path / "job")
+@pytest.mark.timeout(600)  # most of it is Spark's coming up, eleven times
+def test_ten_kills_lose_nothing_and_double_nothing(topic: TopicFactory, tmp_path: Path) -> None:
+    survive(10, topic(PARTITIONS), tmp_path / "job")
 
 
 @pytest.mark.soak
