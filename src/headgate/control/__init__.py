@@ -14,6 +14,7 @@ from headgate.control.reason import Reason
 from headgate.control.settings import EstimatorSettings
 from headgate.control.simulate import SimulatedBatch, batches_to_settle, simulate
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
+from headgate.control.token_bucket import TokenBucket
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
@@ -29,6 +30,7 @@ __all__ = [
     "RateEstimator",
     "Reason",
     "SimulatedBatch",
+    "TokenBucket",
     "TopicPartition",
     "batch_stats",
     "batches_to_settle",
