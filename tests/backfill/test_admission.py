@@ -66,6 +66,11 @@ def test_a_trigger_that_found_nothing_may_find_something_at_any_time() -> None:
     assert records_beside(RESTING, None, NOW_MS + 1_401) == 800
 
 
+def test_a_clock_that_was_put_back_leaves_no_more_than_an_interval() -> None:
+    ahead = Live(125.0, 10, start_ms=NOW_MS + 10, end_ms=NOW_MS - 10)
+    assert records_beside(ahead, None, NOW_MS) == 1
+
+
 def test_an_idle_stream_leaves_an_interval_at_a_time() -> None:
     assert records_beside(IDLE, None, NOW_MS) == 800
 

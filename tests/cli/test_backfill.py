@@ -107,7 +107,7 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     work.run()
     JsonLines().end(work.tally)
     assert [batch.key for batch in sink.batches] == [b.schedule_id for b in scene.batches]
-    assert {(batch.kind, batch.attempt) for batch in sink.batches} == {("backfill", 1)}
+    assert {(batch.kind, batch.attempt) for batch in sink.batches} == {("backfill", 2)}
     assert scene.statuses == [Status.SUCCESS, Status.FAILED, Status.SUCCESS]
     assert not work.tally.is_good
     *events, last = map(json.loads, capsys.readouterr().out.splitlines())

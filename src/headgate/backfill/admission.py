@@ -97,8 +97,9 @@ def _window_ms(live: Live, now_ms: int) -> int:
     if live.start_ms is None or live.end_ms is None or now_ms - live.end_ms > live.interval_ms:
         return live.interval_ms
     next_ms = (live.start_ms // live.interval_ms + 1) * live.interval_ms
-    # Past it the next batch begins at once, or as soon as there is data.
-    return max(0, next_ms - now_ms)
+    # Past it the next batch begins at once, or as soon as there is data. A clock that was put back
+    # makes no window longer than an interval.
+    return min(max(0, next_ms - now_ms), live.interval_ms)
 
 
 def _rate_per_s(live: Live, last: Cost | None) -> float:
