@@ -9,6 +9,9 @@
     ├── SourceError          a source cannot be read
     │   ├── BrokerError      a broker cannot be reached, or refuses
     │   └── DataLossError    offsets that were to be read are gone
+    ├── JournalError         a journal cannot be opened, read or written
+    │   └── CorruptionError  a file of a journal is not what was written
+    ├── ReceiverError        records cannot be received, or are not taken
     └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
 
 Each message is one sentence that names the thing, its value, what is allowed and what to do.
@@ -40,7 +43,19 @@ class BrokerError(SourceError):
 
 
 class DataLossError(SourceError):
-    """Offsets that were to be read are gone from Kafka before they were processed."""
+    """Offsets that were to be read are gone before they were processed."""
+
+
+class JournalError(HeadgateError):
+    """A journal cannot be opened, read or written; what was to be appended is not acknowledged."""
+
+
+class CorruptionError(JournalError):
+    """A file of a journal is not what was written; its text names the file and the first offset."""
+
+
+class ReceiverError(HeadgateError):
+    """Records cannot be received, or are not taken; their sender keeps them."""
 
 
 class SetupError(HeadgateError):

@@ -1,0 +1,13 @@
+"""Journals: records that cannot be read twice from where they came, kept until they are processed.
+
+A journal is a directory, or a prefix of an object store, of immutable block files; what a topic is
+in Kafka. Its lanes are what partitions are there: each has one writer and dense offsets from 0.
+"""
+
+from headgate.journal.blocks import Lost
+from headgate.journal.columns import ARROW_SCHEMA
+from headgate.journal.journal import BlockRef, Journal
+from headgate.journal.lane import LaneWriter
+from headgate.journal.records import Records
+
+__all__ = ["ARROW_SCHEMA", "BlockRef", "Journal", "LaneWriter", "Lost", "Records"]

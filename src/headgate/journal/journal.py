@@ -1,0 +1,287 @@
+"""A journal: lanes of records that stay until they are pruned."""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import CorruptionError, JournalError, OptionError
+from headgate.journal.block import Compression
+from headgate.journal.blocks import Identity, LaneFiles, Lost
+from headgate.journal.columns import ARROW_SCHEMA, checked_columns
+from headgate.journal.faults import told
+from headgate.journal.index import LaneIndex
+from headgate.journal.lane import LaneWriter
+from headgate.journal.local import LocalStorage
+from headgate.journal.names import (
+    BLOCK,
+    IDENTITY,
+    START,
+    checked_journal_name,
+    checked_lane,
+    file_name,
+    lane_of,
+    parsed,
+)
+from headgate.journal.reading import read_lane
+from headgate.journal.records import Records
+from headgate.journal.storage import Storage
+
+FORMAT: Final = 1
+_ID_BYTES: Final = 16
+_MOST_IDENTITY_BYTES: Final = 4096
+
+
+class BlockRef(NamedTuple):
+    """A block of a lane: offsets ``first`` to before ``until``, its file's bytes and its time."""
+
+    first: int
+    until: int
+    stored_bytes: int
+    created_ms: int
+
+
+class Journal:
+    """A journal, to read it and to get writers for its lanes; made by ``Journal.open``.
+
+    It holds nothing open and nothing in memory: each answer is that of the moment. What is once
+    listed, as a bound or as a block, no crash takes back.
+    """
+
+    def __init__(self, storage: Storage, identity: Identity) -> None:
+        self.storage = storage
+        self.identity = identity
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = False) -> "Journal":
+        """Open the journal in a directory or under an object store's prefix.
+
+        Args:
+            url: A path, ``file:///path`` or ``s3://bucket/prefix``; its last part is the name. Keys
+                and endpoint of an object store are taken from where its library looks for them,
+                such as ``AWS_ENDPOINT_URL``.
+            create: Make it where there is none.
+
+        Raises:
+            OptionError: There can be no journal of this name or at this kind of URL.
+            JournalError: There is none, or it cannot be read or made.
+        """
+        name, storage = _storage_at(url)
+        return cls.in_storage(storage, name, create=create)
+
+    @classmethod
+    def in_storage(cls, storage: Storage, name: str, *, create: bool = False) -> "Journal":
+        """The same, where the storage is there already.
+
+        Raises:
+            JournalError: There is none, or it cannot be read or made.
+        """
+        with told(f"The journal {storage.url} cannot be opened"):
+            try:
+                journal_id = _identity(storage)
+            except FileNotFoundError:
+                if not create:
+                    raise JournalError(
+                        f"There is no journal {storage.url}; a receiver makes it when it starts."
+                    ) from None
+                journal_id = _made(storage)
+        return cls(storage, Identity(name, journal_id))
+
+    @property
+    def name(self) -> str:
+        """The last part of its path; the column ``topic``."""
+        return self.identity.name
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits; a later journal of the same name has others."""
+        return self.identity.id.hex()
+
+    def lanes(self) -> list[int]:
+        """Its lanes, ascending.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with told(f"The journal {self.storage.url} cannot be read"):
+            folders = self.storage.folders()
+        return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
+
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """Of each lane, its first offset and the one after its last; costs a listing and a header.
+
+        Raises:
+            JournalError: It cannot be read, or a lane's last block is damaged.
+        """
+        return {lane: self.lane_bounds(lane) for lane in self.lanes()}
+
+    def lane_bounds(self, lane: int) -> tuple[int, int]:
+        """A lane's first offset and the one after its last.
+
+        Raises:
+            JournalError: It cannot be read, or its last block is damaged.
+        """
+        with self._reading(lane) as files:
+            index = files.index()
+            return index.start, files.end(index)
+
+    def blocks(self, lane: int) -> list[BlockRef]:
+        """A lane's blocks by their offsets, without those that were lost; costs a listing.
+
+        They are not read: damage is found by reading, or by `verify`.
+
+        Raises:
+            JournalError: It cannot be read, or its last block is damaged.
+        """
+        with self._reading(lane) as files:
+            entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
+            index = LaneIndex.of(entries)
+            firsts = index.firsts.tolist()
+            untils = [*firsts[1:], files.end(index)]
+        found = []
+        for first, until in zip(
+            firsts, untils, strict=False
+        ):  # a lane may have no file, but an end
+            if first not in index.lost:
+                entry = entries[file_name(first, BLOCK)]
+                found.append(BlockRef(first, until, entry.size, entry.created_ms))
+        return found
+
+    def lost(self, lane: int) -> list[Lost]:
+        """The offsets of a lane that were declared lost, ascending.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with self._reading(lane) as files:
+            return [files.lost(first) for first in sorted(files.index().lost)]
+
+    def read(
+        self, offsets: OffsetRange, columns: Sequence[str] = tuple(ARROW_SCHEMA.names)
+    ) -> Iterator[pa.RecordBatch]:
+        """Records in the columns and types of Kafka's source, in order, one batch for each block.
+
+        Of a journal in a directory whose blocks are not compressed, keys, values and headers are
+        views of the mapped file. Each block is checked whole; what was declared lost is passed
+        over. The arguments are looked at at once, the blocks as the batches are asked for.
+
+        Args:
+            offsets: Which.
+            columns: Of ``ARROW_SCHEMA``, in any order; only these are read.
+
+        Raises:
+            OptionError: There is no such column, or the offsets are another journal's.
+            DataLossError: Some of the offsets were pruned.
+            CorruptionError: A block is not what was written, or is not there.
+            JournalError: The lane ends before, or the storage fails.
+        """
+        wanted = checked_columns(columns)
+        if offsets.topic != self.name:
+            raise OptionError(
+                f"{offsets} are not offsets of the journal {self.storage.url}, whose name is "
+                f"{self.name}; read them from their own."
+            )
+        checked_lane(offsets.partition)
+        return self._batches(offsets, wanted)
+
+    def _batches(self, offsets: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with self._reading(offsets.partition) as files:
+            yield from read_lane(files, offsets.start, offsets.until, columns)
+
+    def records(self, lane: int, first: int) -> Records:
+        """One block's records with all they have, their ids as well.
+
+        Raises:
+            CorruptionError: The block is not what was written.
+            JournalError: There is no block that begins at that offset, or the storage fails.
+        """
+        with self._reading(lane) as files:
+            return files.records(first)[1]
+
+    def writer(self, lane: int, *, compression: Compression = "lz4") -> LaneWriter:
+        """Take a lane to write it; see ``LaneWriter`` for what is raised."""
+        return LaneWriter(self.storage, self.identity, lane, compression=compression)
+
+    def remove_before(self, lane: int, offset: int) -> int:
+        """Remove the blocks that end at or before an offset; answers where the lane begins then.
+
+        It is first written down where the lane begins, then its files are removed: a crash between
+        leaves files that nobody reads any more, and the next call removes them.
+
+        Raises:
+            JournalError: The lane cannot be read or changed.
+        """
+        with self._reading(lane) as files:
+            names = self.storage.names(files.folder)
+            index = LaneIndex.of(names)
+            ends = [*index.firsts.tolist(), files.end(index)]
+            start = max((end for end in ends if end <= offset), default=index.start)
+            if start > index.start:
+                self.storage.put(files.path(start, START), [])
+            below = [name for name in names if (known := parsed(name)) and known[0] < start]
+            self.storage.remove(files.folder, below)
+        return start
+
+    @contextmanager
+    def _reading(self, lane: int) -> Iterator[LaneFiles]:
+        files = LaneFiles(self.storage, self.identity, checked_lane(lane))
+        with told(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
+            yield files
+
+
+def _storage_at(url: str) -> tuple[str, Storage]:
+    """The name of the journal at a URL, and its storage."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme not in ("file", "s3"):
+        raise OptionError(
+            f"There can be no journal at {scheme}:// URLs; a path, file:///path and "
+            "s3://bucket/prefix are allowed."
+        )
+    path = rest if separator else url
+    name = checked_journal_name(path.rstrip("/").rpartition("/")[2])
+    if separator and scheme == "s3":
+        from headgate.journal.remote import ObjectStorage  # noqa: PLC0415  (needs the extra "s3")
+
+        return name, ObjectStorage(path.rstrip("/"))
+    if separator and not path.startswith("/"):
+        raise OptionError(f"The URL {url} has no absolute path; write file:///path.")
+    return name, LocalStorage(Path(path))
+
+
+def _identity(storage: Storage) -> bytes:
+    """The id of the journal that is there."""
+    text, _ = storage.read_start(IDENTITY, _MOST_IDENTITY_BYTES)
+    try:
+        values = json.loads(text)
+        version, journal_id = values["format"], bytes.fromhex(values["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(
+            f"{storage.url}/{IDENTITY} is damaged: it does not say which journal this is; put it "
+            "back, as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
+        ) from error
+    if version != FORMAT or len(journal_id) != _ID_BYTES:
+        raise CorruptionError(
+            f"{storage.url}/{IDENTITY} has format {version!r} and an id of {len(journal_id)} "
+            f"bytes, where this Headgate reads format {FORMAT} with {_ID_BYTES}; use a newer one."
+        )
+    return journal_id
+
+
+def _made(storage: Storage) -> bytes:
+    """Make a journal; answers its id, or that of one who was faster."""
+    storage.create()
+    if lanes := [folder for folder in storage.folders() if lane_of(folder) is not None]:
+        raise CorruptionError(
+            f"{storage.url}/{IDENTITY} is missing, although there is lane {lanes[0]}; put it back, "
+            "as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
+        )
+    values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": time.time_ns() // 1_000_000}
+    with suppress(FileExistsError):
+        storage.put(IDENTITY, [json.dumps(values).encode()])
+    return _identity(storage)

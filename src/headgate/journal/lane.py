@@ -1,0 +1,176 @@
+"""The writer of a lane: one block for each append, acknowledged when no crash can lose it."""
+
+import secrets
+import types
+from typing import Final, Self
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import JournalError, OptionError
+from headgate.journal.block import MAX_RECORDS, Block, Compression, encode
+from headgate.journal.blocks import Identity, LaneFiles
+from headgate.journal.faults import told
+from headgate.journal.names import BLOCK, MAX_OFFSET, checked_lane, is_temporary
+from headgate.journal.records import Records
+from headgate.journal.storage import Storage
+
+_WRITER_BYTES: Final = 16
+
+
+class LaneWriter:
+    """Appends to one lane, whose offsets are dense from 0 on. Not for several threads at once.
+
+    While it is open, no other writer can have the lane: in a directory a lock sees to that, which
+    the end of the process gives back; on an object store, whoever finds the next name taken by
+    another stops for good.
+
+    Args:
+        storage: The journal's files.
+        identity: The journal.
+        lane: Which, from 0 to 99999; it is made where it is not there.
+        compression: Of the blocks.
+
+    Raises:
+        OptionError: There is no such lane.
+        JournalError: Another writes it, its last block is damaged, or it cannot be read.
+    """
+
+    def __init__(
+        self, storage: Storage, identity: Identity, lane: int, *, compression: Compression = "lz4"
+    ) -> None:
+        self._files = LaneFiles(storage, identity, checked_lane(lane))
+        self._compression: Compression = compression
+        self._writer = secrets.token_bytes(_WRITER_BYTES)
+        self._displaced = False
+        self._closed = False
+        folder = self._files.folder
+        with told(f"Lane {lane} of the journal {storage.url} cannot be opened"):
+            storage.create_folder(folder)
+            self._lock = storage.lock(folder)
+            try:
+                self._end = self._recovered()
+            except BaseException:
+                self._lock.close()
+                raise
+        self._certain = True
+
+    @property
+    def lane(self) -> int:
+        """Which it writes."""
+        return self._files.lane
+
+    @property
+    def end(self) -> int:
+        """The offset after the last acknowledged record, or after those found at the beginning."""
+        return self._end
+
+    def append(self, records: Records) -> OffsetRange:
+        """Write records as one block; answers their offsets when no crash can lose them.
+
+        After an error nothing is acknowledged. The records may be in the lane nevertheless, whole,
+        where only the answer to the last step was lost; sent again they are then there twice. The
+        next append may be tried at once: it looks first where the lane ends.
+
+        Raises:
+            OptionError: There is no record, or there are more than 16777216.
+            JournalError: They are not durable, or the lane is another writer's by now.
+        """
+        if not 1 <= records.count <= MAX_RECORDS:
+            raise OptionError(
+                f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
+                "allowed: append in parts."
+            )
+        first = self._next()
+        if first + records.count > MAX_OFFSET:
+            raise JournalError(f"{self._what} is full; write to another lane.")
+        block = encode(
+            records,
+            journal_id=self._files.identity.id,
+            writer=self._writer,
+            lane=self.lane,
+            first=first,
+            compression=self._compression,
+        )
+        self._certain = False
+        with told(
+            f"{records.count} records could not be made durable as offset {first} of {self._what}"
+        ):
+            self._put(block)
+        self._end, self._certain = block.header.until, True
+        return self._files.offsets(first, self._end)
+
+    def close(self) -> None:
+        """Let another writer have the lane."""
+        self._closed = True
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _what(self) -> str:
+        return f"lane {self.lane} of the journal {self._files.storage.url}"
+
+    def _next(self) -> int:
+        """The next block's first offset, looked up if the last append left that open."""
+        if self._closed:
+            raise JournalError(f"The writer of {self._what} is closed; open another one.")
+        if self._displaced:
+            raise self._other_writer()
+        if not self._certain:
+            with told(f"The end of {self._what} cannot be found after an append that failed"):
+                self._end = self._recovered_own()
+            self._certain = True
+        return self._end
+
+    def _recovered(self) -> int:
+        """Remove what was never finished; answers where the last whole block ends."""
+        files = self._files
+        names = files.storage.names(files.folder)
+        files.storage.remove(files.folder, [name for name in names if is_temporary(name)])
+        index = files.index()
+        if index.last is not None and index.last not in index.lost:
+            header, _ = files.block(index.last, [])
+            return header.until
+        return files.end(index)
+
+    def _recovered_own(self) -> int:
+        """The same, if all that came since is this writer's own."""
+        end, at = self._recovered(), self._end
+        while at < end:
+            header = self._files.header(at)
+            if header.writer != self._writer:
+                raise self._other_writer()
+            at = header.until
+        if at > end:
+            raise JournalError(
+                f"{self._what} ends at offset {end}, but {at} was acknowledged; something has "
+                "removed its blocks: put them back."
+            )
+        return end
+
+    def _put(self, block: Block) -> None:
+        path = self._files.path(block.header.first, BLOCK)
+        try:
+            self._files.storage.put(path, block.parts)
+        except FileExistsError:
+            there = self._files.header(block.header.first)
+            if there == block.header:
+                return  # a client library sent it twice, for the first answer was lost
+            if there.writer != self._writer:
+                raise self._other_writer() from None
+            raise
+
+    def _other_writer(self) -> JournalError:
+        self._displaced = True
+        return JournalError(
+            f"{self._what} has another writer by now, and nothing more is written to it from "
+            "here; a lane has one writer: stop one of them, or let each have its own lane."
+        )

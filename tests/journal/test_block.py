@@ -1,0 +1,132 @@
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.journal.samples import numbered, records
+
+from headgate.errors import CorruptionError
+from headgate.journal.block import (
+    HEADER_BYTES,
+    BlockHeader,
+    Compression,
+    decode_header,
+    decode_payload,
+    encode,
+)
+from headgate.journal.records import SCHEMA, Records
+
+ID = bytes(range(16))
+COMPRESSIONS: list[Compression] = ["lz4", "zstd", "none"]
+
+
+def stored(some: Records, compression: Compression = "none", first: int = 5) -> bytes:
+    block = encode(
+        some, journal_id=ID, writer=b"w" * 16, lane=3, first=first, compression=compression
+    )
+    return b"".join(block.parts)
+
+
+def read(data: bytes) -> tuple[BlockHeader, Records]:
+    header = decode_header(data, len(data), "the block")
+    payload = pa.py_buffer(data).slice(HEADER_BYTES)
+    return header, Records(decode_payload(header, payload, "the block", SCHEMA.names))
+
+
+@given(records(least=1), st.sampled_from(COMPRESSIONS), st.integers(0, 2**62))
+def test_what_is_read_is_what_was_written(
+    some: Records, compression: Compression, first: int
+) -> None:
+    header, got = read(stored(some, compression, first))
+    assert got == some
+    got.batch.validate(full=True)
+    assert (header.journal_id, header.writer, header.lane) == (ID, b"w" * 16, 3)
+    assert (header.first, header.until) == (first, first + some.count)
+    assert header.raw_bytes == some.bytes
+    times = some.batch.column("timestamp").cast(pa.int64()).to_pylist()
+    assert (header.earliest_ms, header.latest_ms) == (min(times), max(times))
+
+
+@given(records(least=2), st.data())
+def test_a_part_of_other_records_is_written_as_it_is(some: Records, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, some.count - 1))
+    until = data.draw(st.integers(start + 1, some.count))
+    _, got = read(stored(some.slice(start, until)))
+    assert got == some.slice(start, until)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_bit_flip_in_any_byte_is_found(compression: Compression) -> None:
+    data = stored(numbered(0, 3), compression)
+    for at in range(len(data)):
+        for bit in (0, 7):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << bit
+            with pytest.raises(CorruptionError, match="the block is damaged"):
+                read(bytes(flipped))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_block_cut_at_any_byte_is_found(compression: Compression) -> None:
+    data = stored(numbered(0, 3), compression)
+    for size in range(len(data)):
+        with pytest.raises(CorruptionError, match="the block is damaged"):
+            read(data[:size])
+    with pytest.raises(CorruptionError, match="the block is damaged"):
+        read(data + b"\0")
+
+
+def _with_crc(fields: bytes) -> bytes:
+    return fields + struct.pack("<I", zlib.crc32(fields))
+
+
+def _lies() -> Iterator[tuple[str, BlockHeader]]:
+    header, _ = read(stored(numbered(0, 3)))
+    yield "length", replace(header, payload_bytes=2**62)
+    yield "length", replace(header, payload_bytes=0)
+    yield "count", replace(header, count=2**32 - 1)
+    yield "checksum", replace(header, payload_crc=0)
+
+
+@pytest.mark.parametrize(("what", "header"), list(_lies()))
+def test_a_header_that_lies_is_not_believed(what: str, header: BlockHeader) -> None:
+    """Its own checksum is right: nothing is allocated by what it says."""
+    data = header.encode() + stored(numbered(0, 3))[HEADER_BYTES:]
+    with pytest.raises(CorruptionError, match="the block is damaged"):
+        read(data)
+    assert what
+
+
+def test_a_newer_version_is_refused_by_name() -> None:
+    data = stored(numbered(0, 3))
+    newer = _with_crc(data[:7] + b"\x02" + data[8 : HEADER_BYTES - 4]) + data[HEADER_BYTES:]
+    with pytest.raises(CorruptionError, match="version 2, and this Headgate reads version 1"):
+        read(newer)
+
+
+def test_without_compression_the_records_buffers_are_the_payload() -> None:
+    some = numbered(0, 1000)
+    block = encode(some, journal_id=ID, writer=ID, lane=0, first=0, compression="none")
+    texts = some.batch.column("value").buffers()[2]
+    assert any(
+        isinstance(part, pa.Buffer) and part.address == texts.address for part in block.parts
+    )
+
+
+def test_without_compression_nothing_is_copied_when_it_is_read() -> None:
+    data = pa.py_buffer(stored(numbered(0, 1000)))
+    header = decode_header(data.slice(0, HEADER_BYTES).to_pybytes(), data.size, "the block")
+    batch = decode_payload(header, data.slice(HEADER_BYTES), "the block", ["value"])
+    text = batch.column("value").buffers()[2]
+    assert data.address <= text.address < data.address + data.size
+
+
+def test_columns_come_in_the_order_asked_for_and_those_not_stored_are_null() -> None:
+    data = pa.py_buffer(stored(Records.of([b"a", b"b"], ids=["1", "2"], timestamp_ms=0)))
+    header = decode_header(data.slice(0, HEADER_BYTES).to_pybytes(), data.size, "the block")
+    batch = decode_payload(header, data.slice(HEADER_BYTES), "the block", ["id", "key", "value"])
+    assert batch.to_pydict() == {"id": ["1", "2"], "key": [None, None], "value": [b"a", b"b"]}
