@@ -1,0 +1,7 @@
+"""Receivers: records from senders that keep them only until they are acknowledged."""
+
+from headgate.receivers.intake import Intake, IntakeStatistics, Later
+from headgate.receivers.once import Receipt
+from headgate.receivers.settings import IntakeSettings
+
+__all__ = ["Intake", "IntakeSettings", "IntakeStatistics", "Later", "Receipt"]

@@ -1,0 +1,132 @@
+"""The block generator: what was let in becomes a block every interval, or when it is large."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.control import OffsetRange
+from headgate.journal.records import Records
+from headgate.receivers.portion import Portion
+
+Append = Callable[[Records], OffsetRange]
+"""Makes records durable and answers their offsets, or raises JournalError and stores none."""
+
+_LOG: Final = logging.getLogger("headgate.receivers")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    portion: Portion
+    stored: asyncio.Future[OffsetRange]
+    since_s: float
+
+
+class Blocks:
+    """Gathers records into blocks and has them appended, one block at a time and in order.
+
+    A block is appended ``interval_s`` after its first record came, or when it has ``block_bytes``;
+    while one is appended the next one gathers. Appending blocks, so a thread of its own does it.
+    A block that cannot be appended fails its own records only, and the next one is appended as if
+    nothing had been. Belongs to one event loop.
+
+    Args:
+        append: Appends one block.
+        interval_s: The longest that a block waits for more records (s).
+        block_bytes: The size at which it does not wait (bytes of memory).
+    """
+
+    def __init__(self, append: Append, interval_s: float, block_bytes: int) -> None:
+        self._append = append
+        self._interval_s = interval_s
+        self._block_bytes = block_bytes
+        self._gathered: deque[_Waiting] = deque()
+        self._gathered_bytes = 0
+        self._some = asyncio.Event()
+        self._due = asyncio.Event()
+        self._closing = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-append")
+        self._running: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin, in the running event loop."""
+        self._running = asyncio.create_task(self._run())
+
+    def add(self, portion: Portion) -> asyncio.Future[OffsetRange]:
+        """Put records into the current block, which may be the larger for it by all of them.
+
+        Returns:
+            Their offsets, when they are durable; or the JournalError that says why they are not.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(portion, loop.create_future(), loop.time())
+        self._gathered.append(waiting)
+        self._gathered_bytes += portion.memory_bytes
+        self._wake()
+        return waiting.stored
+
+    async def close(self) -> None:
+        """Append what was gathered, now, and stop. Nothing may be added afterwards."""
+        self._closing = True
+        self._wake()
+        if self._running:
+            await self._running
+        self._thread.shutdown()
+
+    def _wake(self) -> None:
+        if self._gathered or self._closing:
+            self._some.set()
+        if self._gathered_bytes >= self._block_bytes or self._closing:
+            self._due.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._some.wait()
+            if not self._gathered:
+                return
+            await self._wait_until_due(self._gathered[0].since_s + self._interval_s)
+            await self._store(self._next_block())
+
+    async def _wait_until_due(self, time_s: float) -> None:
+        try:
+            async with asyncio.timeout_at(time_s):
+                await self._due.wait()
+        except TimeoutError:
+            return
+
+    def _next_block(self) -> list[_Waiting]:
+        block: list[_Waiting] = []
+        size_bytes = 0
+        while self._gathered and size_bytes < self._block_bytes:
+            block.append(self._gathered.popleft())
+            size_bytes += block[-1].portion.memory_bytes
+        self._gathered_bytes -= size_bytes
+        self._some.clear()
+        self._due.clear()
+        self._wake()
+        return block
+
+    async def _store(self, block: Sequence[_Waiting]) -> None:
+        records = [waiting.portion.records for waiting in block]
+        loop = asyncio.get_running_loop()
+        appended = loop.run_in_executor(self._thread, _append_all, self._append, records)
+        await asyncio.wait([appended])
+        if error := appended.exception():
+            count = sum(waiting.portion.count for waiting in block)
+            _LOG.error("A block of %d records was not stored: %s", count, error)
+            for waiting in block:
+                waiting.stored.set_exception(error)
+            return
+        offsets = appended.result()
+        start = offsets.start
+        for waiting in block:
+            until = start + waiting.portion.count
+            waiting.stored.set_result(OffsetRange(offsets.topic, offsets.partition, start, until))
+            start = until
+
+
+def _append_all(append: Append, records: Sequence[Records]) -> OffsetRange:
+    return append(records[0] if len(records) == 1 else Records.concat(records))

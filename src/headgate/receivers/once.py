@@ -1,0 +1,145 @@
+"""Records with message ids: what is sent again is stored once."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from headgate.control import OffsetRange
+from headgate.errors import JournalError
+from headgate.journal.records import Records
+from headgate.receivers.portion import Portion
+from headgate.receivers.window import Window
+
+_Where = OffsetRange | asyncio.Future[None]
+"""The offset of a stored record, or the end of the delivery that is storing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to records that are durable.
+
+    Attributes:
+        offsets: Where the new ones of them are; where all are duplicates, the first to the last
+            offset of the records that they repeat. Between the first and the last there may be
+            records of others only if a part of these was stored earlier.
+        duplicates: How many of them had been taken before, by their message ids.
+    """
+
+    offsets: OffsetRange
+    duplicates: int = 0
+
+
+class Once:
+    """Knows the ids seen last, and what became of their records. Belongs to one event loop.
+
+    Args:
+        most: How many ids are remembered.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.window: Window[_Where] = Window(most)
+        self.duplicate_records = 0
+
+    def remember(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
+        """Note that the records at these offsets have these ids."""
+        for position, message_id in enumerate(ids):
+            if message_id is not None:
+                self.window.note(message_id, _one(offsets, position))
+
+    def deliver(self, portion: Portion) -> "Delivery":
+        """Tell what is new in this portion, and note that it is on its way."""
+        delivery = Delivery(self.window, portion)
+        self.duplicate_records += delivery.duplicates
+        return delivery
+
+
+class Delivery:
+    """Records on their way, without those that were seen before.
+
+    Attributes:
+        new: What is to be stored.
+        duplicates: How many are not.
+    """
+
+    def __init__(self, window: Window[_Where], portion: Portion) -> None:
+        self._window = window
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsettled: list[str | None] = []
+        self._seen: list[str] = []
+        self.new = portion
+        if (ids := _ids(portion.records)) is not None:
+            found = window.sort(ids, self._ended)
+            self._unsettled = [ids[position] for position in found.new]
+            self._seen = found.seen
+            if self._seen:
+                self.new = Portion.of(_at(portion.records, found.new))
+        self.duplicates = len(self._seen)
+
+    def entered(self, count: int, stored: asyncio.Future[OffsetRange]) -> None:
+        """Note where the next records will be, as soon as that is known."""
+        ids, self._unsettled = self._unsettled[:count], self._unsettled[count:]
+        if ids:
+            stored.add_done_callback(partial(self._settle, ids))
+
+    def end(self) -> None:
+        """Say that nothing more will be stored; what did not enter is new when it comes again."""
+        self._forget(self._unsettled)
+        self._ended.set_result(None)
+
+    async def receipt(self, stored: Sequence[OffsetRange]) -> Receipt:
+        """Wait until the records that these repeat are durable too, and answer.
+
+        Raises:
+            JournalError: They are not.
+        """
+        originals = [await self._original(message_id) for message_id in self._seen]
+        offsets = stored or originals
+        first = min(offsets, key=lambda part: part.start)
+        until = max(part.until for part in offsets)
+        return Receipt(
+            OffsetRange(first.topic, first.partition, first.start, until), self.duplicates
+        )
+
+    async def _original(self, message_id: str) -> OffsetRange:
+        where = self._window.find(message_id)
+        if isinstance(where, asyncio.Future):
+            await asyncio.wait([where])
+            where = self._window.find(message_id)
+        if not isinstance(where, OffsetRange):
+            raise JournalError(
+                f"The record with the message id {message_id!r} was being stored when it came"
+                " again, and is not durable; send it once more."
+            )
+        return where
+
+    def _settle(self, ids: Sequence[str | None], stored: asyncio.Future[OffsetRange]) -> None:
+        if stored.exception():
+            self._forget(ids)
+            return
+        for position, message_id in enumerate(ids):
+            if message_id is not None and self._window.find(message_id) is self._ended:
+                self._window.change(message_id, _one(stored.result(), position))
+
+    def _forget(self, ids: Sequence[str | None]) -> None:
+        for message_id in ids:
+            if message_id is not None and self._window.find(message_id) is self._ended:
+                self._window.forget(message_id)
+
+
+def _ids(records: Records) -> list[str | None] | None:
+    column = records.batch.column("id")
+    return None if column.null_count == len(column) else column.to_pylist()
+
+
+def _at(records: Records, positions: Sequence[int]) -> Records:
+    """The records at these places, which rise."""
+    breaks = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(positions)) if b != a + 1)]
+    runs = [positions[a:b] for a, b in pairwise([*breaks, len(positions)])] if positions else []
+    return Records.concat(records.slice(run[0], run[-1] + 1) for run in runs)
+
+
+def _one(offsets: OffsetRange, position: int) -> OffsetRange:
+    start = offsets.start + position
+    return OffsetRange(offsets.topic, offsets.partition, start, start + 1)

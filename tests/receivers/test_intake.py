@@ -1,0 +1,488 @@
+"""The intake: bounded, at a rate, acknowledged when durable. Time is virtual in all of it."""
+
+import asyncio
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.receivers.virtual import (
+    NO_SPACE,
+    Lane,
+    lines,
+    now_s,
+    records,
+    run,
+    thread_takes,
+    values_of,
+)
+
+from headgate.control import OffsetRange
+from headgate.errors import JournalError, OptionError, ReceiverError
+from headgate.journal.records import Records
+from headgate.receivers import Intake, IntakeSettings, Later, Receipt
+
+
+def offsets(start: int, until: int) -> OffsetRange:
+    return OffsetRange("events", 0, start, until)
+
+
+def test_records_are_acknowledged_when_their_block_is_durable_and_not_before() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            thread_takes(0.05)
+            began_s = now_s()
+            receipt = await intake.enter(records(b"a", b"b"))
+            assert now_s() == began_s
+            assert not receipt.done()
+
+            assert await receipt == Receipt(offsets(0, 2))
+            assert lane.values == [b"a", b"b"]
+            # One block interval, and what the append takes.
+            assert now_s() - began_s == pytest.approx(0.25)
+            assert intake.statistics.held_bytes == 0
+
+    run(work())
+
+
+def test_what_comes_within_one_interval_is_one_block_in_order() -> None:
+    async def work() -> None:
+        lane = Lane(start=70)
+        async with Intake(lane.append) as intake:
+            receipts = tuple(
+                await asyncio.gather(
+                    intake.hand_in(records(b"a")), intake.hand_in(records(b"b", b"c"))
+                )
+            )
+            assert receipts == (Receipt(offsets(70, 71)), Receipt(offsets(71, 73)))
+            assert lane.sizes == [3]
+
+    run(work())
+
+
+def test_a_large_block_does_not_wait_for_the_interval() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
+            began_s = now_s()
+            receipt = await intake.hand_in(lines(90))
+            assert receipt == Receipt(offsets(0, 90))
+            assert lane.values == values_of(lines(90))
+            # All but the last block are large enough to go at once.
+            assert set(lane.times_s[:-1]) == {began_s}
+            assert max(lane.sizes) * 50 <= 2_000
+
+    run(work())
+
+
+def test_a_block_gathers_while_the_one_before_is_appended() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            thread_takes(5.0)
+            first = await intake.enter(records(b"a"))
+            await asyncio.sleep(1)
+            rest = [await intake.enter(records(value)) for value in (b"b", b"c")]
+            await asyncio.wait([first, *rest])
+            assert lane.sizes == [1, 2]
+
+    run(work())
+
+
+def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        lane = Lane()
+        lane.failures = [NO_SPACE, None]
+        async with Intake(lane.append) as intake:
+            first = await intake.enter(records(b"a"))
+            second = await intake.enter(records(b"b"))
+            with pytest.raises(JournalError, match="disk is full"):
+                await first
+            with pytest.raises(JournalError, match="disk is full"):
+                await second
+
+            assert await intake.hand_in(records(b"c")) == Receipt(offsets(0, 1))
+            assert lane.values == [b"c"]
+            assert intake.statistics.failed_records == 2
+            assert intake.statistics.stored_records == 1
+            assert intake.statistics.held_bytes == 0
+
+    with caplog.at_level(logging.ERROR, "headgate.receivers"):
+        run(work())
+    assert "A block of 2 records was not stored: The disk is full" in caplog.text
+
+
+def test_closing_makes_durable_what_was_taken_and_refuses_the_rest() -> None:
+    async def work() -> None:
+        lane = Lane()
+        intake = Intake(lane.append)
+        with pytest.raises(ReceiverError, match="takes no records"):
+            await intake.enter(records(b"too early"))
+        async with intake:
+            intake.set_rate(1)
+            taken = await intake.enter(records(b"a"))
+            waiting = asyncio.create_task(intake.hand_in(records(b"b")))
+            just_now = asyncio.create_task(intake.hand_in(records(b"c")))
+            await asyncio.sleep(0)
+            began_s = now_s()
+            await intake.close()
+
+            assert now_s() == began_s
+            assert taken.result() == Receipt(offsets(0, 1))
+            for refused in (waiting, just_now):
+                with pytest.raises(ReceiverError, match="takes no records"):
+                    await refused
+            with pytest.raises(ReceiverError, match="takes no records"):
+                await intake.hand_in(records(b"d"))
+            with pytest.raises(ReceiverError, match="takes no records"):
+                intake.offer(records(b"d"))
+            assert lane.values == [b"a"]
+
+    run(work())
+
+
+def test_records_that_never_fit_are_refused() -> None:
+    async def work() -> None:
+        settings = IntakeSettings(block_bytes=100, buffer_bytes=1_000)
+        async with Intake(Lane().append, settings) as intake:
+            with pytest.raises(ReceiverError, match=r"1 records of 2000 bytes .* 1000; hand in"):
+                await intake.hand_in(records(b"x" * 2_000))
+            # Empty records take memory too.
+            with pytest.raises(ReceiverError, match="100 records of 0 bytes"):
+                await intake.hand_in(records(*[b""] * 100))
+
+    run(work())
+
+
+def test_who_hands_in_too_much_waits_and_memory_stays_bounded() -> None:
+    async def work() -> None:
+        lane = Lane()
+        bound = 20_000
+        most = 0
+
+        def append(block: Records) -> OffsetRange:
+            nonlocal most
+            most = max(most, intake.statistics.held_bytes)
+            return lane.append(block)
+
+        async with Intake(append, IntakeSettings(block_bytes=5_000, buffer_bytes=bound)) as intake:
+            thread_takes(1.0)  # 5 000 bytes a second, from senders who could send any amount
+            senders = [asyncio.create_task(send(intake, 20)) for _ in range(10)]
+            await asyncio.wait(senders)
+        assert len(lane.values) == 10 * 20 * 7
+        assert bound * 0.9 < most <= bound
+        assert intake.statistics.held_bytes == 0
+
+    async def send(intake: Intake, times: int) -> None:
+        for _ in range(times):
+            await intake.enter(lines(7))
+
+    run(work())
+
+
+def test_a_sender_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            intake.set_rate(1)
+            assert await intake.hand_in(records(b"a"))
+            left = asyncio.create_task(intake.hand_in(records(b"b", ids=["1"])))
+            stays = asyncio.create_task(intake.hand_in(records(b"c")))
+            await asyncio.sleep(0.1)
+            left.cancel()
+            await stays
+            assert lane.values == [b"a", b"c"]
+            assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
+            # The id of what was not stored is new when it comes again.
+            assert await intake.hand_in(records(b"b", ids=["1"])) == Receipt(offsets(2, 3))
+
+    run(work())
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_a_sender_ten_times_too_fast_is_let_in_at_the_rate(size: int) -> None:
+    async def work() -> None:
+        lane = Lane()
+        rate = 500
+        async with Intake(lane.append) as intake:
+            intake.set_rate(rate)
+            began_s = now_s()
+            sent = 0
+            while now_s() < began_s + 30:
+                await intake.enter(lines(size))
+                sent += size
+                await asyncio.sleep(size / (10 * rate))
+            took_s = now_s() - began_s
+            assert (sent - rate) / took_s == pytest.approx(rate, rel=0.05)
+
+    run(work())
+
+
+def test_a_rate_of_bytes_holds_as_one_of_records() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            intake.set_rate(1_000, bytes_per_s=5_000)  # of lines of 10 bytes: 500 a second
+            began_s = now_s()
+            for _ in range(200):
+                await intake.enter(lines(100))
+            took_s = now_s() - began_s
+            assert (20_000 - 500) / took_s == pytest.approx(500, rel=0.05)
+
+    run(work())
+
+
+def test_no_window_of_time_sees_more_than_the_rate_and_one_seconds_worth() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append, IntakeSettings(block_interval_ms=1)) as intake:
+            intake.set_rate(100)
+            await intake.hand_in(lines(350))
+            await asyncio.sleep(50)
+            await intake.hand_in(lines(350))
+
+            stored = list(zip(lane.times_s, lane.sizes, strict=True))
+            for first, (start_s, _) in enumerate(stored):
+                for last in range(first, len(stored)):
+                    count = sum(size for _, size in stored[first : last + 1])
+                    assert count <= 100 * (stored[last][0] - start_s + 1) + 1
+
+    run(work())
+
+
+def test_a_changed_rate_holds_at_once_for_who_waits() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            intake.set_rate(0.01)
+            await intake.hand_in(records(b"a"))
+            waiting = asyncio.create_task(intake.hand_in(records(b"b")))
+            await asyncio.sleep(1)
+            assert intake.statistics.waiting_records == 1
+            began_s = now_s()
+
+            intake.set_rate(1_000)
+            await waiting
+            assert now_s() - began_s < 0.3
+
+            intake.set_rate(1e-6)
+            waiting = asyncio.create_task(intake.hand_in(records(b"c", b"d")))
+            await asyncio.sleep(1)
+            intake.set_rate(None)
+            await waiting
+            assert lane.values == [b"a", b"b", b"c", b"d"]
+
+    run(work())
+
+
+def test_a_rate_that_falls_while_many_wait_lets_in_no_more_than_the_new_one() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            intake.set_rate(10_000)
+            waiting = asyncio.create_task(intake.hand_in(lines(30_000)))
+            await asyncio.sleep(1)
+            intake.set_rate(10)
+            before = 30_000 - intake.statistics.waiting_records
+            await asyncio.sleep(100)
+            assert 30_000 - intake.statistics.waiting_records - before <= 10 * 101
+            intake.set_rate(None)
+            assert await waiting == Receipt(offsets(0, 30_000))
+
+    run(work())
+
+
+@pytest.mark.parametrize("rates", [(0.0, None), (5.0, -1.0), (float("nan"), 5.0)])
+def test_a_rate_that_is_refused_changes_nothing(rates: tuple[float, float | None]) -> None:
+    async def work() -> None:
+        async with Intake(Lane().append) as intake:
+            intake.set_rate(100, 1e6)
+            with pytest.raises(OptionError, match="rate_per_s"):
+                intake.set_rate(*rates)
+            began_s = now_s()
+            await intake.enter(lines(300))
+            assert now_s() - began_s == pytest.approx(2.0, rel=0.05)
+
+    run(work())
+
+
+def test_an_offer_is_taken_at_once_or_told_when_to_come_back() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            intake.set_rate(10)
+            taken = intake.offer(lines(10))
+            assert isinstance(taken, asyncio.Task)
+            assert await taken == Receipt(offsets(0, 10))  # 0.2 s later: 2 tokens are back
+
+            intake.set_rate(1)
+            await intake.hand_in(records(b"x"))  # takes the last of them
+            later = intake.offer(records(b"y"))
+            assert isinstance(later, Later)
+            assert later.delay_s == pytest.approx(0.8)
+            assert isinstance(intake.offer(records(b"y"), wait_s=0.9), asyncio.Task)
+            await asyncio.sleep(0)
+            # Who comes now would wait for that one too.
+            behind = intake.offer(records(b"z"), wait_s=0.9)
+            assert isinstance(behind, Later)
+            assert behind.delay_s == pytest.approx(1.8)
+
+    run(work())
+
+
+def test_an_offer_without_room_comes_back_later() -> None:
+    async def work() -> None:
+        lane = Lane()
+        settings = IntakeSettings(block_bytes=500, buffer_bytes=1_000)
+        async with Intake(lane.append, settings) as intake:
+            taken = intake.offer(lines(15))
+            assert isinstance(taken, asyncio.Task)
+            assert intake.offer(lines(15)) == Later(0.2)
+            await taken
+            assert isinstance(intake.offer(lines(15)), asyncio.Task)
+
+    run(work())
+
+
+def test_a_record_that_is_sent_again_is_stored_once() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append) as intake:
+            first = await intake.enter(records(b"a", b"b", ids=["1", "2"]))
+            # While the first is on its way, and after that.
+            assert await intake.hand_in(records(b"b", ids=["2"])) == Receipt(offsets(1, 2), 1)
+            assert first.result() == Receipt(offsets(0, 2))
+            again = await intake.hand_in(records(b"a", b"b", ids=["1", "2"]))
+            assert again == Receipt(offsets(0, 2), 2)
+            # In part, without an id, and twice in one.
+            mixed = records(b"b", b"c", b"-", b"c", ids=["2", "3", None, "3"])
+            assert await intake.hand_in(mixed) == Receipt(offsets(2, 4), 2)
+            assert lane.values == [b"a", b"b", b"c", b"-"]
+            assert intake.statistics.duplicate_records == 5
+
+    run(work())
+
+
+def test_a_duplicate_of_what_was_not_stored_is_not_acknowledged() -> None:
+    async def work() -> None:
+        lane = Lane()
+        lane.failures = [NO_SPACE]
+        async with Intake(lane.append) as intake:
+            first = await intake.enter(records(b"a", ids=["1"]))
+            second = await intake.enter(records(b"a", ids=["1"]))
+            with pytest.raises(JournalError, match="disk is full"):
+                await first
+            with pytest.raises(JournalError, match=r"'1' was being stored .* send it once more"):
+                await second
+            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(0, 1))
+            assert lane.values == [b"a"]
+
+    run(work())
+
+
+def test_what_was_stored_of_a_delivery_that_failed_is_not_stored_again() -> None:
+    async def work() -> None:
+        lane = Lane()
+        lane.failures = [None, NO_SPACE]
+        async with Intake(lane.append, IntakeSettings(block_bytes=100)) as intake:
+            sent = records(*[b"%060d" % i for i in range(2)], ids=["0", "1"])
+            with pytest.raises(JournalError, match="disk is full"):
+                await intake.hand_in(sent)
+            assert await intake.hand_in(sent) == Receipt(offsets(1, 2), 1)
+            assert lane.values == values_of(sent)
+
+    run(work())
+
+
+def test_ids_are_remembered_over_a_restart_as_many_as_were_asked_for() -> None:
+    async def work() -> None:
+        lane = Lane(start=9)
+        async with Intake(lane.append, IntakeSettings(remembered_ids=2)) as intake:
+            intake.remember(["1", None, "2", "3"], offsets(5, 9))
+            assert await intake.hand_in(records(b"c", ids=["3"])) == Receipt(offsets(8, 9), 1)
+            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(9, 10))
+            assert await intake.hand_in(records(b"b", ids=["2"])) == Receipt(offsets(10, 11))
+
+    run(work())
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(OptionError, match="block_interval_ms is 0 ms"):
+        IntakeSettings(block_interval_ms=0)
+    with pytest.raises(OptionError, match="block_bytes is 0"):
+        IntakeSettings(block_bytes=0)
+    with pytest.raises(OptionError, match="remembered_ids is -1"):
+        IntakeSettings(remembered_ids=-1)
+    with pytest.raises(OptionError, match="buffer_bytes is 5, less than one block of 6"):
+        IntakeSettings(block_bytes=6, buffer_bytes=5)
+
+
+sends = st.lists(
+    st.tuples(
+        st.floats(0, 0.5),  # pause before it (s)
+        st.integers(1, 30),  # records
+        st.booleans(),  # with ids, taken from a few
+        st.booleans(),  # cancelled by its sender soon after
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sends,
+    st.lists(st.booleans(), max_size=10),
+    st.one_of(st.none(), st.floats(5, 500)),
+    st.integers(300, 3_000),
+)
+def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
+    sends: list[tuple[float, int, bool, bool]],
+    failing: list[bool],
+    rate: float | None,
+    block_bytes: int,
+) -> None:
+    acknowledged: list[tuple[list[bytes], list[str | None], Receipt]] = []
+
+    async def send(intake: Intake, number: int, count: int, with_ids: bool) -> None:
+        ids: list[str | None] = [f"{(number + i) % 40}" if with_ids else None for i in range(count)]
+        values = [
+            f"{number}.{i}".encode() if id_ is None else f"id {id_}".encode()
+            for i, id_ in enumerate(ids)
+        ]
+        try:
+            receipt = await intake.hand_in(records(*values, ids=ids))
+        except JournalError:
+            return
+        acknowledged.append((values, ids, receipt))
+
+    async def work() -> Lane:
+        lane = Lane()
+        lane.failures = [NO_SPACE if fails else None for fails in failing]
+        bounds = IntakeSettings(block_bytes=block_bytes, buffer_bytes=block_bytes + 2_000)
+        async with Intake(lane.append, bounds) as intake:
+            intake.set_rate(rate)
+            tasks = []
+            for number, (pause_s, count, with_ids, cancelled) in enumerate(sends):
+                await asyncio.sleep(pause_s)
+                tasks.append(task := asyncio.create_task(send(intake, number, count, with_ids)))
+                if cancelled:
+                    await asyncio.sleep(pause_s / 2)
+                    task.cancel()
+            for task in tasks:
+                await asyncio.wait([task])
+                assert task.cancelled() or task.exception() is None
+            await asyncio.sleep(10)
+            assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
+        return lane
+
+    logging.getLogger("headgate.receivers").setLevel(logging.CRITICAL)
+    stored = run(work()).values
+    named = [value for value in stored if value.startswith(b"id ")]
+    assert len(named) == len(set(named))
+    for values, _, receipt in acknowledged:
+        assert set(values) <= set(stored)
+        if not receipt.duplicates:
+            assert stored[receipt.offsets.start : receipt.offsets.until] == values

@@ -1,0 +1,120 @@
+"""An event loop whose time passes only when there is nothing else to do, and a journal to watch."""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
+
+from headgate.control import OffsetRange
+from headgate.errors import JournalError
+from headgate.journal.records import Records
+
+Answer = TypeVar("Answer")
+Arguments = TypeVarTuple("Arguments")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Runs timers at once, one after the other, as if their time had come.
+
+    What goes into a thread runs in the loop instead, and takes `thread_s` of the loop's time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Selector(self._pass))
+        self._now_s = 1_000.0
+        self.thread_s = 0.0
+
+    def time(self) -> float:
+        return self._now_s
+
+    def run_in_executor(
+        self,
+        executor: Executor | None,
+        func: Callable[[*Arguments], Answer],
+        *args: *Arguments,
+    ) -> asyncio.Future[Answer]:
+        done: asyncio.Future[Answer] = self.create_future()
+
+        def run() -> None:
+            try:
+                done.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001  # as a thread's
+                done.set_exception(error)
+
+        self.call_later(self.thread_s, run)
+        return done
+
+    def _pass(self, time_s: float | None) -> None:
+        assert time_s is not None, "nothing would ever happen again: somebody waits for nobody"
+        self._now_s += time_s
+
+
+class _Selector(selectors.SelectSelector):
+    def __init__(self, pass_time: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._pass_time = pass_time
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout != 0:
+            self._pass_time(timeout)
+        return ready
+
+
+def run(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run in a `VirtualLoop` until it ends."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def thread_takes(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.thread_s = seconds
+
+
+class Lane:
+    """Keeps what is appended, with the times; fails as often as it is told to."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.records: list[Records] = []
+        self.times_s: list[float] = []
+        self.failures: list[Exception | None] = []
+        self._next = start
+
+    def append(self, records: Records) -> OffsetRange:
+        if self.failures and (error := self.failures.pop(0)):
+            raise error
+        offsets = OffsetRange("events", 0, self._next, self._next + records.count)
+        self._next = offsets.until
+        self.records.append(records)
+        self.times_s.append(now_s())
+        return offsets
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for block in self.records for value in values_of(block)]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [block.count for block in self.records]
+
+
+NO_SPACE = JournalError("The disk is full; make room.")
+
+
+def records(*values: bytes, ids: list[str | None] | None = None) -> Records:
+    return Records.of(values, timestamp_ms=1_000, ids=ids)
+
+
+def lines(count: int, size: int = 10) -> Records:
+    return Records.of_lines(b"".join(b"%0*d\n" % (size, i) for i in range(count)), timestamp_ms=1)
+
+
+def values_of(block: Records) -> list[bytes]:
+    return list(block.batch.column("value").to_pylist())
