@@ -2,6 +2,17 @@
 
 from headgate.receivers.intake import Intake, IntakeStatistics, Later
 from headgate.receivers.once import Receipt
-from headgate.receivers.settings import IntakeSettings
+from headgate.receivers.protocol import Receiver
+from headgate.receivers.settings import IntakeSettings, TcpSettings
+from headgate.receivers.tcp import TcpReceiver
 
-__all__ = ["Intake", "IntakeSettings", "IntakeStatistics", "Later", "Receipt"]
+__all__ = [
+    "Intake",
+    "IntakeSettings",
+    "IntakeStatistics",
+    "Later",
+    "Receipt",
+    "Receiver",
+    "TcpReceiver",
+    "TcpSettings",
+]

@@ -1,7 +1,8 @@
-"""What can be set of an intake, checked when it is set."""
+"""What can be set of an intake and of receivers, checked when it is set."""
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 from headgate.errors import OptionError
 
@@ -46,6 +47,137 @@ class IntakeSettings:
                 f"buffer_bytes is {self.buffer_bytes}, less than one block of {self.block_bytes}"
                 " bytes; raise it, or lower block_bytes."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class TcpSettings:
+    """How lines are received.
+
+    Attributes:
+        host: Where to listen, 127.0.0.1 unless told otherwise: this machine alone.
+        port: The port, 7070 unless told otherwise; 0 for any that is free.
+        acknowledge: Whether senders are told ``ok <count>`` for every so many lines that are
+            durable. Off unless told otherwise: a sender that does not read them would be held up
+            by its own socket.
+        token: What the first line of a sender must be, after the word ``token`` and a space. None,
+            the default, lets in everybody who can reach the port.
+        check_json: Whether every line must be JSON. Off unless told otherwise; it costs some
+            microseconds a line.
+        max_line_bytes: The longest line, its end not counted; 1 or more, 1 MiB unless told
+            otherwise.
+        unfinished_bytes: What the unfinished lines of all senders may take together; at least
+            ``max_line_bytes``, 16 MiB unless told otherwise.
+        line_s: How long a line may take from its first byte, and the first line from when its
+            sender connected (s); above 0, 30 unless told otherwise. Between lines a sender may
+            be silent for as long as it likes.
+        max_connections: How many senders may be connected; 1 or more, 800 unless told
+            otherwise. See `Connections` for who goes when there are more.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 7070
+    acknowledge: bool = False
+    token: str | None = field(default=None, repr=False)
+    check_json: bool = False
+    max_line_bytes: int = MIB
+    unfinished_bytes: int = 16 * MIB
+    line_s: float = 30
+    max_connections: int = 800
+
+    def __post_init__(self) -> None:
+        require_port(self.port)
+        require_at_least("max_line_bytes", self.max_line_bytes, 1)
+        require_at_least("unfinished_bytes", self.unfinished_bytes, self.max_line_bytes)
+        require_above_zero("line_s", self.line_s, "s")
+        require_at_least("max_connections", self.max_connections, 1)
+        require_token(self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How records are received over HTTP.
+
+    Attributes:
+        host: Where to listen, 127.0.0.1 unless told otherwise: this machine alone.
+        port: The port, 8080 unless told otherwise; 0 for any that is free.
+        token: What senders must show as ``Authorization: Bearer <token>``. None, the default, lets
+            in everybody who can reach the port.
+        check_json: Whether each line of NDJSON must be JSON. On unless told otherwise; it costs
+            some microseconds a line, so that a process takes some 100 000 lines a second.
+        wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more, 1
+            unless told otherwise. Too large, and senders wait who could do something else; too
+            small, and the rate is not used up, because those who come back come back late.
+        max_header_bytes: The longest request line and headers together; 1 or more, 16 KiB unless
+            told otherwise.
+        header_s: How long they may take, from when the sender connected or was last answered (s);
+            above 0, 10 unless told otherwise.
+        max_body_bytes: The longest body as it is sent; 1 or more, 8 MiB unless told otherwise.
+        max_decompressed_bytes: The longest body after decompression; 1 or more, 32 MiB unless told
+            otherwise.
+        body_s: How long a body may take (s); above 0, 30 unless told otherwise.
+        bodies_bytes: What all bodies may take together while they are read and taken apart; at
+            least ``max_body_bytes`` and ``max_decompressed_bytes``, 64 MiB unless told otherwise.
+        max_connections: How many senders may be connected; 1 or more, 800 unless told
+            otherwise. See `Connections` for who goes when there are more.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str | None = field(default=None, repr=False)
+    check_json: bool = True
+    wait_s: float = 1
+    max_header_bytes: int = 16 * 1024
+    header_s: float = 10
+    max_body_bytes: int = 8 * MIB
+    max_decompressed_bytes: int = 32 * MIB
+    body_s: float = 30
+    bodies_bytes: int = 64 * MIB
+    max_connections: int = 800
+
+    def __post_init__(self) -> None:
+        require_port(self.port)
+        require_token(self.token)
+        if not (math.isfinite(self.wait_s) and self.wait_s >= 0):
+            raise OptionError(
+                f"wait_s is {self.wait_s:g} s; it must be a finite number, 0 or more."
+            )
+        require_at_least("max_header_bytes", self.max_header_bytes, 1)
+        require_above_zero("header_s", self.header_s, "s")
+        require_at_least("max_body_bytes", self.max_body_bytes, 1)
+        require_at_least("max_decompressed_bytes", self.max_decompressed_bytes, 1)
+        require_above_zero("body_s", self.body_s, "s")
+        largest = max(self.max_body_bytes, self.max_decompressed_bytes)
+        require_at_least("bodies_bytes", self.bodies_bytes, largest)
+        require_at_least("max_connections", self.max_connections, 1)
+
+
+def require_port(port: int) -> None:
+    """Refuse what is no TCP port.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if not 0 <= port <= 65_535:
+        raise OptionError(f"port is {port}; it must be 1 to 65535, or 0 for any that is free.")
+
+
+def require_token(token: str | None) -> None:
+    """Refuse a token that cannot be sent, without showing it.
+
+    Raises:
+        OptionError: It has other characters than the visible ones of ASCII, or none.
+    """
+    if token is not None and not re.fullmatch("[!-~]+", token):
+        raise OptionError(
+            "The token cannot be sent; it must be 1 or more visible characters of ASCII, without"
+            " spaces."
+        )
 
 
 def require_above_zero(name: str, value: float, unit: str) -> None:

@@ -1,0 +1,67 @@
+"""A receiver at work in the test's own event loop, on real sockets, into a journal in memory."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from headgate.control import OffsetRange
+from headgate.journal.records import Records
+from headgate.receivers import Intake, IntakeSettings
+from headgate.receivers.protocol import Receiver
+
+DEADLINE_S = 60
+
+
+class Journal:
+    """Keeps what is appended; fails with what it is told to; stands still until it is let go on."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.keys: list[bytes | None] = []
+        self.failures: list[Exception] = []
+        self.going = threading.Event()
+        self.going.set()
+
+    def append(self, records: Records) -> OffsetRange:
+        assert self.going.wait(DEADLINE_S)
+        if self.failures:
+            raise self.failures.pop(0)
+        start = len(self.values)
+        self.values += records.batch.column("value").to_pylist()
+        self.keys += records.batch.column("key").to_pylist()
+        return OffsetRange("events", 3, start, len(self.values))
+
+
+@contextlib.asynccontextmanager
+async def receiving(
+    receiver: Receiver, journal: Journal, settings: IntakeSettings | None = None
+) -> AsyncIterator[Intake]:
+    """Run a receiver, and stop it as its host would."""
+    settings = settings or IntakeSettings(block_interval_ms=10)
+    async with Intake(journal.append, settings) as intake:
+        running = asyncio.create_task(receiver.receive(intake))
+        try:
+            yield intake
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+async def until(condition: Any) -> None:
+    """Let the loop run until this is so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test's work, within its deadline."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await work
+
+    asyncio.run(bounded())
