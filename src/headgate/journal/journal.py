@@ -83,6 +83,8 @@ class Journal:
             JournalError: There is none, or it cannot be read or made.
         """
         with told(f"The journal {storage.url} cannot be opened"):
+            if create:
+                storage.create()  # and make durable what another may have made just now
             try:
                 journal_id = _identity(storage)
             except FileNotFoundError:
@@ -275,7 +277,6 @@ def _identity(storage: Storage) -> bytes:
 
 def _made(storage: Storage) -> bytes:
     """Make a journal; answers its id, or that of one who was faster."""
-    storage.create()
     if lanes := [folder for folder in storage.folders() if lane_of(folder) is not None]:
         raise CorruptionError(
             f"{storage.url}/{IDENTITY} is missing, although there is lane {lanes[0]}; put it back, "

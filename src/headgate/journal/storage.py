@@ -45,7 +45,7 @@ class Storage(Protocol):
         """Where it is, to be shown; it holds no secret."""
 
     def create(self) -> None:
-        """Make the root, durably, where it is not there."""
+        """Make the root where it is not there, and the names in it durable."""
 
     def create_folder(self, folder: str) -> None:
         """Make a folder, durably, where it is not there."""

@@ -1,0 +1,285 @@
+"""A power failure at any moment of what a journal does, in each way a file system may show it.
+
+A ``Recorder`` does what it is told and writes it down. What a disk may hold after a crash is then
+worked out from the first operations of that log, all of it and no more than POSIX promises:
+
+- what a file had when it was last synced is there; of what was written since, all, a part, zeros or
+  nothing at all;
+- a name is there, or gone, if its folder was synced since; of the changes after that, any, in any
+  choice: they may reach the disk in another order than they were made.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Final
+
+from headgate.journal.block import Part
+from headgate.journal.disk import Disk
+
+FOLDER: Final = -1
+"""What a name of a folder leads to, where that of a file leads to the file's number."""
+
+MOST_CHANGES: Final = 12
+"""Changes of names that are tried in every choice; a journal syncs before there are more."""
+
+
+class Fast(Disk):
+    """Syncs nothing: what a test crashes is worked out, not made."""
+
+    def sync(self, descriptor: int) -> None:
+        """Nothing."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A name that came to lead to a file or a folder, or (None) to nothing."""
+
+    path: Path
+    target: int | None
+
+
+@dataclass(frozen=True)
+class Write:
+    """Bytes at the end of a file."""
+
+    file: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Sync:
+    """All of a file's bytes."""
+
+    file: int
+
+
+@dataclass(frozen=True)
+class SyncFolder:
+    """All of a folder's names."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the outside world was told at this moment."""
+
+    what: str
+    value: object
+
+
+Operation = Change | Write | Sync | SyncFolder | Mark
+
+
+class Recorder(Fast):
+    """A disk that writes down every change; its paths are relative to ``base``.
+
+    Args:
+        base: A folder; what is in it already is durable.
+        told: What the world was told before.
+        fault: The number of the call that fails, from 0 on; None for none.
+        between: Called after each operation with the count of those so far.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        *,
+        told: Sequence[Mark] = (),
+        fault: int | None = None,
+        between: Callable[[int], None] | None = None,
+    ) -> None:
+        self.base = base
+        self.log: list[Operation] = []
+        self.before = State.found(base)
+        self.told = list(told)
+        self.calls = 0
+        self._fault = fault
+        self._between = between
+        self._files = dict(self.before.names)
+        self._open: dict[int, int] = {}
+        self._count = len(self._files)
+
+    def mark(self, what: str, value: object) -> None:
+        """Write down what the outside world is told."""
+        self.log.append(Mark(what, value))
+
+    def create(self, path: Path) -> int:
+        self._may_fail()
+        descriptor = super().create(path)
+        self._count += 1
+        self._open[descriptor] = self._count
+        self._changed(path, self._count)
+        return descriptor
+
+    def write(self, descriptor: int, parts: Sequence[Part]) -> int:
+        self._may_fail()
+        data = b"".join(parts)
+        # Never everything at once: the last byte has a call of its own.
+        written = super().write(descriptor, [data[:-1] or data])
+        self._done(Write(self._open[descriptor], data[:written]))
+        return written
+
+    def sync(self, descriptor: int) -> None:
+        self._may_fail()
+        self._done(Sync(self._open[descriptor]))
+
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)
+        del self._open[descriptor]
+        self._may_fail()
+
+    def link(self, path: Path, to: Path) -> None:
+        self._may_fail()
+        super().link(path, to)
+        self._changed(to, self._files[path.relative_to(self.base)])
+
+    def unlink(self, path: Path) -> None:
+        self._may_fail()
+        super().unlink(path)
+        self._changed(path, None)
+
+    def make_folder(self, path: Path) -> None:
+        self._may_fail()
+        super().make_folder(path)
+        self._changed(path, FOLDER)
+
+    def sync_folder(self, path: Path) -> None:
+        if path.is_relative_to(self.base):
+            self._may_fail()
+            self._done(SyncFolder(path.relative_to(self.base)))
+
+    def _may_fail(self) -> None:
+        self.calls += 1
+        if self.calls - 1 == self._fault:
+            self.mark("failed", self._fault)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def _changed(self, path: Path, target: int | None) -> None:
+        name = path.relative_to(self.base)
+        if target is None:
+            del self._files[name]
+        else:
+            self._files[name] = target
+        self._done(Change(name, target))
+
+    def _done(self, operation: Operation) -> None:
+        self.log.append(operation)
+        if self._between is not None:
+            self._between(len(self.log))
+
+
+@dataclass
+class State:
+    """What a disk holds for certain, and what it may hold or not."""
+
+    names: dict[Path, int] = field(default_factory=dict)
+    data: dict[int, bytes] = field(default_factory=dict)
+    unsynced: dict[int, bytes] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+
+    @classmethod
+    def found(cls, base: Path) -> "State":
+        """That of a folder that has been there for long."""
+        state = cls()
+        for number, path in enumerate(sorted(base.rglob("*"))):
+            name = path.relative_to(base)
+            state.names[name] = FOLDER if path.is_dir() else number
+            if not path.is_dir():
+                state.data[number] = path.read_bytes()
+        return state
+
+    def copy(self) -> "State":
+        return State(dict(self.names), dict(self.data), dict(self.unsynced), list(self.changes))
+
+    def apply(self, operation: Operation) -> None:
+        """Let one more thing happen."""
+        match operation:
+            case Change():
+                self.changes.append(operation)
+            case Write(number, data):
+                self.unsynced[number] = self.unsynced.get(number, b"") + data
+            case Sync(number):
+                self.data[number] = self.data.get(number, b"") + self.unsynced.pop(number, b"")
+            case SyncFolder(path):
+                for change in self.changes:
+                    if change.path.parent == path:
+                        _apply(change, self.names)
+                self.changes = [each for each in self.changes if each.path.parent != path]
+            case Mark():
+                pass
+
+    def crashes(self) -> Iterator["Files"]:
+        """Everything that may be there after a crash at this moment."""
+        assert len(self.changes) <= MOST_CHANGES, "too many changes without a sync to try them all"
+        choices = chain.from_iterable(
+            combinations(self.changes, count) for count in range(len(self.changes) + 1)
+        )
+        for chosen in choices:
+            names = dict(self.names)
+            for change in chosen:
+                _apply(change, names)
+            for fate in _FATES:
+                yield self._files(names, fate)
+
+    def _files(self, names: dict[Path, int], fate: Callable[[bytes], bytes]) -> "Files":
+        held: dict[Path, bytes | None] = {}
+        for path in sorted(names):
+            if path.parent == Path() or path.parent in held:
+                number = names[path]
+                late = fate(self.unsynced.get(number, b""))
+                held[path] = None if number == FOLDER else self.data.get(number, b"") + late
+        return Files(tuple(held.items()))
+
+
+_FATES: Final[tuple[Callable[[bytes], bytes], ...]] = (
+    lambda data: b"",
+    lambda data: data,
+    lambda data: data[: len(data) // 2],
+    lambda data: bytes(len(data)),  # the length has reached the disk, the bytes have not
+)
+
+
+def _apply(change: Change, names: dict[Path, int]) -> None:
+    if change.target is None:
+        names.pop(change.path, None)
+    else:
+        names[change.path] = change.target
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a disk holds: paths and bytes, or None for a folder."""
+
+    held: tuple[tuple[Path, bytes | None], ...]
+
+    def write_to(self, base: Path) -> None:
+        """Make it in a new folder."""
+        base.mkdir(parents=True)
+        for path, data in self.held:
+            if data is None:
+                (base / path).mkdir()
+            else:
+                (base / path).write_bytes(data)
+
+
+def crashes(recorder: Recorder) -> Iterator[tuple[Files, list[Mark]]]:
+    """Each thing that may be there after a crash, with what the world was told before it."""
+    state, marks = recorder.before.copy(), recorder.told
+    told: set[tuple[Files, int]] = set()
+    for operation in [None, *recorder.log]:
+        if isinstance(operation, Mark):
+            marks = [*marks, operation]
+        elif operation is not None:
+            state.apply(operation)
+        for files in state.crashes():
+            if (files, len(marks)) not in told:
+                told.add((files, len(marks)))
+                yield files, marks

@@ -1,0 +1,175 @@
+"""What a journal is put through, and what must hold after a crash at any moment of it."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tests.journal.samples import numbered
+from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import HeadgateError, JournalError
+from headgate.journal import Journal
+from headgate.journal.disk import Disk
+from headgate.journal.local import LocalStorage
+from headgate.journal.names import is_temporary
+
+T = TypeVar("T")
+StorageOf = Callable[[Path, Disk], LocalStorage]
+
+
+def opened(base: Path, disk: Disk, storage: StorageOf = LocalStorage) -> Journal:
+    """The journal of a story, made if need be."""
+    return Journal.in_storage(storage(base / "a" / "orders", disk), "orders", create=True)
+
+
+def append(journal: Journal, recorder: Recorder, *counts: int) -> None:
+    """Append blocks of so many records, whose values are their offsets.
+
+    Whatever fails is tried once more, by the same writer where there is one.
+    """
+    with again(lambda: journal.writer(0)) as writer:
+        recorder.mark("opened", writer.end)
+        for count in counts:
+            end = writer.end
+            recorder.mark("tried", end + count)
+            try:
+                offsets = writer.append(numbered(end, end + count))
+            except JournalError:
+                end = journal.lane_bounds(0)[1]
+                recorder.mark("tried", end + count)
+                offsets = writer.append(numbered(end, end + count))
+            recorder.mark("acknowledged", offsets.until)
+
+
+def again(action: Callable[[], T]) -> T:
+    """Do it, and once more if it fails."""
+    try:
+        return action()
+    except JournalError:
+        return action()
+
+
+def life(recorder: Recorder, storage: StorageOf = LocalStorage) -> None:
+    """A journal is made, written, opened again, written again, pruned and written once more."""
+    journal = again(lambda: opened(recorder.base, recorder, storage))
+    recorder.mark("made", journal.id)
+    append(journal, recorder, 2, 3)
+    append(journal, recorder, 1)
+    start = again(lambda: journal.blocks(0))[-1].first
+    recorder.mark("pruning", start)
+    recorder.mark("pruned", again(lambda: journal.remove_before(0, start)))
+    append(journal, recorder, 4)
+
+
+@dataclass
+class Told:
+    """What the outside world knows."""
+
+    journal_id: str | None = None
+    acknowledged: int = 0
+    tried: int = 0
+    seen: int = 0
+    starts: set[int] = field(default_factory=lambda: {0})
+
+    @classmethod
+    def by(cls, marks: list[Mark]) -> "Told":
+        """What these marks say."""
+        told = cls()
+        for mark in marks:
+            value = mark.value
+            match mark.what:
+                case "made":
+                    assert isinstance(value, str)
+                    told.journal_id = value
+                case "acknowledged":
+                    assert isinstance(value, int)
+                    told.acknowledged = value
+                case "tried":
+                    assert isinstance(value, int)
+                    told.tried = max(told.tried, value)
+                case "seen":
+                    assert isinstance(value, int)
+                    told.seen = max(told.seen, value)
+                case "pruning":
+                    assert isinstance(value, int)
+                    told.starts.add(value)
+                case "pruned":
+                    assert isinstance(value, int)
+                    told.starts = {value}
+                case "opened" | "failed":
+                    pass  # which holds nobody to anything
+        return told
+
+
+def violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
+    """What does not hold of a journal that is opened after a crash."""
+    try:
+        yield from _violations(base, told, disk)
+    except HeadgateError as error:
+        yield f"{type(error).__name__}: {error}"
+
+
+def _violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
+    journal = opened(base, disk)
+    if told.journal_id not in (None, journal.id):
+        yield "it is another journal"
+    with journal.writer(0) as writer:
+        end = writer.end
+        if not max(told.acknowledged, told.seen) <= end <= told.tried:
+            yield f"it ends at {end}, but {told} was told"
+        writer.append(numbered(end, end + 2))
+    start, until = journal.lane_bounds(0)
+    if start not in told.starts or until != end + 2:
+        yield f"it holds [{start}, {until}), but {told} was told, and 2 were appended at {end}"
+    batches = journal.read(OffsetRange("orders", 0, start, until), ["value"])
+    values = [value for batch in batches for value in batch.column("value").to_pylist()]
+    if values != [b"%d" % number for number in range(start, until)]:
+        yield f"it has {values} at offset {start}"
+    left = [path.name for path in (base / "a/orders/0").iterdir() if is_temporary(path.name)]
+    if left:
+        yield f"it has left {left}"
+
+
+def explored(recorder: Recorder, scratch: Path, *, since: str = "") -> Iterator[str]:
+    """What does not hold after some crash of what was recorded.
+
+    Args:
+        recorder: It has recorded it.
+        scratch: A folder for what a crash leaves.
+        since: Only of crashes after the world was told something of this name.
+    """
+    for files, marks in crashes(recorder):
+        if not since or any(mark.what == since for mark in marks):
+            with _on_disk(files, scratch) as base:
+                yield from violations(base, Told.by(marks), Fast())
+
+
+def explored_twice(recorder: Recorder, scratch: Path) -> Iterator[str]:
+    """What does not hold after some crash of the recovery from some crash of what was recorded."""
+    seen: set[Files] = set()
+    for files, marks in crashes(recorder):
+        if files in seen:
+            continue
+        seen.add(files)
+        with _on_disk(files, scratch / "first") as base:
+            recovery = Recorder(base, told=marks)
+            append(opened(base, recovery), recovery, 2)
+        yield from explored(recovery, scratch / "second")
+
+
+class _on_disk:  # noqa: N801  (used like a function)
+    """A folder that holds what a crash has left, while it is looked at."""
+
+    def __init__(self, files: Files, base: Path) -> None:
+        self._files = files
+        self._base = base
+
+    def __enter__(self) -> Path:
+        self._files.write_to(self._base / "disk")
+        return self._base / "disk"
+
+    def __exit__(self, *ended: object) -> None:
+        shutil.rmtree(self._base / "disk")

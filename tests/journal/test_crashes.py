@@ -1,0 +1,205 @@
+"""Power failures at any moment: what was acknowledged or seen stays, and all of it is whole."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.journal.samples import numbered
+from tests.journal.shim import Change, Recorder, Sync, SyncFolder, Write
+from tests.journal.stories import append, explored, explored_twice, life, opened
+
+from headgate.errors import JournalError
+from headgate.journal import Journal
+from headgate.journal.block import Part
+from headgate.journal.disk import Disk, discard, write_all
+from headgate.journal.local import LocalStorage
+from headgate.journal.names import temporary_name
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    folder = tmp_path / "base"
+    folder.mkdir()
+    return folder
+
+
+def new_base(tmp_path: Path, number: int) -> Path:
+    folder = tmp_path / f"base{number}"
+    folder.mkdir()
+    return folder
+
+
+def test_no_crash_loses_what_was_acknowledged(base: Path, tmp_path: Path) -> None:
+    recorder = Recorder(base)
+    life(recorder)
+    kinds = {type(operation) for operation in recorder.log}
+    assert {Change, Write, Sync, SyncFolder} <= kinds
+    assert list(explored(recorder, tmp_path)) == []
+
+
+def test_no_crash_of_a_recovery_does_either(base: Path, tmp_path: Path) -> None:
+    recorder = Recorder(base)
+    life(recorder)
+    assert list(explored_twice(recorder, tmp_path)) == []
+
+
+def test_no_crash_does_after_any_call_has_failed(tmp_path: Path) -> None:
+    """Each call of one life fails once; that life goes on, and may then crash at any moment."""
+    whole = Recorder(new_base(tmp_path, 0))
+    life(whole)
+    assert whole.calls > 50
+    for fault in range(whole.calls):
+        recorder = Recorder(new_base(tmp_path, fault + 1), fault=fault)
+        life(recorder)
+        found = list(explored(recorder, tmp_path, since="failed"))
+        assert found == [], f"after call {fault} has failed"
+
+
+class Onlooker:
+    """Looks at a journal once, after so many operations of its writer."""
+
+    def __init__(self, after: int, storage: type[LocalStorage] = LocalStorage) -> None:
+        self._after = after
+        self._storage = storage
+        self.recorder: Recorder | None = None
+
+    def __call__(self, count: int) -> None:
+        if self.recorder is not None and count == self._after:
+            recorder, self.recorder = self.recorder, None
+            storage = self._storage(recorder.base / "a/orders", recorder)
+            try:
+                _, end = Journal.in_storage(storage, "orders").lane_bounds(0)
+            except JournalError:
+                return  # there is no journal yet
+            recorder.mark("seen", end)
+
+
+def watched(tmp_path: Path, storage: type[LocalStorage] = LocalStorage) -> Iterator[str]:
+    """What does not hold if a reader looks once, at any moment of a life."""
+    whole = Recorder(new_base(tmp_path, 0))
+    life(whole)
+    for after in range(1, len(whole.log)):
+        look = Onlooker(after, storage)
+        recorder = Recorder(new_base(tmp_path, after), between=look)
+        look.recorder = recorder
+        life(recorder)
+        yield from explored(recorder, tmp_path, since="seen")
+
+
+def test_no_crash_takes_back_what_a_reader_has_seen(tmp_path: Path) -> None:
+    assert list(watched(tmp_path)) == []
+
+
+# What follows plants defects: a test of crashes that does not find them proves nothing.
+
+
+class NoFolderSync(Recorder):
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+
+class NoSync(Recorder):
+    def sync(self, descriptor: int) -> None:
+        pass
+
+
+class NoSyncOfTheRoot(Recorder):
+    def sync_folder(self, path: Path) -> None:
+        if path.name != "orders":
+            super().sync_folder(path)
+
+
+class NoSyncAboveTheRoot(Recorder):
+    def sync_folder(self, path: Path) -> None:
+        if path.name in ("orders", "0"):
+            super().sync_folder(path)
+
+
+@pytest.mark.parametrize("disk", [NoFolderSync, NoSync, NoSyncOfTheRoot, NoSyncAboveTheRoot])
+def test_a_sync_that_is_left_out_is_found(disk: type[Recorder], base: Path, tmp_path: Path) -> None:
+    recorder = disk(base)
+    journal = opened(base, recorder)
+    recorder.mark("made", journal.id)
+    append(journal, recorder, 2)
+    assert any(explored(recorder, tmp_path))
+
+
+class NameBeforeData(LocalStorage):
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        final = self._root / path
+        temporary = final.with_name(temporary_name(final.name))
+        descriptor = self._disk.create(temporary)
+        self._disk.link(temporary, final)
+        write_all(self._disk, descriptor, parts)
+        self._disk.sync(descriptor)
+        self._disk.close(descriptor)
+        discard(self._disk, temporary)
+        self._disk.sync_folder(final.parent)
+
+
+class FinalNameAtOnce(LocalStorage):
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        self._write(self._root / path, parts)
+        self._disk.sync_folder((self._root / path).parent)
+
+
+class PruningWithoutAWord(LocalStorage):
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        if not path.endswith(".start"):
+            super().put(path, parts)
+
+
+@pytest.mark.parametrize("storage", [NameBeforeData, FinalNameAtOnce, PruningWithoutAWord])
+def test_an_order_that_is_wrong_is_found(
+    storage: type[LocalStorage], base: Path, tmp_path: Path
+) -> None:
+    recorder = Recorder(base)
+    life(recorder, storage)
+    assert any(explored(recorder, tmp_path))
+
+
+class ListingWithoutSync(LocalStorage):
+    def names(self, folder: str) -> list[str]:
+        return [path.name for path in (self._root / folder).glob("*")]
+
+
+def test_a_listing_of_what_is_not_durable_is_found(tmp_path: Path) -> None:
+    assert any(watched(tmp_path, ListingWithoutSync))
+
+
+class Retrying(Recorder):
+    """Takes a sync that has failed for one that is done, as a second one on the same file would."""
+
+    def sync(self, descriptor: int) -> None:
+        try:
+            super().sync(descriptor)
+        except OSError:
+            return
+
+
+def test_a_failed_sync_that_is_tried_again_is_found(tmp_path: Path) -> None:
+    def found() -> Iterator[str]:
+        for fault in range(30):
+            recorder = Retrying(new_base(tmp_path, fault), fault=fault)
+            life(recorder)
+            yield from explored(recorder, tmp_path)
+
+    assert any(found())
+
+
+def test_a_crash_leaves_nothing_behind_for_long(base: Path) -> None:
+    """A temporary file of a crash is removed by the next writer, and by nobody else."""
+    journal = opened(base, Disk())
+    journal.writer(0).close()
+    folder = base / "a/orders/0"
+    left = folder / temporary_name("00000000000000000000.block")
+    foreign = folder / ".notes.tmp"
+    for path in (left, foreign):
+        path.write_bytes(b"half a block")
+    assert journal.bounds() == {0: (0, 0)}
+    assert left.exists()
+    with journal.writer(0) as writer:
+        assert not left.exists()
+        writer.append(numbered(0, 1))
+    assert foreign.exists()
+    assert journal.bounds() == {0: (0, 1)}
