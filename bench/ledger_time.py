@@ -177,8 +177,6 @@ def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, floa
         "handler: attach": lambda: driver.attach(key, batch_id, owner=OWNER, lease_ms=LEASE_MS),
         "handler: ranges": lambda: driver.ranges(key),
         "handler: succeed": lambda: driver.succeed(key, owner=OWNER),
-        "listener: attach": lambda: driver.attach(key, batch_id),
-        "listener: succeed": lambda: driver.succeed(key),
-        "listener: publish_rate": lambda: driver.publish_rate(sample),
+        "listener: report": lambda: driver.report(key, batch_id, sample.time_ms - 900, sample),
     }
     return {name: _took_ms(call) for name, call in calls.items()}

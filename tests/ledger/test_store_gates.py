@@ -1,11 +1,12 @@
 import math
+from dataclasses import replace
 
 import pytest
 from tests.ledger.samples import ManualClock, a_batch, a_sample
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError
-from headgate.ledger import GateRecord, Ledger, Loss
+from headgate.ledger import ErrorReport, GateRecord, Ledger, Loss, Status
 
 
 def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock) -> None:
@@ -70,6 +71,30 @@ def test_a_sample_tells_its_batch_how_many_records_it_had(ledger: Ledger) -> Non
     ledger.publish_rate(a_sample(1_000, records=8, schedule_id=batch.schedule_id))
     assert [told.records for told in ledger.batches("orders")] == [None, 8]
     assert ledger.batch(other.schedule_id) == other
+
+
+def test_a_report_settles_a_batch_that_nobody_has_settled_and_publishes(ledger: Ledger) -> None:
+    open_, done = (ledger.begin(a_batch(run_id=run)).schedule_id for run in ("open", "done"))
+    ledger.fail(done, ErrorReport("ValueError", "no", ""))
+    failed = ledger.batch(done)
+    for key in (open_, done):
+        ledger.report(key, 7, 123, a_sample(1_000, 50.0, records=8, schedule_id=key))
+    settled = ledger.batch(open_)
+    assert settled is not None
+    assert (settled.status, settled.records) == (Status.SUCCESS, 8)
+    assert (settled.query_batch_id, settled.start_time_ms) == (7, 123)
+    assert failed is not None
+    assert ledger.batch(done) == replace(failed, records=8)
+    assert ledger.rate("orders") == 50.0
+
+
+def test_a_report_without_a_sample_settles_and_teaches_nothing(ledger: Ledger) -> None:
+    key = ledger.begin(a_batch()).schedule_id
+    ledger.report(key, 7, 123, None)
+    settled = ledger.batch(key)
+    assert settled is not None
+    assert (settled.status, settled.records) == (Status.SUCCESS, None)
+    assert (ledger.rates("orders"), ledger.rate("orders")) == ((), None)
 
 
 def test_a_sample_of_a_batch_that_is_not_in_the_ledger_is_kept(ledger: Ledger) -> None:

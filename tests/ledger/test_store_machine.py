@@ -341,6 +341,23 @@ class LedgerMachine(RuleBasedStateMachine):
         if key in self.model.batches:
             self.model.change(key, records=8)
 
+    @rule(planned=begun, number=st.integers(0, 9), rate=st.none() | st.floats(1, 1e9))
+    def report(self, planned: PlannedBatch, number: int, rate: float | None) -> None:
+        key, gate, now_ms = planned.schedule_id, planned.gate, self.clock()
+        sample = a_sample(now_ms, rate, gate=gate, records=8, schedule_id=key)
+        self.ledger.report(key, number, now_ms - 5, sample)
+        if sample not in self.model.rates:
+            self.model.rates.append(sample)
+        if rate is not None:
+            self.model.in_force[gate] = rate
+        if key not in self.model.batches:
+            return
+        self.model.change(key, records=8)
+        if self.model.is_free(key, Status.IN_PROGRESS, None, now_ms):
+            self.model.change(key, query_batch_id=number, start_time_ms=now_ms - 5)
+        if self.model.is_(key, Status.IN_PROGRESS):
+            self.model.end(key, Status.SUCCESS, now_ms)
+
     @rule(gate=gates, start=st.integers(0, 2), count=st.integers(0, 3))
     def record_losses(self, gate: str, start: int, count: int) -> None:
         offsets = OffsetRange("orders", 0, start, start + count)

@@ -125,6 +125,10 @@ WRITES: dict[str, Write] = {
     "publish_rate without a rate": Write(
         begun, lambda ledger: ledger.publish_rate(a_sample(5, None))
     ),
+    "report": Write(
+        begun, lambda ledger: ledger.report(KEY, 7, 3, a_sample(5, 12.5, schedule_id=KEY))
+    ),
+    "report without a sample": Write(begun, lambda ledger: ledger.report(KEY, 7, 3, None)),
     "record_losses": Write(
         nothing, lambda ledger: ledger.record_losses("orders", [OffsetRange("t", 0, 3, 9)])
     ),

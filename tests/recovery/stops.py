@@ -37,7 +37,7 @@ DRIVERS: Final = (
     "fail",
     "split",
     "bury_record",
-    "publish_rate",
+    "report",
     "take",
     "backfilled",
     "give_back",
@@ -81,7 +81,7 @@ def _watch(owner: type, step: str) -> None:
     def watched(*given: Any, **options: Any) -> Any:
         _pass(f"before {step}")
         done = do(*given, **options)
-        if done or step in {"publish_rate", "settle"}:  # which need not find anything
+        if done or step in {"report", "settle"}:  # which need not find anything
             _pass(f"after {step}")
         return done
 

@@ -135,15 +135,14 @@ def _on_batch(
     if not ranges:
         return
     batch = schedule_id(gate, end.run, ranges, end.topic_ids)
-    # Where the gate's own handler has done this already, nothing changes.
-    watched.ledger.attach(batch, progress.batchId, start_time_ms=present.start_ms)
-    watched.ledger.succeed(batch)
     end_ms = present.start_ms + present.duration_ms
     teaches = state_of(gate).batch_ended(batch, present.start_ms, end_ms)
+    sample = None
     if watched.estimator is not None and (present.records or not teaches):
         # Without a lesson it is published too, for the planner waits for the report.
         estimator = watched.estimator if teaches else None
-        watched.ledger.publish_rate(_sample(gate, batch, progress.batchId, stats, estimator))
+        sample = _sample(gate, batch, progress.batchId, stats, estimator)
+    watched.ledger.report(batch, progress.batchId, present.start_ms, sample)
 
 
 def _sample(

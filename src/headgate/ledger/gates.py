@@ -5,7 +5,7 @@ import math
 from sqlalchemy import Connection
 
 from headgate.errors import LedgerError
-from headgate.ledger import statements
+from headgate.ledger import moves, statements
 from headgate.ledger.base import Base
 from headgate.ledger.records import GateRecord, RateSample
 from headgate.ledger.rows import rate_row
@@ -50,23 +50,55 @@ class Gates(Base):
         Raises:
             LedgerError: The rate is not a positive number, or the gate is not declared.
         """
-        new = sample.rate_per_s
-        if new is not None and not (math.isfinite(new) and new > 0):
-            raise LedgerError(
-                f"The rate of gate {sample.gate!r} cannot be {new}; an estimator answers a "
-                "positive number of records per second, or None."
-            )
-        in_force = {"gate": sample.gate, "new_rate": new, "new_time_ms": sample.time_ms}
-        count = {"batch": sample.schedule_id, "counted": sample.records}
+        _refuse_no_rate(sample)
+        self._database.write(lambda connection: self._publish(connection, sample))
 
-        def publish(connection: Connection) -> None:
-            # First, for it makes whoever publishes for this gate wait for the one before.
-            connection.execute(statements.SET_RATE, in_force)
-            self._insert_under(sample.gate, connection, statements.KEEP_SAMPLE, rate_row(sample))
-            if sample.schedule_id is not None:
-                connection.execute(statements.SET_RECORDS, count)
+    def report(
+        self, schedule_id: str, query_batch_id: int, start_time_ms: int, sample: RateSample | None
+    ) -> None:
+        """Take in what the engine reports of a batch that it has done with, in one transaction.
 
-        self._database.write(publish)
+        Args:
+            schedule_id: The batch; ``in_progress`` becomes ``success`` (arrow D), and one that the
+                gate's own handler has settled already stays as it is.
+            query_batch_id: The engine's own number for it.
+            start_time_ms: When it began (ms since the epoch).
+            sample: What was learnt from it, as `publish_rate` takes it.
+
+        Raises:
+            LedgerError: The rate is not a positive number, or the gate is not declared.
+        """
+        if sample is not None:
+            _refuse_no_rate(sample)
+        ended = self._ended(schedule_id, None, None)
+        attached = {
+            "batch": schedule_id,
+            "number": query_batch_id,
+            "started_ms": start_time_ms,
+            "by": None,
+            "gone": None,
+        }
+
+        def report(connection: Connection) -> None:
+            if sample is not None:
+                self._publish(connection, sample)
+            connection.execute(moves.ATTACH, attached | self._leased(None))
+            connection.execute(moves.SUCCEED, ended)
+
+        self._database.write(report)
+
+    def _publish(self, connection: Connection, sample: RateSample) -> None:
+        # First, for it makes whoever publishes for this gate wait for the one before.
+        in_force = {
+            "gate": sample.gate,
+            "new_rate": sample.rate_per_s,
+            "new_time_ms": sample.time_ms,
+        }
+        connection.execute(statements.SET_RATE, in_force)
+        self._insert_under(sample.gate, connection, statements.KEEP_SAMPLE, rate_row(sample))
+        if sample.schedule_id is not None:
+            count = {"batch": sample.schedule_id, "counted": sample.records}
+            connection.execute(statements.SET_RECORDS, count)
 
     def rates(self, gate_name: str, limit: int = 100) -> tuple[RateSample, ...]:
         """A gate's last rate samples, newest first."""
@@ -76,3 +108,12 @@ class Gates(Base):
             return tuple(RateSample(**row._asdict()) for row in rows)
 
         return self._database.read(rates)
+
+
+def _refuse_no_rate(sample: RateSample) -> None:
+    new = sample.rate_per_s
+    if new is not None and not (math.isfinite(new) and new > 0):
+        raise LedgerError(
+            f"The rate of gate {sample.gate!r} cannot be {new}; an estimator answers a "
+            "positive number of records per second, or None."
+        )
