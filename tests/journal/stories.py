@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -143,7 +144,7 @@ def explored(recorder: Recorder, scratch: Path, *, since: str = "") -> Iterator[
     """
     for files, marks in crashes(recorder):
         if not since or any(mark.what == since for mark in marks):
-            with _on_disk(files, scratch) as base:
+            with on_disk(files, scratch) as base:
                 yield from violations(base, Told.by(marks), Fast())
 
 
@@ -154,22 +155,18 @@ def explored_twice(recorder: Recorder, scratch: Path) -> Iterator[str]:
         if files in seen:
             continue
         seen.add(files)
-        with _on_disk(files, scratch / "first") as base:
+        with on_disk(files, scratch / "first") as base:
             recovery = Recorder(base, told=marks)
             append(opened(base, recovery), recovery, 2)
         yield from explored(recovery, scratch / "second")
 
 
-class _on_disk:  # noqa: N801  (used like a function)
+@contextmanager
+def on_disk(files: Files, scratch: Path) -> Iterator[Path]:
     """A folder that holds what a crash has left, while it is looked at."""
-
-    def __init__(self, files: Files, base: Path) -> None:
-        self._files = files
-        self._base = base
-
-    def __enter__(self) -> Path:
-        self._files.write_to(self._base / "disk")
-        return self._base / "disk"
-
-    def __exit__(self, *ended: object) -> None:
-        shutil.rmtree(self._base / "disk")
+    base = scratch / "disk"
+    files.write_to(base)
+    try:
+        yield base
+    finally:
+        shutil.rmtree(base)

@@ -9,5 +9,21 @@ from headgate.journal.columns import ARROW_SCHEMA
 from headgate.journal.journal import BlockRef, Journal
 from headgate.journal.lane import LaneWriter
 from headgate.journal.records import Records
+from headgate.journal.repair import repair
+from headgate.journal.verify import DEFECTS, Finding, FindingKind, LaneSummary, Verification, verify
 
-__all__ = ["ARROW_SCHEMA", "BlockRef", "Journal", "LaneWriter", "Lost", "Records"]
+__all__ = [
+    "ARROW_SCHEMA",
+    "DEFECTS",
+    "BlockRef",
+    "Finding",
+    "FindingKind",
+    "Journal",
+    "LaneSummary",
+    "LaneWriter",
+    "Lost",
+    "Records",
+    "Verification",
+    "repair",
+    "verify",
+]

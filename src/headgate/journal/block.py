@@ -173,19 +173,20 @@ def encode(
     return Block(header, tuple(gather.parts))
 
 
-def decode_header(start: bytes, size: int, name: str) -> BlockHeader:
+def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
     """The header of a block.
 
     Args:
         start: What the file begins with; from ``HEADER_BYTES`` on it is not looked at.
-        size: The file's, in bytes.
+        size: The file's, in bytes; None if the header alone is asked about.
         name: What to call it in an error.
 
     Raises:
         CorruptionError: It is not the header of a whole block.
     """
     if len(start) < HEADER_BYTES:
-        raise _damaged(name, f"it has {size} bytes, and a block's header alone has {HEADER_BYTES}")
+        there = len(start) if size is None else size
+        raise _damaged(name, f"it has {there} bytes, and a block's header alone has {HEADER_BYTES}")
     fields = start[: _FIELDS.size]
     if not fields.startswith(MAGIC[:-1]):
         raise _damaged(name, "it does not begin as a block does")
@@ -196,7 +197,7 @@ def decode_header(start: bytes, size: int, name: str) -> BlockHeader:
     )
     if magic != MAGIC:
         raise _damaged(name, f"it has version {magic[-1]}, and this Headgate reads version 1")
-    if size != HEADER_BYTES + payload:
+    if size not in (HEADER_BYTES + payload, None):
         raise _damaged(name, f"it has {size} bytes, and its header says {HEADER_BYTES + payload}")
     return BlockHeader(journal_id, writer, lane, first, count, raw, payload, earliest, latest, crc)
 

@@ -90,6 +90,19 @@ class LaneFiles:
         start, size = self.storage.read_start(path, HEADER_BYTES)
         return self._placed(first, decode_header(start, size, self._place(path, first)))
 
+    def claimed_end(self, first: int) -> int | None:
+        """Where a damaged block says that it ends; None if its header is damaged as well.
+
+        Raises:
+            FileNotFoundError: There is no such block.
+        """
+        path = self.path(first)
+        start, _ = self.storage.read_start(path, HEADER_BYTES)
+        try:
+            return self._placed(first, decode_header(start, None, path)).until
+        except CorruptionError:
+            return None
+
     def block(self, first: int, columns: list[str]) -> tuple[BlockHeader, pa.RecordBatch]:
         """A block, checked whole, with some of the columns of ``records.SCHEMA``.
 

@@ -5,7 +5,7 @@ A lane's files are named by an offset of 20 digits, so that names in order are o
     00000000000000000500.block     the records from offset 500 on
     00000000000000000500.lost      stands in the place of a block that cannot be read
     00000000000000000500.start     the lane begins here: whatever is below was pruned
-    00000000000000000500.block.corrupt   a block that `repair` has set aside
+    00000000000000000500.block.5a1c09de.corrupt   a block that `repair` has set aside
     .00000000000000000500.block.1f2e3d4c5b6a7988.tmp   being written, or left by a crash
     lock                           held by the lane's writer
 """
@@ -21,7 +21,6 @@ LOCK: Final = "lock"
 BLOCK: Final = "block"
 LOST: Final = "lost"
 START: Final = "start"
-CORRUPT: Final = ".corrupt"
 
 MAX_LANE: Final = 99_999
 MAX_OFFSET: Final = 2**63 - 1
@@ -29,6 +28,7 @@ MAX_OFFSET: Final = 2**63 - 1
 _JOURNAL: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule for topics
 _FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start)")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
+_CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 
@@ -78,6 +78,17 @@ def parsed(name: str) -> tuple[int, str] | None:
 def temporary_name(name: str) -> str:
     """A new name under which a file is written, before it has its own."""
     return f".{name}.{secrets.token_hex(8)}.tmp"
+
+
+def corrupt_name(name: str) -> str:
+    """A new name for a file that is set aside."""
+    return f"{name}.{secrets.token_hex(4)}{_CORRUPT}"
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a file of this name in a lane's folder is none of a journal's."""
+    ours = name == LOCK or name.endswith(_CORRUPT) or is_temporary(name)
+    return not ours and parsed(name) is None
 
 
 def is_temporary(name: str) -> bool:

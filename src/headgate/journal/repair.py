@@ -1,0 +1,46 @@
+"""Making a journal readable again, without deleting anything.
+
+What cannot be read is declared lost by a file that says which offsets and why: readers pass over
+them and count them, and no offset is used twice. The block itself is set aside under another name.
+"""
+
+from headgate.journal.blocks import LaneFiles, Lost
+from headgate.journal.faults import told
+from headgate.journal.journal import Journal
+from headgate.journal.names import BLOCK, LOST, corrupt_name
+from headgate.journal.verify import DEFECTS, Finding, FindingKind, check_lane
+
+
+def repair(journal: Journal) -> tuple[Finding, ...]:
+    """Declare lost what cannot be read; answers what was found and is mended by it.
+
+    Each lane is verified under its writer's lock first, and only what is found is mended. After a
+    crash it may be run again. A file that declares a loss and is damaged itself is left as it is.
+
+    Raises:
+        JournalError: A lane is being written: stop its writer first; or the storage fails.
+    """
+    mended: list[Finding] = []
+    with told(f"The journal {journal.storage.url} cannot be repaired"):
+        for lane in journal.lanes():
+            files = LaneFiles(journal.storage, journal.identity, lane)
+            with journal.storage.lock(files.folder):
+                _, findings = check_lane(files)
+                mended += [finding for finding in findings if _mended(files, finding)]
+    return tuple(mended)
+
+
+def _mended(files: LaneFiles, finding: Finding) -> bool:
+    """Mend one thing; answers whether it could be."""
+    is_block = finding.path.endswith(f".{BLOCK}")
+    if finding.kind not in DEFECTS or (finding.kind is FindingKind.DAMAGED and not is_block):
+        return False
+    first, until = finding.first, finding.until
+    if first is not None and until is not None and first < until:
+        lost = Lost(first, until, finding.reason)
+        # First the word, then the block: a crash between leaves both, and the word counts.
+        files.storage.put(files.path(first, LOST), [lost.encode()])
+    if finding.kind is not FindingKind.GAP:
+        folder, _, name = finding.path.rpartition("/")
+        files.storage.set_aside(finding.path, f"{folder}/{corrupt_name(name)}")
+    return True

@@ -1,0 +1,180 @@
+"""The proof that a journal is whole: every block is read, and each begins where one ends."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Final
+
+from headgate.errors import CorruptionError
+from headgate.journal.block import MAX_RECORDS
+from headgate.journal.blocks import LaneFiles
+from headgate.journal.faults import told
+from headgate.journal.index import LaneIndex
+from headgate.journal.journal import Journal
+from headgate.journal.names import BLOCK, IDENTITY, file_name, is_foreign, is_temporary, lane_of
+
+
+class FindingKind(StrEnum):
+    """What may be found of a journal's files, the worst first."""
+
+    DAMAGED = "damaged"
+    """A file is not what was written, or not under its own name."""
+    GAP = "gap"
+    """No file has these offsets."""
+    OVERLAP = "overlap"
+    """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
+    UNFINISHED = "unfinished"
+    """A block is still there although it was declared lost: a repair was cut short."""
+    LOST = "lost"
+    """These offsets were declared lost by a repair."""
+    FOREIGN = "foreign"
+    """A file or folder that no journal makes; it is never read."""
+
+
+DEFECTS: Final = (
+    FindingKind.DAMAGED,
+    FindingKind.GAP,
+    FindingKind.OVERLAP,
+    FindingKind.UNFINISHED,
+)
+"""What stops a reader, and what `repair` is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something found.
+
+    Attributes:
+        kind: What.
+        path: The file's, within the journal; for a gap, that of the file which is missing.
+        lane: Which; None for what is in no lane.
+        first: The first offset concerned; None for what has none.
+        until: The one after the last. Where a lane's last block can say nothing of itself, the
+            highest that it may have reached.
+        reason: What is wrong with it, as a sentence.
+    """
+
+    kind: FindingKind
+    path: str
+    lane: int | None
+    first: int | None
+    until: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSummary:
+    """A lane: its bounds, its blocks that are whole, and their records."""
+
+    lane: int
+    start: int
+    until: int
+    blocks: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found of a journal."""
+
+    lanes: tuple[LaneSummary, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything can be read that was not declared lost."""
+        return not any(finding.kind in DEFECTS for finding in self.findings)
+
+
+def verify(journal: Journal) -> Verification:
+    """Read every block of a journal; nothing is changed.
+
+    It may be done while the journal is written, read and pruned: each lane is looked at as it was
+    at one moment.
+
+    Raises:
+        JournalError: The storage fails.
+    """
+    lanes: list[LaneSummary] = []
+    with told(f"The journal {journal.storage.url} cannot be verified"):
+        findings = list(_foreign_in_root(journal))
+        for lane in journal.lanes():
+            summary, found = check_lane(LaneFiles(journal.storage, journal.identity, lane))
+            lanes.append(summary)
+            findings += found
+    return Verification(tuple(lanes), tuple(findings))
+
+
+def check_lane(files: LaneFiles) -> tuple[LaneSummary, list[Finding]]:
+    """Read every block of a lane; what is found comes by offset, what is foreign first.
+
+    Raises:
+        OSError: The storage fails.
+    """
+    names = set(files.storage.names(files.folder))
+    index = LaneIndex.of(names)
+    found = [
+        _foreign(f"{files.folder}/{name}", files.lane) for name in sorted(filter(is_foreign, names))
+    ]
+    at, blocks, records = index.start, 0, 0
+    firsts = index.firsts.tolist()
+    for first, following in zip_longest(firsts, firsts[1:]):
+        path = f"{files.folder}/{index.file_at(first)}"
+        look = _look(files, first, following, lost=first in index.lost)
+        if first > at:
+            gap = f"No file has the offsets [{at}, {first}) of lane {files.lane}."
+            found.append(Finding(FindingKind.GAP, files.path(at), files.lane, at, first, gap))
+        if first < at:
+            # Of the offsets that only this file has, those are meant that no later file has.
+            until = max(at, min(look.until, following or look.until))
+            twice = f"It begins at {first}, but the file before it ends at {at}."
+            found.append(Finding(FindingKind.OVERLAP, path, files.lane, at, until, twice))
+            at = until
+            continue
+        if look.kind is not None:
+            found.append(Finding(look.kind, path, files.lane, first, look.until, look.reason))
+        if first in index.lost and file_name(first, BLOCK) in names:
+            left = "It was declared lost, but is still there."
+            block = files.path(first)
+            found.append(Finding(FindingKind.UNFINISHED, block, files.lane, first, first, left))
+        blocks, records, at = blocks + look.blocks, records + look.records, max(at, look.until)
+    return LaneSummary(files.lane, index.start, at, blocks, records), found
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What there is to say of one file by itself."""
+
+    until: int
+    blocks: int = 0
+    records: int = 0
+    kind: FindingKind | None = None
+    reason: str = ""
+
+
+def _look(files: LaneFiles, first: int, following: int | None, *, lost: bool) -> _Look:
+    try:
+        if lost:
+            word = files.lost(first)
+            return _Look(word.until, kind=FindingKind.LOST, reason=word.reason)
+        header, _ = files.records(first)
+    except CorruptionError as error:
+        until = following
+        if until is None and not lost:
+            until = files.claimed_end(first)
+        return _Look(until or first + MAX_RECORDS, kind=FindingKind.DAMAGED, reason=str(error))
+    except FileNotFoundError:  # pruned since the lane was listed
+        return _Look(first if following is None else following)
+    return _Look(header.until, 1, header.count)
+
+
+def _foreign_in_root(journal: Journal) -> Iterator[Finding]:
+    names = {*journal.storage.names(""), *journal.storage.folders()}
+    for name in sorted(names):
+        if name != IDENTITY and not is_temporary(name) and lane_of(name) is None:
+            yield _foreign(name, None)
+
+
+def _foreign(path: str, lane: int | None) -> Finding:
+    return Finding(FindingKind.FOREIGN, path, lane, None, None, "A journal has no such file.")
