@@ -8,6 +8,7 @@ from headgate.cli.demo.command import demo
 from headgate.cli.doctor import doctor
 from headgate.cli.drop import drop
 from headgate.cli.failures import failures
+from headgate.cli.journal import journal
 from headgate.cli.letters import letters
 from headgate.cli.letters_send import send
 from headgate.cli.status import status
@@ -29,6 +30,7 @@ app.command()(backfill)
 app.command()(drop)
 letters.command()(send)
 app.add_typer(letters, name="letters")
+app.add_typer(journal, name="journal")
 app.command()(doctor)
 
 

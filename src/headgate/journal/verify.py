@@ -134,7 +134,7 @@ def check_lane(files: LaneFiles) -> tuple[LaneSummary, list[Finding]]:
             continue
         if look.kind is not None:
             found.append(Finding(look.kind, path, files.lane, first, look.until, look.reason))
-        if first in index.lost and file_name(first, BLOCK) in names:
+        if look.kind is FindingKind.LOST and file_name(first, BLOCK) in names:
             left = "It was declared lost, but is still there."
             block = files.path(first)
             found.append(Finding(FindingKind.UNFINISHED, block, files.lane, first, first, left))

@@ -1,0 +1,119 @@
+"""``headgate journal``: what a journal holds, whether it is whole, and what makes it so."""
+
+import json
+import time
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from headgate.cli.journal_view import LaneListing, findings_view, lanes_table, verification_view
+from headgate.cli.words import plural
+from headgate.errors import OptionError
+from headgate.journal import Journal, Verification
+from headgate.journal import repair as repair_journal
+from headgate.journal import verify as verify_journal
+
+EXIT_BROKEN: Final = 1
+
+journal = typer.Typer(
+    help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
+    no_args_is_help=True,
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(metavar="JOURNAL", help="Its directory, or s3://bucket/prefix."),
+]
+
+
+@journal.command("ls")
+def list_lanes(
+    url: Url,
+    lane: Annotated[int | None, typer.Option(help="Only this lane.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per lane, each on a line of its own.")
+    ] = False,
+) -> None:
+    """List a journal's lanes: their offsets, blocks, bytes and ages. No block is read."""
+    opened = Journal.open(url)
+    lanes = opened.lanes()
+    if lane is not None and lane not in lanes:
+        there = ", ".join(map(str, lanes)) or "none at all"
+        raise OptionError(f"The journal {url} has no lane {lane}; the lanes it has: {there}.")
+    listings = [_listing(opened, each) for each in lanes if lane in (None, each)]
+    if as_json:
+        for listing in listings:
+            typer.echo(json.dumps({"journal": opened.name, "id": opened.id, **asdict(listing)}))
+    elif listings:
+        Console().print(lanes_table(listings, time.time_ns() // 1_000_000))
+    else:
+        typer.echo("The journal has no lane yet; a receiver makes its own when it starts.")
+
+
+@journal.command()
+def verify(
+    url: Url,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object with lanes and findings.")
+    ] = False,
+) -> None:
+    """Read every block of a journal and prove that it is what was written, without a gap.
+
+    Exit status 0: it is whole, but for what was declared lost.
+    Exit status 1: something is damaged or missing, or there was an error.
+    """
+    opened = Journal.open(url)
+    found = verify_journal(opened)
+    if as_json:
+        typer.echo(json.dumps(_values(opened, found)))
+    else:
+        Console().print(verification_view(opened.name, found))
+    raise typer.Exit(0 if found.whole else EXIT_BROKEN)
+
+
+@journal.command()
+def repair(url: Url) -> None:
+    """Declare lost what cannot be read, so that the rest can be.
+
+    Nothing is deleted: a damaged block is set aside under another name. No lane may be written
+    meanwhile.
+
+    Exit status 0: the journal is whole now, but for what was declared lost.
+    Exit status 1: something has to be mended by hand, or there was an error.
+    """
+    opened = Journal.open(url)
+    mended = repair_journal(opened)
+    if mended:
+        Console().print(findings_view(mended))
+    found = verify_journal(opened)
+    after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
+    typer.echo(f"{plural(len(mended), 'finding')} mended. {after}")
+    raise typer.Exit(0 if found.whole else EXIT_BROKEN)
+
+
+def _listing(opened: Journal, lane: int) -> LaneListing:
+    start, until = opened.lane_bounds(lane)
+    blocks = opened.blocks(lane)
+    lost = sum(each.until - max(each.first, start) for each in opened.lost(lane))
+    return LaneListing(
+        lane=lane,
+        start=start,
+        until=until,
+        lost=lost,
+        blocks=len(blocks),
+        stored_bytes=sum(block.stored_bytes for block in blocks),
+        oldest_ms=blocks[0].created_ms if blocks else None,
+        newest_ms=blocks[-1].created_ms if blocks else None,
+    )
+
+
+def _values(opened: Journal, found: Verification) -> dict[str, object]:
+    return {
+        "journal": opened.name,
+        "id": opened.id,
+        "whole": found.whole,
+        "lanes": [asdict(lane) for lane in found.lanes],
+        "findings": [asdict(finding) for finding in found.findings],
+    }

@@ -1,0 +1,146 @@
+"""``headgate journal``: what it lists, proves and mends, and how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.outcomes import complaint, invoke
+from tests.journal.samples import numbered, values_of
+
+from headgate.journal import Journal
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0, and lane 7 empty."""
+    made = Journal.open(str(tmp_path / "orders"), create=True)
+    with made.writer(0) as writer:
+        for start, until in ((0, 3), (3, 10), (10, 12)):
+            writer.append(numbered(start, until))
+    made.writer(7).close()
+    return made
+
+
+def damage(journal: Journal, first: int) -> Path:
+    path = Path(journal.storage.url) / "0" / f"{first:020d}.block"
+    path.write_bytes(b"")
+    return path
+
+
+def test_lanes_are_listed(journal: Journal) -> None:
+    result = invoke("", "journal", "ls", journal.storage.url)
+    assert result.exit_code == 0
+    header, lane0, lane7 = result.stdout.splitlines()
+    assert header.split() == ["lane", "start", "until", "lost", "blocks", "MiB", "oldest", "newest"]
+    assert lane0.split()[:6] == ["0", "0", "12", "0", "3", "0.0"]
+    assert lane7.split() == ["7", "0", "0", "0", "0", "0.0", "—", "—"]
+
+
+def test_lanes_are_listed_as_json(journal: Journal) -> None:
+    result = invoke("", "journal", "ls", journal.storage.url, "--json", "--lane", "0")
+    (values,) = map(json.loads, result.stdout.splitlines())
+    blocks = journal.blocks(0)
+    assert values == {
+        "journal": "orders",
+        "id": journal.id,
+        "lane": 0,
+        "start": 0,
+        "until": 12,
+        "lost": 0,
+        "blocks": 3,
+        "stored_bytes": sum(block.stored_bytes for block in blocks),
+        "oldest_ms": blocks[0].created_ms,
+        "newest_ms": blocks[-1].created_ms,
+    }
+
+
+def test_a_journal_without_a_lane_is_told(tmp_path: Path) -> None:
+    Journal.open(str(tmp_path / "orders"), create=True)
+    result = invoke("", "journal", "ls", str(tmp_path / "orders"))
+    assert result.stdout == (
+        "The journal has no lane yet; a receiver makes its own when it starts.\n"
+    )
+
+
+def test_a_whole_journal_is_0(journal: Journal) -> None:
+    result = invoke("", "journal", "verify", journal.storage.url)
+    assert result.exit_code == 0
+    assert result.stdout == "orders: whole, 12 records in 3 blocks of 2 lanes\n"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_broken_journal_is_1_and_what_is_broken_is_told(journal: Journal, width: int) -> None:
+    damage(journal, 3)
+    result = invoke("", "journal", "verify", journal.storage.url, width=width)
+    assert result.exit_code == 1
+    assert max(map(len, result.stdout.splitlines())) <= width
+    words = " ".join(result.stdout.split())
+    assert "orders: BROKEN; 5 records in 2 blocks of 2 lanes can be read" in words
+    assert "damaged 0/00000000000000000003.block [3, 10): " in words
+
+
+def test_what_is_broken_is_told_as_json(journal: Journal) -> None:
+    damage(journal, 3)
+    result = invoke("", "journal", "verify", journal.storage.url, "--json")
+    assert result.exit_code == 1
+    values = json.loads(result.stdout)
+    assert (values["journal"], values["id"], values["whole"]) == ("orders", journal.id, False)
+    assert values["lanes"][0] == {"lane": 0, "start": 0, "until": 12, "blocks": 2, "records": 5}
+    (finding,) = values["findings"]
+    assert finding.pop("reason").startswith(str(journal.storage.url))
+    assert finding == {
+        "kind": "damaged",
+        "path": "0/00000000000000000003.block",
+        "lane": 0,
+        "first": 3,
+        "until": 10,
+    }
+
+
+def test_a_repair_makes_the_rest_readable(journal: Journal) -> None:
+    damage(journal, 3)
+    result = invoke("", "journal", "repair", journal.storage.url)
+    assert result.exit_code == 0
+    assert "damaged  0/00000000000000000003.block [3, 10): " in result.stdout
+    assert result.stdout.endswith("1 finding mended. It is whole now.\n")
+    assert values_of(journal) == [b"0", b"1", b"2", b"10", b"11"]
+    listed = invoke("", "journal", "ls", journal.storage.url)
+    assert listed.stdout.splitlines()[1].split()[:5] == ["0", "0", "12", "7", "2"]
+    verified = invoke("", "journal", "verify", journal.storage.url)
+    assert verified.exit_code == 0
+    assert "lost  0/00000000000000000003.lost [3, 10): " in verified.stdout
+
+
+def test_a_repair_of_a_whole_journal_changes_nothing(journal: Journal) -> None:
+    result = invoke("", "journal", "repair", journal.storage.url)
+    assert (result.exit_code, result.stdout) == (0, "0 findings mended. It is whole now.\n")
+
+
+def test_what_a_repair_cannot_mend_is_1(journal: Journal) -> None:
+    (Path(journal.storage.url) / "0" / "00000000000000000003.lost").write_text("{}")
+    result = invoke("", "journal", "repair", journal.storage.url)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("0 findings mended. It is not whole yet")
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["ls", "{}/none"], "There is no journal"),
+        (["verify", "{}/none"], "There is no journal"),
+        (["repair", "{}/none"], "There is no journal"),
+        (["ls", "{}/my orders"], "journal's name 'my orders'"),
+        (["verify", "http://host/orders"], "There can be no journal at http:// URLs"),
+        (["ls", "{}/orders", "--lane", "5"], "has no lane 5; the lanes it has: 0, 7."),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    journal: Journal,
+    command: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = str(Path(journal.storage.url).parent)
+    arguments = ["journal", *(each.format(folder) for each in command)]
+    assert sentence in complaint("", arguments, monkeypatch, capsys)
