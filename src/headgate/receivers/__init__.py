@@ -1,12 +1,15 @@
 """Receivers: records from senders that keep them only until they are acknowledged."""
 
+from headgate.receivers.http import HttpReceiver
 from headgate.receivers.intake import Intake, IntakeStatistics, Later
 from headgate.receivers.once import Receipt
 from headgate.receivers.protocol import Receiver
-from headgate.receivers.settings import IntakeSettings, TcpSettings
+from headgate.receivers.settings import HttpSettings, IntakeSettings, TcpSettings
 from headgate.receivers.tcp import TcpReceiver
 
 __all__ = [
+    "HttpReceiver",
+    "HttpSettings",
     "Intake",
     "IntakeSettings",
     "IntakeStatistics",

@@ -103,6 +103,11 @@ class Intake:
         await self.close()
 
     @property
+    def is_open(self) -> bool:
+        """Whether it takes records."""
+        return self._open
+
+    @property
     def statistics(self) -> IntakeStatistics:
         """What was done so far."""
         return IntakeStatistics(

@@ -41,6 +41,7 @@ class TcpReceiver:
     def __init__(self, settings: TcpSettings | None = None) -> None:
         self.settings = settings or TcpSettings()
         self._listener: socket.socket | None = None
+        self._port = self.settings.port
 
     def listen(self) -> Self:
         """Open the port; `receive` does it where it was not done.
@@ -54,7 +55,7 @@ class TcpReceiver:
     @property
     def port(self) -> int:
         """The port it listens on; the one of the settings until it does."""
-        return self._listener.getsockname()[1] if self._listener else self.settings.port
+        return self._port
 
     async def receive(self, intake: Intake) -> None:
         """Receive until cancelled; see `Receiver.receive`.
@@ -81,6 +82,7 @@ class TcpReceiver:
     def _opened(self) -> socket.socket:
         if self._listener is None:
             self._listener = listen(self.settings.host, self.settings.port)
+            self._port = self._listener.getsockname()[1]
         return self._listener
 
 

@@ -1,0 +1,78 @@
+"""What a request holds, as records."""
+
+from typing import Final
+
+import pyarrow as pa
+from starlette.requests import Request
+
+from headgate.journal.records import SCHEMA, Records
+from headgate.receivers.json_text import MalformedError, check_lines, values_of
+from headgate.receivers.refusal import Refusal
+
+KEY_HEADER: Final = "headgate-key"
+ID_HEADER: Final = "headgate-message-id"
+
+_LONGEST_ID: Final = 200
+_LINES: Final = "application/x-ndjson"
+_JSON: Final = "application/json"
+_ONE: Final = ("application/octet-stream", "text/plain")
+
+
+class Content:
+    """How the body of a request is to be read, as its headers say.
+
+    Args:
+        request: The request.
+        check_json: Whether each line of NDJSON must be JSON.
+
+    Raises:
+        Refusal: Its content type is not understood (415), or its message id is too long (400).
+    """
+
+    def __init__(self, request: Request, check_json: bool) -> None:
+        self._check_json = check_json
+        self._kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if self._kind not in (_LINES, _JSON, *_ONE):
+            raise Refusal(415, f"Content-Type must be {_JSON}, {_LINES}, {' or '.join(_ONE)}.")
+        self._key = request.headers.get(KEY_HEADER)
+        self._id = request.headers.get(ID_HEADER)
+        if self._id is not None and not 0 < len(self._id) <= _LONGEST_ID:
+            raise Refusal(400, f"{ID_HEADER} must have 1 to {_LONGEST_ID} characters.")
+
+    def records(self, body: bytes, timestamp_ms: int) -> Records:
+        """The records of a body, 1 or more.
+
+        Raises:
+            Refusal: It is malformed, or has none (400).
+        """
+        try:
+            records = self._values(body, timestamp_ms)
+        except MalformedError as error:
+            raise Refusal(400, str(error)) from error
+        if not records.count:
+            raise Refusal(400, "The body has no records; send one or more.")
+        return self._named(records)
+
+    def _values(self, body: bytes, timestamp_ms: int) -> Records:
+        if self._kind in _ONE:
+            return Records.of([body], timestamp_ms=timestamp_ms)
+        if self._kind == _JSON:
+            return Records.of(values_of(body), timestamp_ms=timestamp_ms)
+        if self._check_json:
+            check_lines(body)
+        return Records.of_lines(body, timestamp_ms=timestamp_ms)
+
+    def _named(self, records: Records) -> Records:
+        """With the key, and with the message's id: of several records, each has its own."""
+        batch, count = records.batch, records.count
+        if self._key is not None:
+            key = pa.scalar(self._key.encode("latin-1"), pa.binary())
+            batch = _with(batch, "key", pa.repeat(key, count))
+        if self._id is not None:
+            ids = [self._id] if count == 1 else [f"{self._id}:{place}" for place in range(count)]
+            batch = _with(batch, "id", pa.array(ids, pa.string()))
+        return Records(batch)
+
+
+def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    return batch.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), column)
