@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import hmac
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
+
+import pytest
 
 from headgate.control import OffsetRange
 from headgate.journal.records import Records
@@ -48,6 +51,19 @@ async def receiving(
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
+
+
+def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is compared in constant time from now on."""
+    compared: list[bytes] = []
+    compare = hmac.compare_digest
+
+    def watched(shown: bytes, expected: bytes) -> bool:
+        compared.append(shown)
+        return compare(shown, expected)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    return compared
 
 
 async def until(condition: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.receivers.serving import DEADLINE_S, Journal, receiving, run, until
+from tests.receivers.serving import DEADLINE_S, Journal, comparisons, receiving, run, until
 
 from headgate.errors import JournalError, OptionError, ReceiverError
 from headgate.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings
@@ -187,7 +187,11 @@ def test_lines_are_taken_as_they_come_where_json_is_not_checked() -> None:
     run(work())
 
 
-def test_only_who_shows_the_token_is_let_in(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_who_shows_the_token_is_let_in(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = comparisons(monkeypatch)
+
     async def work() -> None:
         async with served(token=_TOKEN) as it:
             for wrong in ("", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret"):
@@ -206,6 +210,8 @@ def test_only_who_shows_the_token_is_let_in(caplog: pytest.LogCaptureFixture) ->
         run(work())
     own = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert all("s3cre" not in record.getMessage() for record in own)
+    # In constant time, whatever is shown.
+    assert compared == [b"", b"", b"s3cre", b"s3crets", b"s3cret", b"", b"", b"s3cret"]
 
 
 def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:

@@ -72,6 +72,7 @@ class TcpReceiver:
                 serving = sender.start()
                 senders[serving] = sender
                 serving.add_done_callback(senders.pop)
+                await asyncio.sleep(0)  # accepting goes on at once if there is more to accept
         finally:
             self._listener = None
             listener.close()

@@ -63,6 +63,7 @@ class Sender:
     def start(self) -> asyncio.Task[None]:
         """Receive lines until the sender ends, goes, is refused or has to go."""
         self._serving = asyncio.create_task(self._serve())
+        self._serving.add_done_callback(self._close)
         if self._shared.connections.admit(self, self._leave):
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(lambda _: self._answers.put_nowait(None))
@@ -77,24 +78,34 @@ class Sender:
         if self._serving:
             self._serving.cancel()
 
+    def _close(self, _: asyncio.Task[None]) -> None:
+        """Leave nothing behind, even if serving was over before it began."""
+        self.stop()
+        self._shared.connections.leave(self)
+        self._lines.close()
+        self._connection.close()
+
     async def _serve(self) -> None:
         try:
             with contextlib.suppress(OSError):  # the sender has gone
                 await self._answer_or_refuse()
         finally:
-            self.stop()
-            self._shared.connections.leave(self)
-            self._lines.close()
-            self._connection.close()
+            await self._read_no_more()
 
     async def _answer_or_refuse(self) -> None:
         try:
             await self._answer()
         except HeadgateError as error:
-            if self._reading:
-                self.stop()
-                await asyncio.wait([self._reading])
+            await self._read_no_more()
             await self._refuse(error)
+
+    async def _read_no_more(self) -> None:
+        """Stop, and wait for it: until then the loop watches the connection's descriptor."""
+        if self._reading:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+            if not self._reading.cancelled():
+                self._reading.exception()  # the sender has been told, or has gone
 
     async def _answer(self) -> None:
         if self._reading is None:
@@ -117,6 +128,8 @@ class Sender:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 await self._say(f"error {error}")
+                if self._reading is None:
+                    return  # it has no place, and must not keep one
                 self._connection.shutdown(socket.SHUT_WR)
                 while await loop.sock_recv(self._connection, _READ_BYTES):
                     continue
@@ -198,12 +211,14 @@ async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
+    descriptor = connection.fileno()
+
     def more() -> None:
-        loop.remove_reader(connection)
+        loop.remove_reader(descriptor)
         ready.set_result(None)
 
-    loop.add_reader(connection, more)
+    loop.add_reader(descriptor, more)
     try:
         await ready
     finally:
-        loop.remove_reader(connection)
+        loop.remove_reader(descriptor)
