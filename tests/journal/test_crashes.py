@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 from tests.journal.samples import numbered
-from tests.journal.shim import Change, Recorder, Sync, SyncFolder, Write
+from tests.journal.shim import Change, Mark, Recorder, Sync, SyncFolder, Write
 from tests.journal.stories import append, explored, explored_twice, life, opened
 
 from headgate.errors import JournalError
 from headgate.journal import Journal
 from headgate.journal.block import Part
-from headgate.journal.disk import Disk, discard, write_all
-from headgate.journal.local import LocalStorage
+from headgate.journal.disk import Disk, write_all
+from headgate.journal.local import LocalStorage, PreparedFile
 from headgate.journal.names import temporary_name
 
 
@@ -53,6 +53,22 @@ def test_no_crash_does_after_any_call_has_failed(tmp_path: Path) -> None:
         life(recorder)
         found = list(explored(recorder, tmp_path, since="failed"))
         assert found == [], f"after call {fault} has failed"
+
+
+def test_no_crash_loses_what_was_acknowledged_while_the_next_was_written(
+    base: Path, tmp_path: Path
+) -> None:
+    recorder = Recorder(base)
+    journal = opened(base, recorder)
+    recorder.mark("made", journal.id)
+    with journal.writer(0) as writer:
+        recorder.mark("tried", 20)
+        for start in range(0, 20, 5):
+            writer.submit(numbered(start, start + 5)).add_done_callback(
+                lambda done: recorder.mark("acknowledged", done.result().until)
+            )
+    assert sum(mark.what == "acknowledged" for mark in recorder.log if isinstance(mark, Mark)) == 4
+    assert list(explored(recorder, tmp_path)) == []
 
 
 class Onlooker:
@@ -125,22 +141,36 @@ def test_a_sync_that_is_left_out_is_found(disk: type[Recorder], base: Path, tmp_
 
 
 class NameBeforeData(LocalStorage):
-    def put(self, path: str, parts: Sequence[Part]) -> None:
-        final = self._root / path
+    def prepare(self, path: str, parts: Sequence[Part]) -> PreparedFile:
+        return Late(self, self._root / path, parts)
+
+    def commit(self, final: Path, parts: Sequence[Part]) -> None:
         temporary = final.with_name(temporary_name(final.name))
         descriptor = self._disk.create(temporary)
         self._disk.link(temporary, final)
         write_all(self._disk, descriptor, parts)
         self._disk.sync(descriptor)
         self._disk.close(descriptor)
-        discard(self._disk, temporary)
+        self._disk.unlink(temporary)
         self._disk.sync_folder(final.parent)
 
 
-class FinalNameAtOnce(LocalStorage):
-    def put(self, path: str, parts: Sequence[Part]) -> None:
-        self._write(self._root / path, parts)
-        self._disk.sync_folder((self._root / path).parent)
+class FinalNameAtOnce(NameBeforeData):
+    def commit(self, final: Path, parts: Sequence[Part]) -> None:
+        self._write(final, parts)
+        self._disk.sync_folder(final.parent)
+
+
+class Late(PreparedFile):
+    """A file that is written all at once, in a wrong way, when it is committed."""
+
+    def __init__(self, storage: NameBeforeData, final: Path, parts: Sequence[Part]) -> None:
+        self._storage = storage
+        self._final = final
+        self._parts = parts
+
+    def commit(self) -> None:
+        self._storage.commit(self._final, self._parts)
 
 
 class PruningWithoutAWord(LocalStorage):

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -161,6 +162,63 @@ def test_a_name_that_may_not_be_durable_is_not_acknowledged_nor_given_again(
     assert files(journal) == [FIRST, SECOND]
     assert writer.append(numbered(5, 6)) == OffsetRange("orders", 0, 5, 6)
     assert values_of(journal) == [b"%d" % number for number in range(6)]
+
+
+def test_a_block_is_written_while_the_one_before_gets_its_name(
+    journal: Journal, writer: LaneWriter, disk: FailingDisk
+) -> None:
+    futures = [writer.submit(numbered(at, at + 3)) for at in range(2, 14, 3)]
+    offsets = [future.result() for future in futures]
+    assert [(each.start, each.until) for each in offsets] == [(2, 5), (5, 8), (8, 11), (11, 14)]
+    assert writer.end == 14
+    assert values_of(journal) == [b"%d" % number for number in range(14)]
+
+
+def test_closing_waits_for_the_last_block(journal: Journal) -> None:
+    with journal.writer(0) as writer:
+        future = writer.submit(numbered(0, 3))
+    assert future.done()
+    assert journal.bounds() == {0: (0, 3)}
+
+
+class HeldDisk(Disk):
+    """Fails the sync of a lane's folder, but not before the next block is written."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self._written = threading.Semaphore(0)
+
+    def sync(self, descriptor: int) -> None:
+        super().sync(descriptor)
+        if self.armed:
+            self._written.release()
+
+    def sync_folder(self, path: Path) -> None:
+        if self.armed and path.name == "0":
+            for _ in ("this block", "the next one"):
+                assert self._written.acquire(timeout=60)
+            self.armed = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync_folder(path)
+
+
+def test_a_block_behind_one_that_failed_fails_too(tmp_path: Path) -> None:
+    """Its offsets would not be where it was written for, or there would be a gap."""
+    disk = HeldDisk()
+    journal = Journal.in_storage(LocalStorage(tmp_path / "orders", disk), "orders", create=True)
+    with journal.writer(0) as writer:
+        writer.append(numbered(0, 2))
+        disk.armed = True
+        first = writer.submit(numbered(2, 5))
+        with pytest.raises(
+            JournalError, match=r"offset 5 of lane 0 .* the block before it was not"
+        ):
+            writer.submit(numbered(5, 6))
+        with pytest.raises(JournalError, match=r"offset 2 of lane 0 .*: Input/output error"):
+            first.result()
+        assert files(journal) == [FIRST, SECOND]
+        assert writer.append(numbered(5, 7)).start == 5
+    assert values_of(journal) == [b"%d" % number for number in range(7)]
 
 
 def test_a_temporary_file_that_cannot_be_removed_is_removed_later(

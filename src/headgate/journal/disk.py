@@ -5,7 +5,6 @@ It is a class of its own so that tests can write down, fail and replay what a jo
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -65,9 +64,3 @@ def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
             written -= left.pop(0).nbytes
         if written:
             left[0] = left[0][written:]
-
-
-def discard(disk: Disk, path: Path) -> None:
-    """Remove what was not finished, if that can be done: recovery removes it otherwise."""
-    with suppress(OSError):
-        disk.unlink(path)

@@ -2,16 +2,17 @@
 
 import secrets
 import types
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import JournalError, OptionError
-from headgate.journal.block import MAX_RECORDS, Block, Compression, encode
+from headgate.journal.block import MAX_RECORDS, Block, BlockHeader, Compression, encode
 from headgate.journal.blocks import Identity, LaneFiles
 from headgate.journal.faults import told
-from headgate.journal.names import BLOCK, MAX_OFFSET, checked_lane, is_temporary
+from headgate.journal.names import MAX_OFFSET, checked_lane, is_temporary
 from headgate.journal.records import Records
-from headgate.journal.storage import Storage
+from headgate.journal.storage import Prepared, Storage
 
 _WRITER_BYTES: Final = 16
 
@@ -42,6 +43,8 @@ class LaneWriter:
         self._writer = secrets.token_bytes(_WRITER_BYTES)
         self._displaced = False
         self._closed = False
+        self._pending: Future[OffsetRange] | None = None
+        self._pending_end = 0
         folder = self._files.folder
         with told(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(folder)
@@ -52,6 +55,7 @@ class LaneWriter:
                 self._lock.close()
                 raise
         self._certain = True
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix=f"headgate-lane-{lane}")
 
     @property
     def lane(self) -> int:
@@ -74,6 +78,23 @@ class LaneWriter:
             OptionError: There is no record, or there are more than 16777216.
             JournalError: They are not durable, or the lane is another writer's by now.
         """
+        return self.submit(records).result()
+
+    def submit(self, records: Records) -> "Future[OffsetRange]":
+        """Write records as one block, and do not wait for it to have its name.
+
+        What a disk does last for one block it does while the next one is written: some blocks in a
+        row take less time than by ``append``. It returns when the block before is durable, so two
+        blocks are in memory at most, and they become durable in order.
+
+        Returns:
+            What ``append`` answers or raises, once that is known.
+
+        Raises:
+            OptionError: There is no record, or there are more than 16777216.
+            JournalError: The block could not be written, or the one before it did not become
+                durable; neither is acknowledged.
+        """
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
                 f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
@@ -90,17 +111,21 @@ class LaneWriter:
             first=first,
             compression=self._compression,
         )
-        self._certain = False
-        with told(
-            f"{records.count} records could not be made durable as offset {first} of {self._what}"
-        ):
-            self._put(block)
-        self._end, self._certain = block.header.until, True
-        return self._files.offsets(first, self._end)
+        with told(self._not_durable(block)):
+            prepared = self._files.storage.prepare(self._files.path(first), block.parts)
+        try:
+            self._wait_for_the_one_before(block)
+        except BaseException:
+            prepared.discard()
+            raise
+        self._pending_end = block.header.until
+        self._pending = self._committer.submit(self._commit, prepared, block)
+        return self._pending
 
     def close(self) -> None:
-        """Let another writer have the lane."""
+        """Let another writer have the lane, when the last block is durable or has failed."""
         self._closed = True
+        self._committer.shutdown()
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -118,16 +143,22 @@ class LaneWriter:
     def _what(self) -> str:
         return f"lane {self.lane} of the journal {self._files.storage.url}"
 
+    def _not_durable(self, block: Block) -> str:
+        count, first = block.header.count, block.header.first
+        return f"{count} records could not be made durable as offset {first} of {self._what}"
+
     def _next(self) -> int:
         """The next block's first offset, looked up if the last append left that open."""
         if self._closed:
             raise JournalError(f"The writer of {self._what} is closed; open another one.")
+        if self._pending is not None and not self._pending.done():
+            return self._pending_end
         if self._displaced:
             raise self._other_writer()
         if not self._certain:
             with told(f"The end of {self._what} cannot be found after an append that failed"):
                 self._end = self._recovered_own()
-            self._certain = True
+            self._certain, self._pending = True, None
         return self._end
 
     def _recovered(self) -> int:
@@ -156,17 +187,33 @@ class LaneWriter:
             )
         return end
 
-    def _put(self, block: Block) -> None:
-        path = self._files.path(block.header.first, BLOCK)
-        try:
-            self._files.storage.put(path, block.parts)
-        except FileExistsError:
-            there = self._files.header(block.header.first)
-            if there == block.header:
-                return  # a client library sent it twice, for the first answer was lost
-            if there.writer != self._writer:
-                raise self._other_writer() from None
-            raise
+    def _wait_for_the_one_before(self, block: Block) -> None:
+        error = None if self._pending is None else self._pending.exception()
+        if error is not None:
+            raise JournalError(
+                f"{self._not_durable(block)}: the block before it was not; append both again."
+            ) from error
+
+    def _commit(self, prepared: Prepared, block: Block) -> OffsetRange:
+        """Give a block its name, durably; runs in the committer's thread, one after the other."""
+        first = block.header.first
+        self._certain = False
+        with told(self._not_durable(block)):
+            try:
+                prepared.commit()
+            except FileExistsError:
+                self._taken(block.header)
+        self._end, self._certain = block.header.until, True
+        return self._files.offsets(first, self._end)
+
+    def _taken(self, header: BlockHeader) -> None:
+        """Look at the block whose name was taken already."""
+        there = self._files.header(header.first)
+        if there == header:
+            return  # a client library sent it twice, for the first answer was lost
+        if there.writer != self._writer:
+            raise self._other_writer()
+        raise FileExistsError("an earlier block of the same writer, taken for failed, is there")
 
     def _other_writer(self) -> JournalError:
         self._displaced = True

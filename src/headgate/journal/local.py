@@ -10,6 +10,7 @@ import os
 import socket
 import types
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from headgate.errors import JournalError
 from headgate.journal.block import Part
-from headgate.journal.disk import Disk, discard, write_all
+from headgate.journal.disk import Disk, write_all
 from headgate.journal.names import LOCK, temporary_name
 from headgate.journal.storage import Entry
 
@@ -116,20 +117,25 @@ class LocalStorage:
         with (self._root / path).open("rb", buffering=0) as file:
             return file.read(size), os.fstat(file.fileno()).st_size
 
-    def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a file: data, sync, name, directory sync.
+    def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedFile":
+        """Write a file's data under a temporary name, and sync it.
 
         After a sync that failed the file is given up and its descriptor closed: what the system
         holds of it may count as written although it is not, and a second sync would say so.
         """
         final = self._root / path
         temporary = final.with_name(temporary_name(final.name))
+        prepared = PreparedFile(self._disk, temporary, final)
         try:
             self._write(temporary, parts)
-            self._disk.link(temporary, final)
-        finally:
-            discard(self._disk, temporary)
-        self._disk.sync_folder(final.parent)
+        except BaseException:
+            prepared.discard()
+            raise
+        return prepared
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        """Write a file: data, sync, name, directory sync."""
+        self.prepare(path, parts).commit()
 
     def _write(self, path: Path, parts: Sequence[Part]) -> None:
         descriptor = self._disk.create(path)
@@ -161,6 +167,28 @@ class LocalStorage:
     def lock(self, folder: str) -> "FileLock":
         """Lock a lane for this process; the system gives the lock back when the process ends."""
         return FileLock(self._root / folder / LOCK, f"Lane {folder} of the journal {self.url}")
+
+
+class PreparedFile:
+    """A file that is written and synced, under a temporary name."""
+
+    def __init__(self, disk: Disk, temporary: Path, final: Path) -> None:
+        self._disk = disk
+        self._temporary = temporary
+        self._final = final
+
+    def commit(self) -> None:
+        """Give it its name, and sync the directory."""
+        try:
+            self._disk.link(self._temporary, self._final)
+        finally:
+            self.discard()
+        self._disk.sync_folder(self._final.parent)
+
+    def discard(self) -> None:
+        """Remove it, if that can be done: recovery removes it otherwise."""
+        with suppress(OSError):
+            self._disk.unlink(self._temporary)
 
 
 class FileLock:

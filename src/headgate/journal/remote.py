@@ -91,12 +91,13 @@ class ObjectStorage:
             start = self._files.cat_file(where, start=0, end=min(size, length)) if length else b""
         return start, length
 
+    def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedPut":
+        """Keep a file until it is put."""
+        return PreparedPut(self._files, f"{self._prefix}/{path}", b"".join(parts))
+
     def put(self, path: str, parts: Sequence[Part]) -> None:
         """Write a file in one put, if the name is free."""
-        data = b"".join(parts)
-        with _as_os_errors():
-            where = f"{self._prefix}/{path}"
-            self._files.pipe_file(where, data, chunksize=_ONE_PUT, mode="create")
+        self.prepare(path, parts).commit()
 
     def set_aside(self, path: str, to: str) -> None:
         """Copy a file, then remove it under the name it had."""
@@ -113,6 +114,23 @@ class ObjectStorage:
     def lock(self, folder: str) -> Lock:
         """Nothing is held: who appends finds out by the name of the block."""
         return _Unlocked()
+
+
+class PreparedPut:
+    """A file that is to be put."""
+
+    def __init__(self, files: Any, path: str, data: bytes) -> None:
+        self._files = files
+        self._path = path
+        self._data = data
+
+    def commit(self) -> None:
+        """Put it, if the name is free."""
+        with _as_os_errors():
+            self._files.pipe_file(self._path, self._data, chunksize=_ONE_PUT, mode="create")
+
+    def discard(self) -> None:
+        """There is nothing to give up."""
 
 
 class _Unlocked(nullcontext["_Unlocked"]):

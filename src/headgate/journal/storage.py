@@ -33,6 +33,22 @@ class Lock(Protocol):
     ) -> None: ...
 
 
+class Prepared(Protocol):
+    """A file's bytes, brought as far as they can be without the file having its name."""
+
+    def commit(self) -> None:
+        """Give the file its name, durably, or (after an error other than the next) who knows.
+
+        It is called once, or ``discard`` is.
+
+        Raises:
+            FileExistsError: There is one of that name; it is left as it is.
+        """
+
+    def discard(self) -> None:
+        """Give the file up."""
+
+
 class Storage(Protocol):
     """Files that are written once, whole, in folders one level deep; the folder ``""`` is the root.
 
@@ -76,10 +92,14 @@ class Storage(Protocol):
             FileNotFoundError: There is none.
         """
 
-    def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a file: all of it, durably, or (after an error other than the next) who knows.
+    def prepare(self, path: str, parts: Sequence[Part]) -> Prepared:
+        """Write a file without giving it its name yet; several may be prepared at once.
 
         A name is never seen before its file is whole, and never given to a second file.
+        """
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        """Write a file: ``prepare`` and ``commit``.
 
         Raises:
             FileExistsError: There is one of that name; it is left as it is.
