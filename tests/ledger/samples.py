@@ -4,7 +4,7 @@ import traceback
 from dataclasses import dataclass
 
 from headgate.control.ranges import OffsetRange
-from headgate.ledger import PlannedBatch, PlannedRange, RateSample
+from headgate.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverSeen
 
 
 @dataclass
@@ -60,6 +60,26 @@ def a_sample(
         derivative=0.0,
         query_batch_id=7,
         schedule_id=schedule_id,
+    )
+
+
+def a_receiver(
+    *, gate: str = "orders", journal_id: str = "5ca1ab1e", lane: int = 0, owner: str = "me"
+) -> ReceiverSeen:
+    """What a receiver says of itself."""
+    return ReceiverSeen(
+        gate=gate,
+        journal_id=journal_id,
+        lane=lane,
+        journal="events",
+        owner=owner,
+        started_ms=1_000,
+        limit_per_s=100.5,
+        records_per_s=80.0,
+        records=400,
+        bytes=8_000,
+        buffered_bytes=300,
+        waiting_records=7,
     )
 
 

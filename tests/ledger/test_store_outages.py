@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, update
 from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, batch_number
 from tests.services.planners import ManualTime
 
 from headgate.control.ranges import OffsetRange
@@ -76,6 +76,10 @@ def left_behind(ledger: Ledger) -> None:
         ledger.begin(batch_number(number))
 
 
+def received(ledger: Ledger) -> None:
+    ledger.see_receiver(a_receiver(owner="other"))
+
+
 def nothing(_: Ledger) -> None:
     """On an empty ledger."""
 
@@ -132,6 +136,8 @@ WRITES: dict[str, Write] = {
     "record_losses": Write(
         nothing, lambda ledger: ledger.record_losses("orders", [OffsetRange("t", 0, 3, 9)])
     ),
+    "see_receiver": Write(received, lambda ledger: ledger.see_receiver(a_receiver())),
+    "leave": Write(received, lambda ledger: ledger.leave(a_receiver(owner="other"))),
 }
 
 

@@ -9,6 +9,7 @@ from headgate.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdic
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
 from headgate.ledger.proof import verify
+from headgate.ledger.receivers import ReceiverRecord, ReceiverSeen, StreamRate
 from headgate.ledger.records import (
     BatchRecord,
     Covered,
@@ -47,8 +48,11 @@ __all__ = [
     "PlannedRange",
     "Pruned",
     "RateSample",
+    "ReceiverRecord",
+    "ReceiverSeen",
     "Span",
     "Status",
+    "StreamRate",
     "Verdict",
     "Verification",
     "normalize_url",

@@ -11,11 +11,12 @@ from headgate.ledger.engine import Database
 from headgate.ledger.gates import Gates
 from headgate.ledger.history import History
 from headgate.ledger.parts import Parts
+from headgate.ledger.receivers import Receivers
 from headgate.ledger.search import Search
 
 
-class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, Search, History):
-    """Gates, batches, dead letters, losses: in a database that processes share.
+class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, Receivers, Search, History):
+    """Gates, batches, dead letters, losses, receivers: in a database that processes share.
 
     Every method is one transaction (``prune`` is several): durable when it returns, without effect
     when it raises. Each raises :class:`LedgerError` when the database cannot be read or written,

@@ -179,3 +179,23 @@ pruned: Final = Table(
     Column("until_offset", BigInteger, nullable=False),
 )
 """What the batches read that were deleted as old: neighbouring ranges are one row."""
+
+receiver: Final = Table(
+    "receiver",
+    metadata,
+    # No foreign key: a receiver may be there before the query that declares its gate.
+    Column("gate", Text, primary_key=True),
+    Column("journal_id", Text, primary_key=True),
+    Column("lane", Integer, primary_key=True),
+    Column("journal", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("started_ms", BigInteger, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    Column("limit_per_s", Double),
+    Column("records_per_s", Double, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("buffered_bytes", BigInteger, nullable=False),
+    Column("waiting_records", BigInteger, nullable=False),
+)
+"""Who takes in records for a gate, one row a lane, written anew about once a second."""

@@ -1,4 +1,4 @@
-"""Let a batch have an owner and parts; keep dead letters, and what deleted batches had read."""
+"""Let a batch have an owner and parts; keep dead letters, what old batches had read, receivers."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -35,6 +35,7 @@ def upgrade() -> None:
         ),
         sa.ForeignKeyConstraint(["gate"], ["gate.name"], name="fk_pruned_gate"),
     )
+    _make_receiver()
 
 
 def _make_dead_letter() -> None:
@@ -79,4 +80,24 @@ def _make_dead_letter() -> None:
         "ix_dead_letter_gate_status_dead_letter_id",
         "dead_letter",
         ["gate", "status", "dead_letter_id"],
+    )
+
+
+def _make_receiver() -> None:
+    op.create_table(
+        "receiver",
+        sa.Column("gate", sa.Text(), nullable=False),
+        sa.Column("journal_id", sa.Text(), nullable=False),
+        sa.Column("lane", sa.Integer(), nullable=False),
+        sa.Column("journal", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("started_ms", sa.BigInteger(), nullable=False),
+        sa.Column("seen_ms", sa.BigInteger(), nullable=False),
+        sa.Column("limit_per_s", sa.Double()),
+        sa.Column("records_per_s", sa.Double(), nullable=False),
+        sa.Column("records", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("buffered_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("waiting_records", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("gate", "journal_id", "lane", name="pk_receiver"),
     )

@@ -1,0 +1,100 @@
+"""Receivers in the ledger: who is there, and what they share."""
+
+from dataclasses import replace
+
+import pytest
+from tests.ledger.samples import ManualClock, a_receiver, a_sample
+
+from headgate.ledger import Ledger, ReceiverRecord, StreamRate
+from headgate.ledger.receivers import PRESENT_MS, REMEMBERED_MS
+
+
+def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: ManualClock) -> None:
+    seen = a_receiver()
+    ledger.see_receiver(seen)
+    clock.now_ms += 1_000
+    later = replace(seen, records=500, bytes=2**40, limit_per_s=None, records_per_s=0.1 + 0.2)
+    ledger.see_receiver(later)
+    (record,) = ledger.receivers("orders")
+    assert record == ReceiverRecord(
+        gate="orders",
+        journal_id="5ca1ab1e",
+        lane=0,
+        journal="events",
+        owner="me",
+        started_ms=1_000,
+        limit_per_s=None,
+        records_per_s=0.1 + 0.2,
+        records=500,
+        bytes=2**40,
+        buffered_bytes=300,
+        waiting_records=7,
+        seen_ms=clock(),
+    )
+
+
+def test_a_gates_receivers_are_its_own_in_the_order_of_their_lanes(ledger: Ledger) -> None:
+    for gate, lane in [("orders", 10), ("clicks", 1), ("orders", 2)]:
+        ledger.see_receiver(a_receiver(gate=gate, lane=lane))
+    assert [each.lane for each in ledger.receivers("orders")] == [2, 10]
+    assert ledger.receivers("unheard of") == ()
+
+
+def test_what_receivers_share_is_the_rate_in_force(ledger: Ledger) -> None:
+    assert ledger.stream_rate("orders") == StreamRate(None, 0)
+    for lane in range(3):
+        ledger.see_receiver(a_receiver(lane=lane))
+    ledger.see_receiver(a_receiver(gate="clicks"))
+    ledger.publish_rate(a_sample(1, 250.5))
+    assert ledger.stream_rate("orders") == StreamRate(250.5, 3)
+
+
+def test_the_receivers_of_two_journals_share_one_gates_rate(ledger: Ledger) -> None:
+    for journal_id in ("a", "b"):
+        ledger.see_receiver(a_receiver(journal_id=journal_id))
+    assert ledger.stream_rate("orders").receivers == 2
+
+
+def test_receivers_may_be_there_before_their_gate_is_declared(ledger: Ledger) -> None:
+    ledger.see_receiver(a_receiver(gate="new"))
+    assert ledger.stream_rate("new") == StreamRate(None, 1)
+
+
+@pytest.mark.parametrize(("silent_ms", "counted"), [(PRESENT_MS, 2), (PRESENT_MS + 1, 1)])
+def test_a_receiver_that_was_not_seen_for_ten_seconds_does_not_count(
+    ledger: Ledger, clock: ManualClock, silent_ms: int, counted: int
+) -> None:
+    ledger.see_receiver(a_receiver(lane=0))
+    clock.now_ms += silent_ms
+    ledger.see_receiver(a_receiver(lane=1))
+    assert ledger.stream_rate("orders").receivers == counted
+    present = [each.is_present(clock()) for each in ledger.receivers("orders")]
+    assert present == [counted == 2, True], "but it is told of"
+
+
+def test_a_receiver_that_never_came_back_is_forgotten_after_a_day(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    ledger.see_receiver(a_receiver(lane=0))
+    clock.now_ms += REMEMBERED_MS
+    ledger.see_receiver(a_receiver(lane=1))
+    assert len(ledger.receivers("orders")) == 2
+    clock.now_ms += 1
+    ledger.see_receiver(a_receiver(lane=1))
+    assert [each.lane for each in ledger.receivers("orders")] == [1]
+
+
+def test_a_receiver_that_leaves_is_not_there_any_more(ledger: Ledger) -> None:
+    for lane in range(2):
+        ledger.see_receiver(a_receiver(lane=lane))
+    ledger.leave(a_receiver(lane=0))
+    assert [each.lane for each in ledger.receivers("orders")] == [1]
+    ledger.leave(a_receiver(lane=0))
+
+
+def test_a_receiver_whose_lane_was_taken_does_not_take_its_successor_along(ledger: Ledger) -> None:
+    ledger.see_receiver(a_receiver(owner="first"))
+    ledger.see_receiver(a_receiver(owner="second"))
+    ledger.leave(a_receiver(owner="first"))
+    (record,) = ledger.receivers("orders")
+    assert record.owner == "second"
