@@ -1,17 +1,20 @@
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.journal.samples import NOW_MS, numbered, values_of
+from tests.journal.shim import Fast
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import CorruptionError, DataLossError, JournalError, OptionError
 from headgate.journal import ARROW_SCHEMA, Journal, Records
-from headgate.journal.block import Compression
+from headgate.journal.block import Compression, Part
+from headgate.journal.local import LocalStorage
 from headgate.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
 
 
@@ -102,6 +105,7 @@ def test_the_columns_are_those_of_kafka_s_source() -> None:
     assert ARROW_SCHEMA.types == KAFKA_SCHEMA.types
 
 
+@settings(deadline=None)
 @given(
     data=st.data(),
     ends=st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True).map(sorted),
@@ -113,7 +117,8 @@ def test_any_offsets_are_read_with_any_columns(
     ends: list[int],
     compression: Compression,
 ) -> None:
-    journal = Journal.open(str(tmp_path_factory.mktemp("j") / "orders"), create=True)
+    storage = LocalStorage(tmp_path_factory.mktemp("j") / "orders", Fast())
+    journal = Journal.in_storage(storage, "orders", create=True)
     fill(journal, 0, *ends, compression=compression)
     start = data.draw(st.integers(0, ends[-1]))
     until = data.draw(st.integers(start, ends[-1]))
@@ -257,6 +262,59 @@ def test_a_loss_of_other_offsets_is_damaged(journal: Journal, bounds: tuple[int,
     (folder(journal) / "00000000000000000003.lost").write_text(text)
     with pytest.raises(CorruptionError, match="speaks of the offsets"):
         journal.lost(0)
+
+
+def test_a_block_that_is_not_there_has_no_records(journal: Journal) -> None:
+    with pytest.raises(JournalError, match=r"No block of lane 0 .* begins at offset 4; "):
+        journal.records(0, 4)
+
+
+class Counting(LocalStorage):
+    """Counts listings and files that are opened."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.listed = 0
+        self.opened: list[str] = []
+
+    def names(self, folder: str) -> list[str]:
+        self.listed += 1
+        return super().names(folder)
+
+    def read(self, path: str) -> pa.Buffer:
+        self.opened.append(path)
+        return super().read(path)
+
+    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
+        self.opened.append(path)
+        return super().read_start(path, size)
+
+
+def test_what_a_lane_costs_does_not_grow_with_its_blocks(tmp_path: Path) -> None:
+    storage = Counting(tmp_path / "orders")
+    journal = Journal.in_storage(storage, "orders", create=True)
+    fill(journal, *range(101))
+    last = "0/00000000000000000099.block"
+    for look in (journal.bounds, lambda: journal.blocks(0), lambda: journal.writer(0).close()):
+        storage.opened.clear()
+        look()
+        assert storage.opened == [last]
+    storage.opened.clear()
+    storage.listed = 0
+    assert len(list(journal.read(OffsetRange("orders", 0, 40, 43)))) == 3
+    assert storage.opened == [f"0/{first:020d}.block" for first in (40, 41, 42)]
+    assert storage.listed == 0
+
+
+def test_of_two_who_make_a_journal_one_does(tmp_path: Path) -> None:
+    class Slow(LocalStorage):
+        def put(self, path: str, parts: Sequence[Part]) -> None:
+            faster.append(Journal.open(str(tmp_path / "orders"), create=True))
+            super().put(path, parts)
+
+    faster: list[Journal] = []
+    slower = Journal.in_storage(Slow(tmp_path / "orders"), "orders", create=True)
+    assert [slower.id] == [journal.id for journal in faster]
 
 
 def test_blocks_are_pruned_whole(journal: Journal) -> None:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.journal.samples import records
 
@@ -7,6 +7,7 @@ from headgate.errors import OptionError
 from headgate.journal.records import SCHEMA, Records
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary().filter(lambda line: b"\n" not in line and not line.endswith(b"\r"))))
 def test_lines_are_records_whatever_ends_them(lines: list[bytes]) -> None:
     for end in (b"\n", b"\r\n"):
@@ -14,6 +15,7 @@ def test_lines_are_records_whatever_ends_them(lines: list[bytes]) -> None:
         assert got == Records.of(lines, timestamp_ms=7)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n"]), max_size=8).map(b"".join))
 def test_a_last_line_may_lack_its_end(data: bytes) -> None:
     expected = [line.removesuffix(b"\r") for line in data.split(b"\n")]
@@ -40,6 +42,7 @@ def test_every_column_is_kept() -> None:
     assert second == {"key": b"k", "value": None, "headers": None, "id": None}
 
 
+@settings(deadline=None)
 @given(records())
 def test_bytes_are_those_of_keys_values_and_headers(some: Records) -> None:
     expected = 0
@@ -51,6 +54,7 @@ def test_bytes_are_those_of_keys_values_and_headers(some: Records) -> None:
     assert some.bytes == expected
 
 
+@settings(deadline=None)
 @given(records(), st.data())
 def test_parts_put_together_are_the_whole(some: Records, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, some.count))
@@ -58,6 +62,13 @@ def test_parts_put_together_are_the_whole(some: Records, data: st.DataObject) ->
     assert [part.count for part in parts] == [at, some.count - at]
     assert sum(part.bytes for part in parts) == some.bytes
     assert Records.concat(parts) == some
+
+
+def test_too_much_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.journal.records._MAX_BYTES", 4)
+    assert Records.of_lines(b"a\nb\n", timestamp_ms=0).count == 2
+    with pytest.raises(OptionError, match="5 bytes of lines are more than the 4"):
+        Records.of_lines(b"a\nb\nc", timestamp_ms=0)
 
 
 def test_no_records_put_together_are_none() -> None:

@@ -204,7 +204,13 @@ class Journal:
             JournalError: There is no block that begins at that offset, or the storage fails.
         """
         with self._reading(lane) as files:
-            return files.records(first)[1]
+            try:
+                return files.records(first)[1]
+            except FileNotFoundError:
+                raise JournalError(
+                    f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
+                    f"{first}; name one that `blocks` lists."
+                ) from None
 
     def writer(self, lane: int, *, compression: Compression = "lz4") -> LaneWriter:
         """Take a lane to write it; see ``LaneWriter`` for what is raised."""
