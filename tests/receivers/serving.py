@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hmac
+import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
@@ -64,6 +65,17 @@ def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     monkeypatch.setattr(hmac, "compare_digest", watched)
     return compared
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed it."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
 
 
 async def until(condition: Any) -> None:

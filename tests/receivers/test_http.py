@@ -13,7 +13,15 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.receivers.serving import DEADLINE_S, Journal, comparisons, receiving, run, until
+from tests.receivers.serving import (
+    DEADLINE_S,
+    Journal,
+    comparisons,
+    is_closed,
+    receiving,
+    run,
+    until,
+)
 
 from headgate.errors import JournalError, OptionError, ReceiverError
 from headgate.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings
@@ -231,8 +239,7 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None
                 b"POST /records HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
                 b"content-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n"
             )
-            answered = await reader.read()
-            assert answered.startswith(b"HTTP/1.1 413 ")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
             writer.close()
             assert len(it.journal.values) == 1
 
@@ -391,9 +398,26 @@ def test_a_stop_answers_what_is_in_the_buffer() -> None:
     run(work())
 
 
+def test_a_sender_that_goes_before_its_answer_makes_a_place() -> None:
+    async def work() -> None:
+        async with served(max_connections=1) as it:
+            it.journal.going.clear()
+            _, writer = await it.raw(
+                b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+                b"content-length: 1\r\n\r\na"
+            )
+            await until(lambda: it.intake.statistics.held_bytes)
+            writer.transport.abort()
+            it.journal.going.set()
+            while (await it.client.get("/health")).status_code != 200:
+                await asyncio.sleep(0)  # until the receiver has noticed
+
+    run(work())
+
+
 def test_five_hundred_half_open_connections_do_not_keep_good_ones_out() -> None:
     async def work() -> None:
-        async with served(max_connections=300) as it:
+        async with served(max_connections=300, header_s=1_000) as it:
             assert (await it.post(b"first", _BYTES)).status_code == 200
             half_open = [socket.socket() for _ in range(500)]
             try:
@@ -408,6 +432,7 @@ def test_five_hundred_half_open_connections_do_not_keep_good_ones_out() -> None:
                     answer = await late.post(url, content=b"late", headers=_BYTES)
                     assert answer.status_code == 200
                 assert it.journal.values == [b"first", b"late"]
+                await until(lambda: is_closed(half_open[0]))
             finally:
                 for connection in half_open:
                     connection.close()

@@ -76,6 +76,19 @@ def test_a_large_block_does_not_wait_for_the_interval() -> None:
     run(work())
 
 
+def test_after_a_large_block_a_small_one_waits_for_the_interval_again() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
+            await intake.hand_in(lines(40))
+            began_s = now_s()
+            await asyncio.gather(intake.hand_in(records(b"a")), intake.hand_in(records(b"b")))
+            assert now_s() - began_s == pytest.approx(0.2)
+            assert lane.sizes[-1] == 2
+
+    run(work())
+
+
 def test_a_block_gathers_while_the_one_before_is_appended() -> None:
     async def work() -> None:
         lane = Lane()

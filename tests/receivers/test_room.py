@@ -65,3 +65,34 @@ def test_who_comes_later_does_not_pass_by_who_waits() -> None:
         assert room.held_bytes == 50
 
     run(work())
+
+
+def test_who_leaves_while_waiting_holds_up_nobody_behind() -> None:
+    async def work() -> None:
+        room = Room(100)
+        assert room.try_take(50)
+        first = asyncio.create_task(room.take(90))
+        second = asyncio.create_task(room.take(10))
+        await asyncio.sleep(0)
+
+        first.cancel()
+        await second
+        assert room.held_bytes == 60
+
+    run(work())
+
+
+def test_who_leaves_just_when_it_is_served_gives_back_what_it_never_had() -> None:
+    async def work() -> None:
+        room = Room(100)
+        assert room.try_take(100)
+        leaves = asyncio.create_task(room.take(80))
+        stays = asyncio.create_task(room.take(70))
+        await asyncio.sleep(0)
+
+        room.give_back(100)
+        leaves.cancel()
+        await stays
+        assert room.held_bytes == 70
+
+    run(work())

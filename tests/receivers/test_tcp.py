@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.receivers.serving import Journal, comparisons, receiving, run, until
+from tests.receivers.serving import Journal, comparisons, is_closed, receiving, run, until
 
 from headgate.errors import JournalError, OptionError, ReceiverError
 from headgate.receivers import IntakeSettings, TcpReceiver, TcpSettings
@@ -260,6 +260,47 @@ def test_a_sender_that_is_too_fast_is_not_read_from_and_memory_stays_bounded() -
     run(work())
 
 
+def test_many_senders_that_have_to_wait_take_no_more_memory_than_a_few() -> None:
+    async def work() -> None:
+        journal, receiver = Journal(), tcp(acknowledge=False)
+        bound = 1_000_000
+        settings = IntakeSettings(block_interval_ms=10, block_bytes=bound, buffer_bytes=bound)
+        chunk = (b"x" * 199 + b"\n") * 1_300
+        senders = [socket.socket() for _ in range(100)]
+        try:
+            async with receiving(receiver, journal, settings) as intake:
+                journal.going.clear()
+                tracemalloc.start()
+                for sender in senders:
+                    sender.connect(("127.0.0.1", receiver.port))
+                    sender.setblocking(False)
+                    sender.send(chunk)
+                await until(lambda: intake.statistics.held_bytes > bound * 0.7)
+                for _ in range(200):  # every one of them has had its turn
+                    await asyncio.sleep(0)
+                _, most = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+                assert most < bound + 16 * 3 * len(chunk)
+                journal.going.set()
+        finally:
+            for sender in senders:
+                sender.close()
+
+    run(work())
+
+
+def test_a_sender_may_have_any_number_of_answers() -> None:
+    async def work() -> None:
+        receiver = tcp()
+        settings = IntakeSettings(block_interval_ms=0.1)
+        async with receiving(receiver, Journal(), settings), connected(receiver) as client:
+            for _ in range(600):
+                await client.send(b"a\n")
+                assert await client.answer() == "ok 1"
+
+    run(work())
+
+
 def test_a_sender_that_does_not_read_its_answers_is_not_read_from() -> None:
     async def work() -> None:
         journal, receiver = Journal(), tcp()
@@ -285,7 +326,7 @@ def test_five_hundred_half_open_senders_do_not_keep_good_ones_out() -> None:
                 assert await steady.answer() == "ok 1"
                 for connection in half_open:  # all at once: the receiver gets no turn between
                     connection.connect(address)
-                await until(lambda: _is_closed(half_open[0]))
+                await until(lambda: is_closed(half_open[0]))
                 async with connected(receiver) as late:
                     await late.send(b"late\n")
                     assert await late.answer() == "ok 1"
@@ -297,16 +338,6 @@ def test_five_hundred_half_open_senders_do_not_keep_good_ones_out() -> None:
         assert journal.values == [b"first", b"late", b"second"]
 
     run(work())
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
 
 
 def test_when_all_places_are_taken_by_busy_senders_another_one_is_refused() -> None:

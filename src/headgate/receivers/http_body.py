@@ -36,7 +36,6 @@ class Body:
         self._held_bytes = 0
         self._came = request.stream()
         self._ended = False
-        self._waits = request.headers.get("expect", "").lower() == "100-continue"
 
     async def read(self) -> bytes:
         """All of it, decompressed.
@@ -73,7 +72,7 @@ class Body:
 
     async def discard(self) -> None:
         """Throw away what still comes, so that its sender gets to read why; but not for ever."""
-        if self._ended or self._waits:
+        if self._ended:
             return
         with contextlib.suppress(TimeoutError, ClientDisconnect):
             async with asyncio.timeout(_DISCARD_S):
@@ -89,7 +88,6 @@ class Body:
     async def _read(self, decompressor: Decompressor) -> None:
         sent_bytes = 0
         async for data in self._came:
-            self._waits = False
             sent_bytes += len(data)
             self._check_sent(sent_bytes)
             for piece in decompressor.pieces(data):
