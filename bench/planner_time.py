@@ -9,8 +9,9 @@ from bench.figures import Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
+from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import parse_options
-from headgate.kafka.planner import StreamPlanner
+from headgate.source.planner import StreamPlanner
 
 VALUE_BYTES: Final = 100
 ROWS_PER_PARTITION: Final = 20
@@ -27,7 +28,8 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         "maxOffsetsPerTrigger": str(partitions),
     }
     times_ms = []
-    with closing(StreamPlanner(parse_options(options, streaming=True))) as planner:
+    parsed = parse_options(options, streaming=True)
+    with closing(StreamPlanner(KafkaLog(parsed), parsed.shared)) as planner:
         start = planner.advance(planner.initial(), everything=False)
         for _ in range(scale.repetitions):
             began_s = time.perf_counter()

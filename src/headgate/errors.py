@@ -50,6 +50,10 @@ class JournalError(HeadgateError):
     """A journal cannot be opened, read or written; what was to be appended is not acknowledged."""
 
 
+class NoJournalError(JournalError):
+    """There is no journal where one is to be read."""
+
+
 class CorruptionError(JournalError):
     """A file of a journal is not what was written; its text names the file and the first offset."""
 

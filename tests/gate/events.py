@@ -12,8 +12,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headgate.control import OffsetRange, TopicPartition
-from headgate.kafka.positions import StreamOffset, nested
 from headgate.ledger import PlannedBatch, PlannedRange
+from headgate.source.positions import StreamOffset, nested
 
 RUN = "the checkpoint's life"
 

@@ -10,6 +10,7 @@ from headgate.control.isolation import Ranges
 from headgate.control.ranges import OffsetRange
 from headgate.gate import Batch
 from headgate.gate.replay import Replay
+from headgate.kafka.connector import KAFKA
 from headgate.ledger import DeadLetter, ErrorReport
 
 Place = tuple[int, int]
@@ -29,7 +30,9 @@ class FakeReplay(Replay):
     """Reads nothing; ``gaps`` are offsets at which there is no record."""
 
     def __init__(self, gaps: Collection[Place] = ()) -> None:
-        super().__init__(cast(SparkSession, None), {"kafka.bootstrap.servers": "nowhere:9092"})
+        super().__init__(
+            cast(SparkSession, None), KAFKA, {"kafka.bootstrap.servers": "nowhere:9092"}
+        )
         object.__setattr__(self, "gaps", set(gaps))
 
     def run(self, ranges: Ranges, use: Callable[[DataFrame], None]) -> None:

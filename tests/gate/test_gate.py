@@ -127,7 +127,7 @@ def test_a_relative_ledger_stays_where_it_was_when_the_gate_was_made(
 
 def test_a_gate_reads_from_the_sources_there_are(spark: SparkSession, ledger_url: str) -> None:
     gate = Gate("orders", interval="1 second", ledger=ledger_url)
-    with pytest.raises(OptionError, match="The source is 'kinesis'; a gate reads from kafka"):
+    with pytest.raises(OptionError, match="'kinesis'; a gate reads from journal, kafka"):
         gate.read(spark, "kinesis")
 
 

@@ -28,39 +28,39 @@ def refusal(options: dict[str, str], *, streaming: bool = True) -> str:
 
 def test_the_defaults_are_the_native_connector_s() -> None:
     options = stream()
-    assert options.fail_on_data_loss
-    assert not options.include_headers
-    assert options.min_partitions is None
-    assert options.max_records_per_partition is None
+    assert options.shared.fail_on_data_loss
+    assert not options.shared.include_headers
+    assert options.shared.min_partitions is None
+    assert options.shared.max_records_per_partition is None
     assert options.poll_timeout_ms == 120_000
     assert options.fetch_offset_retries == 3
     assert options.fetch_offset_retry_interval_ms == 1_000
-    assert options.limits.max_records is None
-    assert options.min_offsets_per_trigger is None
-    assert options.max_trigger_delay_ms == 15 * 60_000
-    assert options.timestamp_strategy == "error"
+    assert options.shared.limits.max_records is None
+    assert options.shared.min_offsets_per_trigger is None
+    assert options.shared.max_trigger_delay_ms == 15 * 60_000
+    assert options.shared.timestamp_strategy == "error"
     assert options.client["isolation.level"] == "read_uncommitted"
 
 
 def test_names_are_read_in_any_case_as_spark_lowers_them() -> None:
     lowered = {name.lower(): value for name, value in NEEDED.items()}
     options = parse_options(lowered | {"maxoffsetspertrigger": "5"}, streaming=True)
-    assert options.limits.max_records == 5
+    assert options.shared.limits.max_records == 5
 
 
 def test_without_a_gate_there_is_no_rate() -> None:
-    assert stream().limits.initial_rate is None
-    assert stream(maxRatePerPartition="10").limits.max_rate_per_partition.default == 10
+    assert stream().shared.limits.initial_rate is None
+    assert stream(maxRatePerPartition="10").shared.limits.max_rate_per_partition.default == 10
 
 
 def test_behind_a_gate_the_first_batch_has_the_smallest_rate_that_can_be_learnt() -> None:
-    assert gated().limits.initial_rate == 100
-    assert gated(**{"backpressure.pid.minRate": "7"}).limits.initial_rate == 7
-    assert gated(**{"backpressure.initialRate": "500"}).limits.initial_rate == 500
+    assert gated().shared.limits.initial_rate == 100
+    assert gated(**{"backpressure.pid.minRate": "7"}).shared.limits.initial_rate == 7
+    assert gated(**{"backpressure.initialRate": "500"}).shared.limits.initial_rate == 500
 
 
 def test_backpressure_can_be_turned_off() -> None:
-    assert gated(**{"backpressure.enabled": "false"}).limits.initial_rate is None
+    assert gated(**{"backpressure.enabled": "false"}).shared.limits.initial_rate is None
 
 
 def test_the_estimator_has_the_gains_that_are_given() -> None:
@@ -72,13 +72,13 @@ def test_the_estimator_has_the_gains_that_are_given() -> None:
             "backpressure.pid.minRate": "10",
         }
     )
-    settings = options.estimator
+    settings = options.shared.estimator
     assert (settings.proportional, settings.integral) == (0.5, 0.1)
     assert (settings.derivative, settings.min_rate) == (0.25, 10)
 
 
 def test_limits_may_differ_by_partition() -> None:
-    limits = stream(maxRatePerPartition='{"default": 50, "orders": {"3": 200}}').limits
+    limits = stream(maxRatePerPartition='{"default": 50, "orders": {"3": 200}}').shared.limits
     assert limits.max_rate_per_partition.of(TopicPartition("orders", 3)) == 200
     assert limits.max_rate_per_partition.of(TopicPartition("orders", 0)) == 50
 
@@ -143,7 +143,7 @@ def test_a_bounded_read_has_no_gate(name: str) -> None:
 
 def test_a_bounded_read_takes_the_native_connector_s_stream_options_without_effect() -> None:
     options = parse_options(NEEDED | {"maxOffsetsPerTrigger": "5"}, streaming=False)
-    assert options.limits.max_records == 5
+    assert options.shared.limits.max_records == 5
 
 
 FREE_TEXT = {

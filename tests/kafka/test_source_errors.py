@@ -9,7 +9,7 @@ from tests.services.kafka import TopicFactory
 from tests.services.queries import available_now, sentence, stream_of
 
 from headgate.errors import BrokerError, OptionError, SourceError
-from headgate.kafka.check import check_stream
+from headgate.kafka.connector import KAFKA
 from headgate.local.ports import free_ports
 
 
@@ -42,17 +42,17 @@ def test_a_check_finds_a_wrong_option_a_missing_topic_and_an_unreachable_broker(
         "subscribe": orders.name,
         "fetchOffset.numRetries": "0",
     }
-    check_stream(right)
+    KAFKA.check(right)
     with pytest.raises(OptionError, match="exactly one of subscribe, subscribePattern and assign"):
-        check_stream({**right, "assign": '{"orders": [0]}'})
+        KAFKA.check({**right, "assign": '{"orders": [0]}'})
     with pytest.raises(SourceError) as missing:
-        check_stream({**right, "subscribe": f"{orders.name},no-such-topic"})
+        KAFKA.check({**right, "subscribe": f"{orders.name},no-such-topic"})
     assert str(missing.value) == (
         "Kafka has no 'no-such-topic' (subscribe); make it, or correct the name."
     )
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(BrokerError) as unreachable:
-        check_stream({**right, "kafka.bootstrap.servers": nobody})
+        KAFKA.check({**right, "kafka.bootstrap.servers": nobody})
     told = str(unreachable.value)
     assert told.startswith(f"Kafka at {nobody} (kafka.bootstrap.servers) did not answer: ")
     assert "Connection refused" in told

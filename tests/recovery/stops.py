@@ -15,14 +15,17 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
 from pyspark.sql.types import StructType
 
-from headgate.gate import registration
-from headgate.kafka.source import KafkaSource, KafkaStreamReader
+from headgate.gate.connectors import CONNECTORS
+from headgate.kafka.connector import KAFKA
+from headgate.kafka.source import KafkaSource
 from headgate.ledger import Ledger
+from headgate.source.readers import SourceStreamReader
 
 _STOP: Final = "HEADGATE_TEST_STOP"
 
@@ -54,7 +57,7 @@ _passed: Final[Counter[str]] = Counter()
 class StoppingSource(KafkaSource):
     """The source, whose planner can be made to crash."""
 
-    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+    def streamReader(self, schema: StructType) -> SourceStreamReader:
         _watch_plans()
         _watch(Ledger, "begin")
         return super().streamReader(schema)
@@ -68,7 +71,8 @@ def arm(point: str, times: int) -> None:
     assert point in POINTS
     assert os.getpgid(0) == os.getpid()
     os.environ[_STOP] = json.dumps([os.getpid(), point, times])
-    mock.patch.object(registration, "KafkaSource", StoppingSource).start()
+    stopping = replace(KAFKA, source=StoppingSource)
+    mock.patch.dict(CONNECTORS, {KAFKA.name: stopping}).start()
     for step in DRIVERS:
         _watch(Ledger, step)
 
@@ -89,17 +93,17 @@ def _watch(owner: type, step: str) -> None:
 
 
 def _watch_plans() -> None:
-    plan = KafkaStreamReader.latestOffset
+    plan = SourceStreamReader.latestOffset
 
     @functools.wraps(plan)
-    def watched(reader: KafkaStreamReader, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+    def watched(reader: SourceStreamReader, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         _pass("before plan")
         end = plan(reader, start, limit)
         if end != start:
             _pass("after plan")
         return end
 
-    mock.patch.object(KafkaStreamReader, "latestOffset", watched).start()
+    mock.patch.object(SourceStreamReader, "latestOffset", watched).start()
 
 
 def _pass(point: str) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 from tests.services.kafka import Topic
 
 from headgate.control import OffsetRange
-from headgate.kafka.books import Clock
+from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import parse_options
-from headgate.kafka.planner import StreamPlanner
+from headgate.source.books import Clock
+from headgate.source.planner import StreamPlanner
 
 
 @dataclass
@@ -37,7 +38,8 @@ def planner_of(
     if not options or not {"assign", "subscribePattern"} & options.keys():
         given["subscribe"] = topic.name
     given |= {name: str(value) for name, value in (options or {}).items()}
-    return closing(StreamPlanner(parse_options(given, streaming=True), clock))
+    parsed = parse_options(given, streaming=True)
+    return closing(StreamPlanner(KafkaLog(parsed), parsed.shared, clock))
 
 
 def gated(url: str, **options: object) -> dict[str, object]:

@@ -18,7 +18,7 @@ from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
 from headgate.cli.times import moment_ms
 from headgate.cli.words import plural
 from headgate.control.ranges import OffsetRange
-from headgate.kafka.replay import gone
+from headgate.kafka.connector import KAFKA
 from headgate.ledger import BatchRecord, Ledger, Status
 from headgate.ledger.base import wall_clock_ms
 
@@ -129,7 +129,7 @@ def backfill(
         batches = choose(reader, ledger, choice, now_ms)
         options = options_by_batch(reader, [batch.schedule_id for batch in batches], given)
         if dry_run:
-            gone_of = {key: gone(each, reader.ranges(key)) for key, each in options.items()}
+            gone_of = {key: KAFKA.gone(each, reader.ranges(key)) for key, each in options.items()}
             _show_plan(batches, gone_of, as_json=as_json)
             return
     view = view_of(sum(batch.planned_records for batch in batches), as_json=as_json)

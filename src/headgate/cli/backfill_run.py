@@ -32,6 +32,7 @@ from headgate.gate.owner import new_owner
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
+from headgate.kafka.connector import KAFKA
 from headgate.ledger import BatchRecord, ErrorReport, Ledger
 from headgate.ledger.base import wall_clock_ms
 from headgate.ledger.patience import QUERY_PATIENCE_S
@@ -123,7 +124,7 @@ class HandRun:
             self._owner,
             self._job.handler,
             policy=self._job.policy,
-            replay=Replay(self._spark, options),
+            replay=Replay(self._spark, KAFKA, options),
             turn=nullcontext(),
         )
         dispatch = Dispatch(

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from headgate.cli.words import UNKNOWN, duration
 from headgate.errors import OptionError
-from headgate.kafka.values import duration_ms
+from headgate.source.values import duration_ms
 
 
 def moment_ms(option: str, text: str, now_ms: int) -> int:

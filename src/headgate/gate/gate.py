@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from headgate.backfill import parse_schedule
 from headgate.errors import OptionError
 from headgate.gate.batch import Handler
+from headgate.gate.connectors import connector_of
 from headgate.gate.handler import GatedHandler
 from headgate.gate.ledgers import keep_books
 from headgate.gate.owner import new_owner
@@ -22,12 +23,19 @@ from headgate.gate.registration import register
 from headgate.gate.replay import Replay
 from headgate.gate.replay_stream import ReplayStream
 from headgate.gate.stream_backfill import GatedStreamWriter, StreamBackfill
-from headgate.kafka.source import FORMAT
-from headgate.kafka.values import duration_ms
 from headgate.ledger import normalize_url
+from headgate.source.connector import Connector
+from headgate.source.values import duration_ms
 
-_SOURCES: Final = {"kafka": FORMAT}
 _NAME: Final = re.compile(r"[\w.\-]{1,200}")
+
+
+class _Read(NamedTuple):
+    """What a reader of a gate has loaded, and how."""
+
+    df: DataFrame
+    connector: Connector
+    options: Mapping[str, str]
 
 
 class Gate:
@@ -72,7 +80,7 @@ class Gate:
         self._interval = interval
         # In full, for the planner is another process.
         self._ledger_url = normalize_url(ledger)
-        self._reads: list[tuple[DataFrame, Mapping[str, str]]] = []
+        self._reads: list[_Read] = []
 
     def __repr__(self) -> str:
         return f"Gate({self.name!r}, interval={self._interval!r})"
@@ -84,7 +92,7 @@ class Gate:
 
         Args:
             spark: the session.
-            source: ``"kafka"``.
+            source: ``"kafka"`` or ``"journal"``.
 
         Raises:
             OptionError: there is no such source; from ``load()``: an option is wrong.
@@ -92,18 +100,15 @@ class Gate:
             BrokerError: from ``load()``: the brokers cannot be reached.
             SourceError: from ``load()``: a topic or partition that is named does not exist.
         """
-        if source not in _SOURCES:
-            raise OptionError(
-                f"The source is {source!r}; a gate reads from {', '.join(sorted(_SOURCES))}."
-            )
+        connector = connector_of(source)
         register(spark)
         return GatedStreamReader(
             spark,
-            _SOURCES[source],
+            connector,
             gate=self.name,
             ledger_url=self._ledger_url,
             interval_ms=self.interval_ms,
-            loaded=lambda df, options: self._reads.append((df, dict(options))),
+            loaded=lambda df, options: self._reads.append(_Read(df, connector, dict(options))),
         )
 
     def write(
@@ -176,13 +181,14 @@ class Gate:
                 f"on_failure is {last!r}, but the gate {self.name!r} has read nothing; write what"
                 " gate.read(...).load() gave, or what is derived from it."
             )
-        for read, options in self._reads:
-            if df.sameSemantics(read):
-                return Replay(df.sparkSession, options)
+        for read in self._reads:
+            if df.sameSemantics(read.df):
+                return Replay(df.sparkSession, read.connector, read.options)
         if len(self._reads) > 1:
             raise OptionError(
                 f"on_failure is {last!r}, but the gate {self.name!r} has been read"
                 f" {len(self._reads)} times, and which of these is written cannot be told; make a"
                 " gate for each."
             )
-        return Replay(df.sparkSession, self._reads[0][1], derived=ReplayStream(df))
+        (read,) = self._reads
+        return Replay(df.sparkSession, read.connector, read.options, derived=ReplayStream(df))

@@ -23,8 +23,8 @@ from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
 from headgate.gate.stream_state import state_of
-from headgate.kafka.positions import StreamOffset
 from headgate.ledger import ErrorReport, Ledger, RateSample, schedule_id
+from headgate.source.positions import StreamOffset
 
 _LOG: Final = logging.getLogger("headgate.gate")
 

@@ -6,7 +6,7 @@ from typing import Final, Literal, get_args
 
 from headgate.control.isolation import Budget
 from headgate.errors import OptionError
-from headgate.kafka.values import duration_ms
+from headgate.source.values import duration_ms
 
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)

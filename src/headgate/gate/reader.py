@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from headgate.errors import OptionError
 from headgate.gate.ledgers import keep_books
-from headgate.kafka.check import check_stream
+from headgate.source.connector import Connector
 
 
 class GatedStreamReader(DataStreamReader):
@@ -21,7 +21,7 @@ class GatedStreamReader(DataStreamReader):
     def __init__(
         self,
         spark: SparkSession,
-        source: str,
+        connector: Connector,
         *,
         gate: str,
         ledger_url: str,
@@ -29,7 +29,7 @@ class GatedStreamReader(DataStreamReader):
         loaded: Callable[[DataFrame, Mapping[str, str]], None],
     ) -> None:
         super().__init__(spark)
-        self._source = source
+        self._connector = connector
         self._gate = gate
         self._ledger_url = ledger_url
         self._loaded = loaded
@@ -39,7 +39,7 @@ class GatedStreamReader(DataStreamReader):
             "headgate.interval": f"{interval_ms} ms",
         }
         self._given: dict[str, str] = {}
-        super().format(source)
+        super().format(connector.format)
         super().options(**self._of_gate)
 
     def format(self, source: str) -> Self:
@@ -48,10 +48,10 @@ class GatedStreamReader(DataStreamReader):
         Raises:
             OptionError: it is another one.
         """
-        if source != self._source:
+        if source != self._connector.format:
             raise OptionError(
                 f"The format is {source!r}, but behind the gate {self._gate!r} stands"
-                f" {self._source}; leave format() out, or read without a gate."
+                f" {self._connector.format}; leave format() out, or read without a gate."
             )
         return self
 
@@ -84,18 +84,19 @@ class GatedStreamReader(DataStreamReader):
         schema: StructType | str | None = None,
         **options: Any,
     ) -> DataFrame:
-        """Check the options, reach the brokers and the ledger; then what Spark does.
+        """Check the options, reach the source and the ledger; then what Spark does.
 
         Raises:
             OptionError: an option is wrong.
             BrokerError: the brokers cannot be reached.
-            SourceError: a topic or partition that is named does not exist.
+            JournalError: the journal cannot be read.
+            SourceError: what is named does not exist.
             LedgerError: the ledger cannot be opened or written.
         """
-        self.options(**options)
-        check_stream(self._given | self._of_gate)
+        self.options(path=path, **options)
+        self._connector.check(self._given | self._of_gate)
         keep_books(self._gate, self._ledger_url)
-        df = super().load(path, format, schema)
+        df = super().load(None, format, schema)
         self._loaded(df, self._given)
         return df
 

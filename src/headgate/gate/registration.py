@@ -5,9 +5,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from headgate.gate.connectors import CONNECTORS
 from headgate.gate.ledgers import ledger_of, shared_ledger
 from headgate.gate.listener import GateListener
-from headgate.kafka.source import KafkaSource
 from headgate.ledger import normalize_url
 
 # Spark gives out several Python objects for one session, so its own settings tell which it is.
@@ -40,8 +40,10 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
     _default_ledger[session] = ledger
     parallelism = spark.sparkContext.defaultParallelism
     # A class of its own for this session: Spark sends the class, and so the number, to its planner.
-    source = type("KafkaSource", (KafkaSource,), {"parallelism": parallelism})
-    spark.dataSource.register(source)
+    for connector in CONNECTORS.values():
+        source = connector.source
+        of_session = type(source.__name__, (source,), {"parallelism": parallelism})
+        spark.dataSource.register(of_session)
     spark.streams.addListener(GateListener(lambda gate: ledger_of(gate, _default_ledger[session])))
 
 

@@ -9,9 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from headgate.control.isolation import Ranges
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.gate.replay_stream import ReplayStream, Use
-from headgate.kafka.replay import earliest, gone, replay_options
-from headgate.kafka.source import FORMAT
 from headgate.ledger import DeadLetter, ErrorReport, PlannedRange
+from headgate.source.connector import Connector
 
 
 @dataclass(frozen=True)
@@ -20,19 +19,20 @@ class Replay:
 
     Attributes:
         spark: the session that reads.
+        connector: of the stream's source.
         options: the stream's, as its reader was given them.
         derived: runs what is derived from the source, if that is what is written.
     """
 
     spark: SparkSession
+    connector: Connector
     options: Mapping[str, str]
     derived: ReplayStream | None = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """The brokers that are asked first."""
-        given = {name.lower(): value for name, value in self.options.items()}
-        return given["kafka.bootstrap.servers"]
+        """Where the source is."""
+        return self.connector.servers(self.options)
 
     def run(self, ranges: Ranges, use: Use) -> None:
         """Have exactly the records in these ranges used, as the stream would have them.
@@ -56,7 +56,7 @@ class Replay:
         Raises:
             BrokerError: the brokers cannot be reached.
         """
-        return gone(self.options, ranges)
+        return self.connector.gone(self.options, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Where the log begins in each of these partitions; of those that there are.
@@ -64,7 +64,7 @@ class Replay:
         Raises:
             BrokerError: the brokers cannot be reached.
         """
-        return earliest(self.options, ranges)
+        return self.connector.beginnings(self.options, ranges)
 
     def letter(self, offset: OffsetRange, error: BaseException) -> DeadLetter | None:
         """The record at one offset, whole, with why it cannot be processed.
@@ -77,8 +77,8 @@ class Replay:
         return _letter(rows[0], error) if rows else None
 
     def _read(self, ranges: Sequence[OffsetRange], **options: str) -> DataFrame:
-        chosen = replay_options(self.options, ranges) | options
-        return self.spark.read.format(FORMAT).options(**chosen).load()
+        chosen = self.connector.replay_options(self.options, ranges) | options
+        return self.spark.read.format(self.connector.format).options(**chosen).load()
 
 
 def _letter(row: Row, error: BaseException) -> DeadLetter:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.isolation import Ranges
-from headgate.kafka.replay import replay_end
+from headgate.source.replay import replay_end
 
 Use = Callable[[DataFrame], None]
 """What is done with a batch; what it raises, the replay raises."""

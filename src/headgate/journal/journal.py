@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from headgate.control.ranges import OffsetRange
-from headgate.errors import CorruptionError, JournalError, OptionError
+from headgate.errors import CorruptionError, JournalError, NoJournalError, OptionError
 from headgate.journal.block import Compression
 from headgate.journal.blocks import Identity, LaneFiles, Lost
 from headgate.journal.columns import ARROW_SCHEMA, checked_columns
@@ -89,7 +89,7 @@ class Journal:
                 journal_id = _identity(storage)
             except FileNotFoundError:
                 if not create:
-                    raise JournalError(
+                    raise NoJournalError(
                         f"There is no journal {storage.url}; a receiver makes it when it starts."
                     ) from None
                 journal_id = _made(storage)

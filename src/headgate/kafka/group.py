@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Position
 
 from headgate.kafka.consumers import ClientConfig
-from headgate.kafka.positions import Positions
+from headgate.source.positions import Positions
 
 _LOG: Final = logging.getLogger("headgate.kafka")
 

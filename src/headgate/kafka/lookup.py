@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -18,6 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from headgate.control.ranges import TopicPartition
 from headgate.errors import BrokerError
 from headgate.kafka.consumers import ClientConfig
+from headgate.source.log import Topic
 
 _LOG: Final = logging.getLogger("headgate.kafka")
 # An administrator's client takes a consumer's settings, and warns of each that it has no use for.
@@ -76,19 +76,6 @@ _PASSING: Final = frozenset(
     }
 )
 _PASSING_POLL_S: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic as the cluster knows it.
-
-    Attributes:
-        topic_id: what tells a topic from a later one of the same name; None on brokers before 2.8.
-        partitions: the partitions' numbers, rising.
-    """
-
-    topic_id: str | None
-    partitions: tuple[int, ...]
 
 
 class Lookup:

@@ -1,60 +1,38 @@
 """The options of ``format("headgate-kafka")``: the native connector's, and Headgate's own."""
 
-import difflib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, overload
+from typing import Final
 
-from headgate.control import EstimatorSettings, Limits, PartitionLimit
-from headgate.errors import OptionError
-from headgate.kafka import values
-from headgate.kafka.bounds import Bound, Edge, ending_bound, starting_bound
 from headgate.kafka.client_config import client_config
 from headgate.kafka.consumers import ClientConfig
 from headgate.kafka.subscription import Subscription, parse_subscription
-
-_STREAM_ONLY: Final = (
-    "headgate.gate",
-    "headgate.ledger",
-    "headgate.interval",
-    "headgate.commit.group",
-    "backpressure.enabled",
-    "backpressure.initialRate",
-    "backpressure.rateEstimator",
-    "backpressure.pid.proportional",
-    "backpressure.pid.integral",
-    "backpressure.pid.derived",
-    "backpressure.pid.minRate",
-    "maxRatePerPartition",
-    "minRatePerPartition",
-    "maxBytesPerTrigger",
+from headgate.source.bounds import Edge
+from headgate.source.options import (
+    SHARED,
+    SourceOptions,
+    exactly_named,
+    parse_source_options,
+    whole,
 )
-# The native connector takes these for a bounded read too, and does nothing with them.
-_STREAM_NATIVE: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+
+FORMAT: Final = "headgate-kafka"
+
+_STREAM_ONLY: Final = ("headgate.commit.group",)
 _BOTH: Final = (
     "subscribe",
     "subscribePattern",
     "assign",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "includeHeaders",
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-OPTIONS: Final = (*_BOTH, *_STREAM_NATIVE, *_BATCH_ONLY, *_STREAM_ONLY)
+OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
 """Every option but ``kafka.*``, as documented."""
 
 _CLIENT_PREFIX: Final = "kafka."
-_EXACT_NAME: Final = {name.lower(): name for name in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,55 +40,24 @@ class KafkaOptions:
     """The options of one source, checked.
 
     Attributes:
+        shared: those that every source has.
         client: librdkafka's settings; never shown, for they hold passwords.
         bootstrap_servers: ``kafka.bootstrap.servers``.
         subscription: which topics or partitions.
-        starting: where to begin.
-        ending: where a bounded read ends.
-        timestamp_strategy: what to do where no record is at or after a starting time.
-        fail_on_data_loss: whether offsets that are gone stop the query.
-        include_headers: whether there is a column ``headers``.
-        min_partitions: at least so many tasks; None for as many as suit.
-        max_records_per_partition: at most so many records in a task; None for no limit.
         poll_timeout_ms: how long a task waits for a record (ms).
         fetch_offset_retries: how often the planner repeats a failed question.
         fetch_offset_retry_interval_ms: the time between (ms).
-        gate: the gate's name; None where the source is used without one.
-        ledger: the URL of the gate's ledger; never shown, for it may hold a password.
-        interval_ms: the batch interval (ms).
-        estimator: which estimator learns the gate's rate, and its gains.
-        limits: what bounds a batch besides the rate.
-        min_offsets_per_trigger: fewer are not worth a batch; None for no such limit.
-        max_trigger_delay_ms: how long too few may wait (ms).
         commit_group: the consumer group that is told of processed offsets; None for none.
     """
 
+    shared: SourceOptions
     client: ClientConfig = field(repr=False)
     bootstrap_servers: str
     subscription: Subscription
-    starting: Bound
-    ending: Bound
-    timestamp_strategy: Literal["error", "latest"]
-    fail_on_data_loss: bool
-    include_headers: bool
-    min_partitions: int | None
-    max_records_per_partition: int | None
     poll_timeout_ms: int
     fetch_offset_retries: int
     fetch_offset_retry_interval_ms: int
-    gate: str | None
-    ledger: str | None = field(repr=False)
-    interval_ms: int
-    estimator: EstimatorSettings
-    limits: Limits
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
     commit_group: str | None
-
-    @property
-    def no_limits(self) -> Limits:
-        """For a trigger that takes everything there is."""
-        return Limits(seconds_per_batch=self.interval_ms / 1000, initial_rate=None)
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
@@ -124,176 +71,28 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
         OptionError: an option is unknown, of the wrong type, out of range or contradicts another;
             names it, its value and what is allowed.
     """
-    given = _exactly_named(options, streaming=streaming)
+    of_client = [name for name in options if name.lower().startswith(_CLIENT_PREFIX)]
+    given = exactly_named(
+        FORMAT,
+        {name: value for name, value in options.items() if name not in of_client},
+        streaming=streaming,
+        both=_BOTH,
+        stream_only=_STREAM_ONLY,
+    )
     client = client_config(
-        {
-            name.lower().removeprefix(_CLIENT_PREFIX): value
-            for name, value in options.items()
-            if name.lower().startswith(_CLIENT_PREFIX)
-        }
+        {name.lower().removeprefix(_CLIENT_PREFIX): options[name] for name in of_client}
     )
     prefix = given.get("groupIdPrefix", "headgate-kafka")
     client.setdefault("group.id", f"{prefix}-{uuid.uuid4()}")
-    minimum = _whole(given, "minOffsetsPerTrigger")
-    limits = _limits(given)
-    _refuse_contradictions(given, minimum, limits.max_records)
     return KafkaOptions(
+        shared=parse_source_options(given, streaming=streaming, stream_begins=Edge.LATEST),
         client=client,
         bootstrap_servers=str(client["bootstrap.servers"]),
         subscription=parse_subscription(given),
-        starting=starting_bound(
-            given, Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming
-        ),
-        ending=ending_bound(given),
-        timestamp_strategy=_timestamp_strategy(given),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-        include_headers=_flag(given, "includeHeaders", default=False),
-        min_partitions=_whole(given, "minPartitions"),
-        max_records_per_partition=_whole(given, "maxRecordsPerPartition"),
-        poll_timeout_ms=_whole(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
-        fetch_offset_retries=_whole(given, "fetchOffset.numRetries", at_least=0, default=3),
-        fetch_offset_retry_interval_ms=_whole(
+        poll_timeout_ms=whole(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
+        fetch_offset_retries=whole(given, "fetchOffset.numRetries", at_least=0, default=3),
+        fetch_offset_retry_interval_ms=whole(
             given, "fetchOffset.retryIntervalMs", at_least=0, default=1000
-        ),
-        gate=given.get("headgate.gate"),
-        ledger=given.get("headgate.ledger"),
-        interval_ms=_interval_ms(given),
-        estimator=_estimator(given),
-        limits=limits,
-        min_offsets_per_trigger=minimum,
-        max_trigger_delay_ms=values.duration_ms(
-            "maxTriggerDelay", given.get("maxTriggerDelay", "15m")
         ),
         commit_group=given.get("headgate.commit.group"),
     )
-
-
-def _exactly_named(options: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
-    """The options but ``kafka.*`` by their exact names; none is unknown or out of place."""
-    given = {}
-    for name, value in options.items():
-        if name.lower().startswith(_CLIENT_PREFIX):
-            continue
-        exact = _EXACT_NAME.get(name.lower())
-        if exact is None:
-            near = difflib.get_close_matches(name.lower(), _EXACT_NAME, n=1)
-            hint = f"did you mean {_EXACT_NAME[near[0]]}?" if near else "see docs/options.md."
-            raise OptionError(f"There is no option {name} for headgate-kafka; {hint}")
-        misplaced = _BATCH_ONLY if streaming else _STREAM_ONLY
-        if exact in misplaced:
-            kind = "a bounded read (spark.read)" if streaming else "a stream (spark.readStream)"
-            raise OptionError(f"The option {exact} is for {kind}; leave it out here.")
-        given[exact] = value
-    return given
-
-
-def _refuse_contradictions(
-    given: Mapping[str, str], minimum: int | None, maximum: int | None
-) -> None:
-    if minimum is not None and maximum is not None and minimum > maximum:
-        raise OptionError(
-            f"minOffsetsPerTrigger is {minimum}, more than the {maximum} of maxOffsetsPerTrigger;"
-            " lower the first or raise the second."
-        )
-    if "headgate.gate" in given:
-        if not given["headgate.gate"].strip():
-            raise OptionError("headgate.gate is empty; name the gate.")
-        if "headgate.ledger" not in given:
-            raise OptionError(
-                f"headgate.gate is {given['headgate.gate']!r} without a headgate.ledger; name the"
-                " ledger's database, such as sqlite:///headgate.db."
-            )
-        return
-    for name in given:
-        if name.startswith("backpressure.") or name == "headgate.ledger":
-            raise OptionError(
-                f"The option {name} needs a gate, for the rate is kept under its name; set"
-                " headgate.gate too."
-            )
-
-
-def _limits(given: Mapping[str, str]) -> Limits:
-    learns = "headgate.gate" in given and _flag(given, "backpressure.enabled", default=True)
-    initial = _rate(given, "backpressure.initialRate", default=_min_rate(given))
-    cap, caps = values.number_by_partition(
-        "maxRatePerPartition",
-        given.get("maxRatePerPartition", "0"),
-        lambda option, text: values.number(option, text, above_zero=False),
-        0.0,
-    )
-    floor, floors = values.number_by_partition(
-        "minRatePerPartition",
-        given.get("minRatePerPartition", "1"),
-        lambda option, text: values.whole_number(option, text, at_least=1),
-        1,
-    )
-    return Limits(
-        seconds_per_batch=_interval_ms(given) / 1000,
-        initial_rate=initial if learns else None,
-        max_rate_per_partition=PartitionLimit(cap, caps),
-        min_per_partition=PartitionLimit(floor, floors),
-        max_records=_whole(given, "maxOffsetsPerTrigger"),
-        max_bytes=_whole(given, "maxBytesPerTrigger"),
-    )
-
-
-def _estimator(given: Mapping[str, str]) -> EstimatorSettings:
-    def gain(term: str, default: float) -> float:
-        name = f"backpressure.pid.{term}"
-        return values.number(name, given.get(name, str(default)), above_zero=False)
-
-    settings = EstimatorSettings(
-        name=given.get("backpressure.rateEstimator", "pid"),
-        proportional=gain("proportional", 1.0),
-        integral=gain("integral", 0.2),
-        derivative=gain("derived", 0.0),
-        min_rate=_min_rate(given),
-    )
-    settings.create(_interval_ms(given))  # refuses what the estimator would
-    return settings
-
-
-def _min_rate(given: Mapping[str, str]) -> float:
-    return _rate(given, "backpressure.pid.minRate", default=100.0)
-
-
-def _interval_ms(given: Mapping[str, str]) -> int:
-    interval_ms = values.duration_ms(
-        "headgate.interval", given.get("headgate.interval", "1 second")
-    )
-    if interval_ms <= 0:
-        raise OptionError("headgate.interval is 0; it must be above 0.")
-    return interval_ms
-
-
-def _timestamp_strategy(given: Mapping[str, str]) -> Literal["error", "latest"]:
-    name = "startingOffsetsByTimestampStrategy"
-    match given.get(name, "error").strip().lower():
-        case "error":
-            return "error"
-        case "latest":
-            return "latest"
-        case other:
-            raise OptionError(f"{name} is {other!r}; it must be error or latest.")
-
-
-def _rate(given: Mapping[str, str], name: str, *, default: float) -> float:
-    return values.number(name, given[name], above_zero=True) if name in given else default
-
-
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    return values.boolean(name, given[name]) if name in given else default
-
-
-@overload
-def _whole(given: Mapping[str, str], name: str) -> int | None: ...
-
-
-@overload
-def _whole(given: Mapping[str, str], name: str, *, at_least: int, default: int) -> int: ...
-
-
-def _whole(
-    given: Mapping[str, str], name: str, *, at_least: int = 1, default: int | None = None
-) -> int | None:
-    return values.whole_number(name, given[name], at_least=at_least) if name in given else default

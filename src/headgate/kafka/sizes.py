@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from headgate.control import OffsetRange, TopicPartition
 from headgate.kafka.consumers import ClientConfig
-from headgate.kafka.positions import Positions
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.source.positions import Positions
 
 _RECORDS: Final = 40
 _PARTITIONS: Final = 3

@@ -24,8 +24,8 @@ from headgate.cli.words import count, plural
 from headgate.control import TopicPartition
 from headgate.errors import SourceError
 from headgate.kafka.lookup import Lookup
-from headgate.kafka.positions import nested, partitions_of
 from headgate.local import KafkaBroker, ensure_java, kafka_server_jars
+from headgate.source.positions import nested, partitions_of
 
 SEED: Final = 20_260_101
 TOPIC: Final = "orders"

@@ -2,7 +2,7 @@ import pytest
 
 from headgate.control import TopicPartition
 from headgate.errors import OptionError
-from headgate.kafka.bounds import (
+from headgate.source.bounds import (
     AtOffsets,
     AtTime,
     AtTimes,

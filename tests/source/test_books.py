@@ -10,8 +10,6 @@ import pytest
 from tests.services.planners import ManualTime
 
 from headgate.control import EstimatorSettings, Limits, OffsetRange, Reason, TopicPartition, plan
-from headgate.kafka.books import GateBooks, GateIdentity
-from headgate.kafka.positions import StreamOffset
 from headgate.ledger import (
     Ledger,
     PlannedRange,
@@ -21,11 +19,13 @@ from headgate.ledger import (
     schedule_id,
     sqlite_file,
 )
+from headgate.source.books import GateBooks, GateIdentity
+from headgate.source.positions import StreamOffset
 
 RUN = "run"
 END = StreamOffset({}, "orders", RUN, {"orders": "first"})
 SETTINGS = EstimatorSettings(proportional=0.5)
-GATE = GateIdentity("orders", 10_000, SETTINGS, "broker:9092")
+GATE = GateIdentity("orders", 10_000, SETTINGS, "kafka", "broker:9092")
 
 
 @pytest.fixture

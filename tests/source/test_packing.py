@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control import OffsetRange
-from headgate.kafka.packing import RECORDS_WORTH_A_TASK, pack
+from headgate.source.packing import RECORDS_WORTH_A_TASK, pack
 
 counts = st.lists(st.integers(0, 200_000), max_size=40)
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.kafka.advance import Footing, Loss, find_footing
-from headgate.kafka.lookup import Topic
-from headgate.kafka.positions import StreamOffset
+from headgate.source.footing import Footing, Loss, find_footing
+from headgate.source.log import Topic
+from headgate.source.positions import StreamOffset
 
 TP = TopicPartition("orders", 0)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import SourceError
-from headgate.kafka.positions import StreamOffset, flat, nested, partitions_of
+from headgate.source.positions import StreamOffset, flat, nested, partitions_of
 
 # Kafka's own rule for the names of topics.
 topics = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=20)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate.control import TopicPartition
 from headgate.errors import OptionError
-from headgate.kafka import values
+from headgate.source import values
 
 partitions = st.dictionaries(
     st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True),

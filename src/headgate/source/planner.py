@@ -13,18 +13,15 @@ from typing import Any, Final
 
 from headgate.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
 from headgate.errors import BrokerError, DataLossError
-from headgate.kafka.advance import Footing, Loss, find_footing
-from headgate.kafka.books import Clock, GateBooks, GateIdentity
-from headgate.kafka.consumers import close_idle_consumers
-from headgate.kafka.group import GroupOffsets
-from headgate.kafka.lookup import Lookup, Topic
-from headgate.kafka.options import KafkaOptions
-from headgate.kafka.positions import Positions, StreamOffset, nested
-from headgate.kafka.replay import next_replay
-from headgate.kafka.sizes import RecordSizes
-from headgate.kafka.subscription import Cluster, starting_positions
+from headgate.source.books import Clock, GateBooks, GateIdentity
+from headgate.source.footing import Footing, Loss, find_footing
+from headgate.source.locate import starting_positions
+from headgate.source.log import Log, Topic
+from headgate.source.options import SourceOptions
+from headgate.source.positions import Positions, StreamOffset, nested
+from headgate.source.replay import next_replay
 
-_LOG: Final = logging.getLogger("headgate.kafka")
+_LOG: Final = logging.getLogger("headgate.source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +36,20 @@ class _Planned:
 class StreamPlanner:
     """Plans the batches of one query's source.
 
-    Every method raises ``BrokerError`` where Kafka cannot be reached and ``LedgerError`` where the
-    ledger cannot: the batch does not start then.
+    Every method raises ``BrokerError`` or ``JournalError`` where the log cannot be reached and
+    ``LedgerError`` where the ledger cannot: the batch does not start then.
+
+    Args:
+        log: what is read; closed with the planner.
+        options: of the source.
+        clock: the time.
     """
 
-    def __init__(self, options: KafkaOptions, clock: Clock = time) -> None:
+    def __init__(self, log: Log, options: SourceOptions, clock: Clock = time) -> None:
+        self._log = log
         self._options = options
         self._clock = clock
-        self._lookup = Lookup(
-            options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
-        )
-        self._cluster = Cluster(options.subscription, self._lookup)
-        self._sizes = RecordSizes(options.client, options.poll_timeout_ms)
-        self._books = _open_books(options, clock)
-        self._group = (
-            GroupOffsets(options.client, options.commit_group) if options.commit_group else None
-        )
+        self._books = _open_books(log, options, clock)
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
@@ -68,13 +63,13 @@ class StreamPlanner:
             OptionError: a bound cannot be met.
         """
         options = self._options
-        topics = self._cluster.topics(must_exist=True)
+        topics = self._log.topics(must_exist=True)
         return StreamOffset(
             positions=starting_positions(
-                self._cluster,
+                self._log,
                 options.starting,
                 options.timestamp_strategy,
-                self._cluster.partitions(topics),
+                self._log.partitions(topics),
             ),
             gate=options.gate,
             run=uuid.uuid4().hex,
@@ -84,8 +79,8 @@ class StreamPlanner:
 
     def stop_at_latest(self) -> None:
         """For ``Trigger.AvailableNow``: what is there now is all that this run reads."""
-        partitions = self._cluster.partitions(self._cluster.topics())
-        self._target = self._lookup.latest(partitions)
+        partitions = self._log.partitions(self._log.topics())
+        self._target = self._log.latest(partitions)
 
     def latest(self) -> dict[str, dict[str, int]] | None:
         """The latest offsets as the last plan saw them."""
@@ -105,13 +100,14 @@ class StreamPlanner:
         offset = StreamOffset.from_json(start)
         if offset.replay:
             return next_replay(offset) or start
-        if self._group is not None and not offset.first:
-            self._group.commit(offset.positions)
+        if not offset.first:
+            self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
         footing = find_footing(offset, topics, earliest, latest)
         self._latest = latest
         self._account_for(footing.losses)
         decided = self._decide(footing, self._admissible(footing, latest), everything=everything)
+        self._account_for(self._lost_between(footing.current, decided.until))
         if decided.records == 0 and not offset.first and not footing.losses:
             return start
         # A query that had no gate, or another one, when its checkpoint was made has this one now.
@@ -120,15 +116,24 @@ class StreamPlanner:
         self._planned = _Planned(end, decided, latest)
         return end
 
+    def _lost_between(self, current: Positions, until: Positions) -> list[Loss]:
+        """What is known to be lost of what the next batch reads."""
+        ranges = [
+            OffsetRange(tp.topic, tp.partition, current[tp], end)
+            for tp, end in until.items()
+            if current[tp] < end
+        ]
+        return [Loss(missing, "it was declared lost") for missing in self._log.lost(ranges)]
+
     def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
         """The topics, and where each partition's log begins and ends."""
-        topics = self._cluster.topics()
+        topics = self._log.topics()
         while True:
             try:
-                return topics, *self._lookup.bounds(self._cluster.partitions(topics))
+                return topics, *self._log.bounds(self._log.partitions(topics))
             except BrokerError:
                 # Brokers refuse the whole question if a topic was deleted since the one before.
-                found = self._cluster.topics()
+                found = self._log.topics()
                 if found == topics:
                     raise
                 topics = found
@@ -150,7 +155,7 @@ class StreamPlanner:
         if everything:
             return plan(footing.current, latest, None, options.no_limits)
         sizes = (
-            self._sizes.measure(footing.current, latest)
+            self._log.sizes(footing.current, latest)
             if options.limits.max_bytes is not None
             else None
         )
@@ -187,10 +192,12 @@ class StreamPlanner:
         )
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"Kafka has lost records that this query had still to read: {told}; to go on"
-                " without them, counted, set the option failOnDataLoss to false."
+                f"{self._log.name} has lost records that this query had still to read: {told}; to"
+                " go on without them, counted, set the option failOnDataLoss to false."
             )
-        _LOG.warning("Kafka has lost records that this query had still to read: %s", told)
+        _LOG.warning(
+            "%s has lost records that this query had still to read: %s", self._log.name, told
+        )
         if self._books is not None:
             self._books.record_losses([loss.missing for loss in losses])
 
@@ -207,18 +214,16 @@ class StreamPlanner:
         return ranges
 
     def close(self) -> None:
-        """Let go of the brokers and the ledger."""
-        if self._group is not None:
-            self._group.close()
+        """Let go of the log and the ledger."""
+        self._log.close()
         if self._books is not None:
             self._books.close()
-        close_idle_consumers()
 
 
-def _open_books(options: KafkaOptions, clock: Clock) -> GateBooks | None:
+def _open_books(log: Log, options: SourceOptions, clock: Clock) -> GateBooks | None:
     if options.gate is None or options.ledger is None:
         return None
     gate = GateIdentity(
-        options.gate, options.interval_ms, options.estimator, options.bootstrap_servers
+        options.gate, options.interval_ms, options.estimator, log.source, log.servers
     )
     return GateBooks(options.ledger, gate, clock)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headgate.control import EstimatorSettings, OffsetRange, Plan
-from headgate.kafka.positions import Positions, StreamOffset
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 from headgate.ledger.patience import QUERY_PATIENCE_S
+from headgate.source.positions import Positions, StreamOffset
 
 # A batch that overran is followed by the next at once, before the report of it has come. Planned
 # without it, the next would overrun as much. So a plan waits for it, at most one interval.
@@ -22,7 +22,8 @@ class GateIdentity:
     name: str
     interval_ms: int
     estimator: EstimatorSettings
-    bootstrap_servers: str
+    source: str
+    servers: str
 
 
 class Clock(Protocol):
@@ -49,7 +50,7 @@ class GateBooks:
         self._ledger.declare_gate(
             gate.name,
             interval_ms=gate.interval_ms,
-            source="kafka",
+            source=gate.source,
             estimator=gate.estimator.to_text(),
         )
         self._begun: str | None = None
@@ -106,7 +107,7 @@ class GateBooks:
                 for r in ranges
             ),
             reason=plan.reason if plan else "run again after a restart",
-            bootstrap_servers=self._gate.bootstrap_servers,
+            bootstrap_servers=self._gate.servers,
             lag=plan.lag if plan else None,
             rate_per_s=plan.rate_per_s if plan else None,
         )

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from headgate.control.ranges import TopicPartition
 from headgate.errors import OptionError
-from headgate.kafka.positions import flat
+from headgate.source.positions import flat
 
 _Value = TypeVar("_Value")
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from headgate.control.ranges import TopicPartition
 from headgate.errors import OptionError
-from headgate.kafka.positions import Positions
-from headgate.kafka.values import offsets_by_partition, whole_number
+from headgate.source.positions import Positions
+from headgate.source.values import offsets_by_partition, whole_number
 
 LATEST_OFFSET: Final = -1
 """In an offset's place: the end of the log."""

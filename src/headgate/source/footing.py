@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.kafka.lookup import Topic
-from headgate.kafka.positions import Positions, StreamOffset
+from headgate.source.log import Topic
+from headgate.source.positions import Positions, StreamOffset
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,101 @@
+"""``format("headgate-journal")``: Spark's face of the source, streaming and bounded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from headgate.control.ranges import OffsetRange
+from headgate.journal.journal import Journal
+from headgate.journal.log import JournalLog
+from headgate.journal.options import FORMAT, JournalOptions, parse_options
+from headgate.journal.packing import cut_at_blocks
+from headgate.source.options import SourceOptions
+from headgate.source.packing import pack
+from headgate.source.readers import (
+    ASSUMED_PARALLELISM,
+    SourceBatchReader,
+    SourceStreamReader,
+    all_columns,
+    chosen_columns,
+)
+
+
+class JournalSource(DataSource):
+    """A journal, read under a gate; the columns of the native Kafka connector.
+
+    A schema given to the builder chooses columns: what is not in it is not read.
+    """
+
+    parallelism: ClassVar[int] = ASSUMED_PARALLELISM
+    """How many tasks the session runs at the same time; `headgate.register` sets it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
+        return all_columns(headers=headers)
+
+    def reader(self, schema: StructType) -> SourceBatchReader:
+        return SourceBatchReader(self._reading(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> SourceStreamReader:
+        return SourceStreamReader(self._reading(schema, streaming=True))
+
+    def _reading(self, schema: StructType, *, streaming: bool) -> "JournalReading":
+        given: Mapping[str, str] = dict(self.options)
+        options = parse_options(given, streaming=streaming)
+        return JournalReading(options, chosen_columns(FORMAT, schema), self.parallelism)
+
+
+class JournalReading:
+    """How a journal is read; see `headgate.source.readers.Reading`."""
+
+    def __init__(self, options: JournalOptions, columns: tuple[str, ...], parallelism: int) -> None:
+        self._options = options
+        self._columns = columns
+        self._parallelism = parallelism
+
+    @property
+    def options(self) -> SourceOptions:
+        """Those that every source has."""
+        return self._options.shared
+
+    def log(self) -> JournalLog:
+        """What is read, to plan by."""
+        return JournalLog(self._options)
+
+    def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+        """What each task reads of these ranges: whole blocks, but at the ends of a range.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        minimum, most = self.options.min_partitions, self.options.max_records_per_partition
+        pieces = ranges
+        if ranges and minimum is None and most is None:
+            journal = self._journal()
+            firsts = {
+                r.partition: [block.first for block in journal.blocks(r.partition)] for r in ranges
+            }
+            pieces = cut_at_blocks(ranges, firsts, self._parallelism)
+        return pack(
+            pieces, self._parallelism, min_partitions=minimum, max_records_per_partition=most
+        )
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker.
+
+        Raises:
+            CorruptionError: a block is damaged.
+        """
+        journal = self._journal()
+        for each in ranges:
+            yield from journal.read(each, self._columns)
+
+    def _journal(self) -> Journal:
+        return Journal.open(self._options.path)

@@ -1,0 +1,103 @@
+"""Kafka as a log: what a subscription names, matched with what the cluster has now."""
+
+from collections.abc import Iterable, Mapping
+
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import SourceError
+from headgate.kafka.consumers import close_idle_consumers
+from headgate.kafka.group import GroupOffsets
+from headgate.kafka.lookup import Lookup
+from headgate.kafka.options import KafkaOptions
+from headgate.kafka.sizes import RecordSizes
+from headgate.source.log import Topic
+from headgate.source.positions import Positions, partitions_of
+
+
+class KafkaLog:
+    """The `headgate.source.Log` of one source; it is not connected before the first question.
+
+    Every method raises ``BrokerError`` where the cluster cannot be reached.
+    """
+
+    name = "Kafka"
+    source = "kafka"
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.servers = options.bootstrap_servers
+        self._subscription = options.subscription
+        self._lookup = Lookup(
+            options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
+        )
+        self._sizes = RecordSizes(options.client, options.poll_timeout_ms)
+        self._client = options.client
+        self._commit_group = options.commit_group
+        self._group: GroupOffsets | None = None
+
+    def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
+        """See `headgate.source.Log.topics`."""
+        wanted = self._subscription
+        if wanted.pattern is not None:
+            return self._lookup.matching(wanted.pattern)
+        names = wanted.topics or tuple(dict.fromkeys(tp.topic for tp in wanted.partitions))
+        found = self._lookup.topics(names)
+        if must_exist:
+            missing: list[str] = [repr(name) for name in names if name not in found]
+            missing += [
+                str(tp)
+                for tp in wanted.partitions
+                if tp.topic in found and tp.partition not in found[tp.topic].partitions
+            ]
+            if missing:
+                raise SourceError(
+                    f"Kafka has no {' and no '.join(missing)} ({wanted.option}); make it, or"
+                    " correct the name."
+                )
+        return found
+
+    def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        """See `headgate.source.Log.partitions`."""
+        existing = partitions_of({name: topic.partitions for name, topic in topics.items()})
+        if not self._subscription.partitions:
+            return existing
+        assigned = set(self._subscription.partitions)
+        return [tp for tp in existing if tp in assigned]
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """See `headgate.source.Log.earliest`."""
+        return self._lookup.earliest(partitions)
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """See `headgate.source.Log.latest`."""
+        return self._lookup.latest(partitions)
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
+        """See `headgate.source.Log.bounds`."""
+        return self._lookup.bounds(partitions)
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int | None]:
+        """See `headgate.source.Log.at_timestamps`."""
+        return self._lookup.at_timestamps(timestamps_ms)
+
+    def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
+        """The mean of some records, which are read."""
+        return self._sizes.measure(current, latest)
+
+    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """None: in Kafka's log, a gap is compaction's or a transaction's."""
+        return []
+
+    def processed(self, positions: Positions) -> None:
+        """Commit these offsets to the consumer group, if the user named one."""
+        if self._commit_group is None:
+            return
+        if self._group is None:
+            self._group = GroupOffsets(self._client, self._commit_group)
+        self._group.commit(positions)
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        if self._group is not None:
+            self._group.close()
+        close_idle_consumers()

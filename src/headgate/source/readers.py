@@ -1,0 +1,183 @@
+"""Spark's face of every source: its columns, and readers that plan as the gate says."""
+
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import OptionError
+from headgate.source.locate import bounded_ranges
+from headgate.source.log import Log
+from headgate.source.options import SourceOptions
+from headgate.source.planner import StreamPlanner
+
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
+
+# Any number will do: the plan has the real limit. It tells a trigger that has a limit from `once`,
+# which asks for all that is available.
+_LIMITED: Final = ReadMaxRows(2**63 - 1)
+
+ASSUMED_PARALLELISM: Final = 4
+"""Without headgate.register nobody knows how many tasks the cluster runs at once."""
+
+
+class Reading(Protocol):
+    """How one kind of source reads; it is sent to the tasks."""
+
+    @property
+    def options(self) -> SourceOptions:
+        """Those that every source has."""
+
+    def log(self) -> Log:
+        """What is read, to plan by."""
+
+    def packed(self, ranges: Sequence[OffsetRange]) -> Sequence[tuple[OffsetRange, ...]]:
+        """What each task reads of these ranges."""
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTask(InputPartition):
+    """What one task reads."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+class _TaskSide:
+    """What both readers do in a task; all that is sent there."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[SourceTask]:
+        return [SourceTask(each) for each in self._reading.packed(ranges)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker."""
+        _settle_garbage_collector()
+        return self._reading.read(cast(SourceTask, partition).ranges)
+
+
+class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The streaming source: planned by a `StreamPlanner`, which is made where planning happens."""
+
+    _planner_made: StreamPlanner | None = None
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._planner_made is None:
+            self._planner_made = StreamPlanner(self._reading.log(), self._reading.options)
+        return self._planner_made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_planner_made"}
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._planner.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return _LIMITED
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._planner.advance(start, everything=isinstance(limit, ReadAllAvailable))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._planner.stop_at_latest()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._planner.latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
+        return self._tasks(self._planner.begin(start, end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
+
+    def stop(self) -> None:
+        if self._planner_made is not None:
+            self._planner_made.close()
+
+
+class SourceBatchReader(_TaskSide, DataSourceReader):
+    """The bounded source: from ``startingOffsets`` to ``endingOffsets``, found when it plans."""
+
+    def partitions(self) -> Sequence[SourceTask]:
+        options = self._reading.options
+        ranges = bounded_ranges(
+            self._reading.log(), options.starting, options.ending, options.timestamp_strategy
+        )
+        # Of an empty list Spark would make one task, and give it nothing to read.
+        return self._tasks(ranges) or [SourceTask(())]
+
+
+def all_columns(*, headers: bool) -> StructType:
+    """The native Kafka connector's columns, in its order."""
+    return _SCHEMA if headers else StructType(_SCHEMA.fields[:-1])
+
+
+def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
+    """The names of a schema's columns, which must be the source's own and of their types.
+
+    Raises:
+        OptionError: a column is not one of the source's.
+    """
+    types = {field.name: field.dataType for field in _SCHEMA}
+    for field in schema:
+        if types.get(field.name) != field.dataType:
+            raise OptionError(
+                f"The schema's column {field.name} {field.dataType.simpleString()} is not one that"
+                f" {source} has; it has "
+                + ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
+                + "."
+            )
+    return tuple(schema.names)
+
+
+_settled = False
+
+
+def _settle_garbage_collector() -> None:
+    """Once a worker process: take what is imported out of the garbage collector's sight.
+
+    After every task Spark's worker collects all garbage, which with all that pyspark, pyarrow and
+    pandas import takes longer than a small read.
+    """
+    global _settled  # noqa: PLW0603  (one for each process is the point)
+    if not _settled:
+        gc.collect()
+        gc.freeze()
+        _settled = True
