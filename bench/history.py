@@ -30,6 +30,7 @@ RECORDS: Final = 1_000
 """Of a batch, in each of its partitions."""
 
 PARTITIONS: Final = 2
+TOPIC_ID: Final = "the topic's id"
 RUN: Final = "long ago"
 
 OPEN: Final = 20
@@ -100,7 +101,10 @@ def _planned(gate: str, run: str, offsets: range, partitions: int) -> PlannedBat
         run_id=run,
         ranges=tuple(
             PlannedRange(
-                OffsetRange("orders", partition, offsets.start, offsets.stop), offsets.stop, "rate"
+                OffsetRange("orders", partition, offsets.start, offsets.stop),
+                offsets.stop,
+                "rate",
+                TOPIC_ID,
             )
             for partition in range(partitions)
         ),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from bench.history import GATES, INTERVAL_MS, fill, planned
+from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
 from sqlalchemy import event
 
 from headgate.control.ranges import OffsetRange
@@ -142,4 +142,18 @@ def test_pruning_takes_steps_for_what_it_deletes(
 
             taken[batches] = Steps(ledger).of(prune)
             assert pruned == 200
+    assert taken[LONG] <= 1.2 * taken[SHORT], taken
+
+
+def test_how_far_gates_are_through_takes_steps_for_what_is_open_or_dead(tmp_path: Path) -> None:
+    taken = {}
+    for batches in (SHORT, LONG):
+        url = f"sqlite:///{tmp_path}/{batches}.db"
+        fill(url, batches, NEWEST_MS, split_every=batches)
+        with Ledger.open(url) as ledger:
+            for gate in GATES:
+                ledger.succeed(ledger.begin(planned(gate, "new", 0, 4)).schedule_id)
+            steps = Steps(ledger)
+            taken[batches] = steps.of(partial(ledger.processed_until, TOPIC_ID, range(4)))
+            assert len(ledger.processed_until(TOPIC_ID, range(4))) == 4 * len(GATES)
     assert taken[LONG] <= 1.2 * taken[SHORT], taken

@@ -5,11 +5,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy import CompoundSelect, Delete, Insert, Select, Update, event
 
-from headgate.ledger import Ledger, moves, pruning, statements
+from headgate.ledger import Ledger, moves, pruning, retention, statements
 
 STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update | Delete] = {
     name: value
-    for name, value in {**vars(statements), **vars(moves), **vars(pruning)}.items()
+    for module in (statements, moves, pruning, retention)
+    for name, value in vars(module).items()
     if isinstance(value, Select | CompoundSelect | Insert | Update | Delete)
 }
 

@@ -22,6 +22,7 @@ from headgate.ledger.records import (
     Pruned,
     RateSample,
 )
+from headgate.ledger.retention import Processed
 from headgate.ledger.status import ARROWS, Arrow, Kind, Status
 from headgate.ledger.store import Ledger
 from headgate.ledger.urls import normalize_url, redact_url
@@ -46,6 +47,7 @@ __all__ = [
     "NotMadeGood",
     "PlannedBatch",
     "PlannedRange",
+    "Processed",
     "Pruned",
     "RateSample",
     "ReceiverRecord",

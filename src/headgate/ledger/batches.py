@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, RowMapping, select
 
 from headgate.errors import LedgerError
-from headgate.ledger import moves, statements
+from headgate.ledger import moves, retention, statements
 from headgate.ledger.base import Base
 from headgate.ledger.bulk import insert_rows
 from headgate.ledger.engine import changed_rows
@@ -51,6 +51,7 @@ class Batches(Base):
             if not inserted:
                 return self._begin_again(connection, batch, schedule_id, move)
             insert_rows(connection, failure, failure_rows(batch, schedule_id))
+            retention.move_on(connection, batch)
             return batch_from(row)
 
         return self._database.write(begin)

@@ -33,7 +33,8 @@ _resolved = and_(
     ~_letters.where(dead_letter.c.status == LetterStatus.WAITING),
 )
 _dropped = and_(control.c.status == Status.DEAD, control.c.resolution.is_not(None))
-_closed = or_(control.c.status == Status.SUCCESS, _resolved, _dropped)
+CLOSED: Final = or_(control.c.status == Status.SUCCESS, _resolved, _dropped)
+"""Nobody needs what the batch has read any more."""
 
 _topic_id = func.coalesce(failure.c.topic_id, "").label("topic_id")
 
@@ -90,7 +91,7 @@ _newest_batch = (
 OLD_BATCHES: Final = (
     select(control.c.schedule_id, control.c.created_time_ms)
     .where(control.c.gate == bindparam("gate"), control.c.parent.is_(None))
-    .where(_closed)
+    .where(CLOSED)
     .where(control.c.created_time_ms > bindparam("after_ms"))
     .where(control.c.created_time_ms < bindparam("before_ms"))
     .where(control.c.end_time_ms < bindparam("before_ms"))
@@ -101,7 +102,7 @@ OLD_BATCHES: Final = (
 
 _keys: Final[BindParameter[Any]] = bindparam("keys", [""], expanding=True)
 
-PARTS_OF: Final = select(control.c.schedule_id, control.c.parent, _closed.label("is_closed")).where(
+PARTS_OF: Final = select(control.c.schedule_id, control.c.parent, CLOSED.label("is_closed")).where(
     control.c.parent.in_(_keys)
 )
 

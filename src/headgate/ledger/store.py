@@ -12,10 +12,11 @@ from headgate.ledger.gates import Gates
 from headgate.ledger.history import History
 from headgate.ledger.parts import Parts
 from headgate.ledger.receivers import Receivers
+from headgate.ledger.retention import Retention
 from headgate.ledger.search import Search
 
 
-class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, Receivers, Search, History):
+class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, Receivers, Retention, Search, History):
     """Gates, batches, dead letters, losses, receivers: in a database that processes share.
 
     Every method is one transaction (``prune`` is several): durable when it returns, without effect

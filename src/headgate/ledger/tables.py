@@ -180,6 +180,18 @@ pruned: Final = Table(
 )
 """What the batches read that were deleted as old: neighbouring ranges are one row."""
 
+position: Final = Table(
+    "position",
+    metadata,
+    Column("topic_id", Text, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("until_offset", BigInteger, nullable=False),
+)
+"""Where a gate's newest run goes on, in what has an id. It stays when batches are pruned, and one
+row of it says what would else have to be looked for in all of them."""
+
 receiver: Final = Table(
     "receiver",
     metadata,

@@ -35,6 +35,7 @@ def upgrade() -> None:
         ),
         sa.ForeignKeyConstraint(["gate"], ["gate.name"], name="fk_pruned_gate"),
     )
+    _make_position()
     _make_receiver()
 
 
@@ -80,6 +81,19 @@ def _make_dead_letter() -> None:
         "ix_dead_letter_gate_status_dead_letter_id",
         "dead_letter",
         ["gate", "status", "dead_letter_id"],
+    )
+
+
+def _make_position() -> None:
+    op.create_table(
+        "position",
+        sa.Column("topic_id", sa.Text(), nullable=False),
+        sa.Column("gate", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("until_offset", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("topic_id", "gate", "partition", name="pk_position"),
+        sa.ForeignKeyConstraint(["gate"], ["gate.name"], name="fk_position_gate"),
     )
 
 

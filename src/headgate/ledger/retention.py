@@ -1,0 +1,158 @@
+"""How far every reader of something is through with it: what is below nobody needs any more."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, delete, not_, select
+
+from headgate.ledger.base import Base
+from headgate.ledger.bulk import put_rows
+from headgate.ledger.pruning import CLOSED
+from headgate.ledger.records import PlannedBatch
+from headgate.ledger.rows import Values
+from headgate.ledger.status import Status
+from headgate.ledger.tables import control, failure, gate, position
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """How far a gate is through with a partition.
+
+    Attributes:
+        gate: The gate.
+        partition: The partition, or the lane.
+        until: The first offset that it still needs; it has done with those below, or begins behind
+            them. 0 where its newest run has read nothing of the partition, whose beginning is then
+            where it may begin.
+        schedule_id: The batch or part that begins there and may have to be read again. None where
+            there is none, and the next batch begins there.
+        status: That batch's. If ``success``, it is the gate's last one, which the engine asks for
+            once more if it crashed before it could note the end.
+    """
+
+    gate: str
+    partition: int
+    until: int
+    schedule_id: str | None = None
+    status: Status | None = None
+
+
+POSITIONS: Final = select(position.c.gate, position.c.partition, position.c.until_offset).where(
+    position.c.topic_id == bindparam("topic_id")
+)
+
+FORGET_OTHER_RUNS: Final = delete(position).where(
+    position.c.topic_id == bindparam("of_topic"),
+    position.c.gate == bindparam("of_gate"),
+    position.c.run_id != bindparam("run"),
+)
+
+_range = (
+    failure.c.partition,
+    failure.c.start_offset,
+    control.c.schedule_id,
+    control.c.status,
+)
+
+OPEN_RANGES: Final = (
+    select(*_range)
+    .join(failure, failure.c.schedule_id == control.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"), failure.c.topic_id == bindparam("topic_id"))
+    .where(control.c.status.in_([status for status in Status if status is not Status.SUCCESS]))
+    .where(not_(CLOSED))
+)
+
+LAST_RANGES: Final = (
+    select(*_range)
+    .join_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .join(failure, failure.c.schedule_id == control.c.schedule_id)
+    .where(gate.c.name == bindparam("gate"), failure.c.topic_id == bindparam("topic_id"))
+)
+
+
+class Retention(Base):
+    """What has been processed, and need not be kept where it came from."""
+
+    def processed_until(
+        self, topic_id: str, partitions: Iterable[int], *, without: Collection[str] = ()
+    ) -> tuple[Processed, ...]:
+        """How far each gate is through with each of these partitions, by gate and partition.
+
+        A gate needs whatever is in a batch or part of it that is not ``success``, nor ``dead`` with
+        all its dead letters resolved, or dropped. It needs its last batch, which the engine may ask
+        for again after a crash; and what its newest run has not read yet. Once a run has begun in a
+        partition, it needs nothing from below that for itself. What one answer calls done stays so,
+        unless a fresh checkpoint, or an old copy of one, has the gate begin below.
+
+        It costs what there is of batches that are open or dead, however long the history is.
+
+        Args:
+            topic_id: The id of a journal, or of a topic.
+            partitions: Which.
+            without: Gates that are not to be asked.
+
+        Returns:
+            Nothing, if no gate has read it.
+        """
+        wanted = sorted(set(partitions))
+
+        def processed(connection: Connection) -> tuple[Processed, ...]:
+            of_topic = {"topic_id": topic_id}
+            # First, and then the batches: one that ends meanwhile was begun before, and what begins
+            # meanwhile goes on at a position, or above.
+            positions: dict[str, dict[int, int]] = {}
+            for row in connection.execute(POSITIONS, of_topic):
+                positions.setdefault(row.gate, {})[row.partition] = row.until_offset
+            return tuple(
+                each
+                for name in sorted(positions.keys() - set(without))
+                for each in _of_gate(connection, name, of_topic, positions[name], wanted)
+            )
+
+        return self._database.read(processed)
+
+
+def move_on(connection: Connection, batch: PlannedBatch) -> None:
+    """Write down where a gate goes on behind a batch that is its newest, in what has an id."""
+    rows: dict[tuple[str, int], Values] = {}
+    for each in batch.ranges:
+        offsets, topic_id = each.offsets, each.topic_id
+        if topic_id is not None and offsets.count:
+            place = topic_id, offsets.partition
+            known = rows.get(place, {"until_offset": offsets.until})
+            rows[place] = {
+                "topic_id": topic_id,
+                "gate": batch.gate,
+                "partition": offsets.partition,
+                "run_id": batch.run_id,
+                "until_offset": max(known["until_offset"], offsets.until),
+            }
+    for topic_id in {topic_id for topic_id, _ in rows}:
+        values = {"of_topic": topic_id, "of_gate": batch.gate, "run": batch.run_id}
+        connection.execute(FORGET_OTHER_RUNS, values)
+    if rows:
+        put_rows(connection, position, list(rows.values()))
+
+
+def _of_gate(
+    connection: Connection,
+    gate_name: str,
+    of_topic: Values,
+    positions: Mapping[int, int],
+    partitions: Sequence[int],
+) -> Iterator[Processed]:
+    """How far one gate is through with each partition."""
+    found = {each: Processed(gate_name, each, positions.get(each, 0)) for each in partitions}
+    for statement in (LAST_RANGES, OPEN_RANGES):
+        for row in connection.execute(statement, {"gate": gate_name} | of_topic):
+            known = found.get(row.partition)
+            if known is not None and row.start_offset <= known.until:
+                found[row.partition] = Processed(
+                    gate_name,
+                    row.partition,
+                    row.start_offset,
+                    row.schedule_id,
+                    Status(row.status),
+                )
+    yield from found.values()
