@@ -270,15 +270,29 @@ class Files:
                 (base / path).write_bytes(data)
 
 
-def crashes(recorder: Recorder) -> Iterator[tuple[Files, list[Mark]]]:
-    """Each thing that may be there after a crash, with what the world was told before it."""
+def crashes(
+    recorder: Recorder, *, since: str = "", within: int | None = None
+) -> Iterator[tuple[Files, list[Mark]]]:
+    """Each thing that may be there after a crash, with what the world was told before it.
+
+    Args:
+        recorder: What has happened.
+        since: Only crashes after the world was told something of this name.
+        within: Only those within so many operations from then on.
+    """
     state, marks = recorder.before.copy(), recorder.told
     told: set[tuple[Files, int]] = set()
+    past = 0
     for operation in [None, *recorder.log]:
         if isinstance(operation, Mark):
             marks = [*marks, operation]
         elif operation is not None:
             state.apply(operation)
+        if since and not any(mark.what == since for mark in marks):
+            continue
+        past += 1
+        if within is not None and past > within:
+            return
         for files in state.crashes():
             if (files, len(marks)) not in told:
                 told.add((files, len(marks)))

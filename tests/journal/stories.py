@@ -134,18 +134,20 @@ def _violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
         yield f"it has left {left}"
 
 
-def explored(recorder: Recorder, scratch: Path, *, since: str = "") -> Iterator[str]:
+def explored(
+    recorder: Recorder, scratch: Path, *, since: str = "", within: int | None = None
+) -> Iterator[str]:
     """What does not hold after some crash of what was recorded.
 
     Args:
         recorder: It has recorded it.
         scratch: A folder for what a crash leaves.
         since: Only of crashes after the world was told something of this name.
+        within: Only of those within so many operations from then on.
     """
-    for files, marks in crashes(recorder):
-        if not since or any(mark.what == since for mark in marks):
-            with on_disk(files, scratch) as base:
-                yield from violations(base, Told.by(marks), Fast())
+    for files, marks in crashes(recorder, since=since, within=within):
+        with on_disk(files, scratch) as base:
+            yield from violations(base, Told.by(marks), Fast())
 
 
 def explored_twice(recorder: Recorder, scratch: Path) -> Iterator[str]:
