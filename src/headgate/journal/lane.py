@@ -10,6 +10,7 @@ from headgate.errors import JournalError, OptionError
 from headgate.journal.block import MAX_RECORDS, Block, BlockHeader, Compression, encode
 from headgate.journal.blocks import Identity, LaneFiles
 from headgate.journal.faults import told
+from headgate.journal.index import LaneIndex
 from headgate.journal.names import MAX_OFFSET, checked_lane, is_temporary
 from headgate.journal.records import Records
 from headgate.journal.storage import Prepared, Storage
@@ -166,7 +167,7 @@ class LaneWriter:
         files = self._files
         names = files.storage.names(files.folder)
         files.storage.remove(files.folder, [name for name in names if is_temporary(name)])
-        index = files.index()
+        index = LaneIndex.of(names)
         if index.last is not None and index.last not in index.lost:
             header, _ = files.block(index.last, [])
             return header.until
