@@ -1,0 +1,223 @@
+"""A receiver over a lane of a journal on disk: what it takes over, goes by and leaves behind."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.ledger.samples import a_sample
+from tests.receivers.serving import run, until
+
+from headgate.control import OffsetRange
+from headgate.errors import JournalError, LedgerError, ReceiverError
+from headgate.journal import Journal
+from headgate.journal.records import Records
+from headgate.ledger import Ledger
+from headgate.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt
+from headgate.receivers.host import serve
+from headgate.receivers.telling import event_of
+
+
+class Hands:
+    """A receiver whose sender is the test."""
+
+    def __init__(self) -> None:
+        self.intake: Intake | None = None
+        self.last_words: list[bytes] = []
+
+    async def receive(self, intake: Intake) -> None:
+        self.intake = intake
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.intake = None
+            if self.last_words:
+                await intake.hand_in(Records.of(self.last_words, timestamp_ms=2))
+
+    async def give(self, *values: bytes, ids: list[str | None] | None = None) -> Receipt:
+        assert self.intake
+        return await self.intake.hand_in(Records.of(values, timestamp_ms=1, ids=ids))
+
+
+class Broken:
+    """A receiver that cannot."""
+
+    async def receive(self, intake: Intake) -> None:
+        raise ReceiverError("The broker refuses; ask it why.")
+
+
+class Finite:
+    """A receiver that comes to an end by itself."""
+
+    async def receive(self, intake: Intake) -> None:
+        await intake.hand_in(Records.of([b"the", b"end"], timestamp_ms=1))
+
+
+@pytest.fixture
+def hosting(tmp_path: Path) -> Hosting:
+    return Hosting(str(tmp_path / "events"), intake=IntakeSettings(block_interval_ms=5))
+
+
+@contextlib.asynccontextmanager
+async def hosted(hosting: Hosting) -> AsyncIterator[Hands]:
+    """Have a receiver served, and end it as a signal would."""
+    hands, stop = Hands(), asyncio.Event()
+    serving = asyncio.create_task(serve(hands, hosting, stop))
+    try:
+        await until(lambda: hands.intake or serving.done())
+        yield hands
+    finally:
+        stop.set()
+        await serving
+
+
+def values_in(hosting: Hosting) -> list[bytes]:
+    journal = Journal.open(hosting.journal)
+    blocks = [journal.records(hosting.lane, each.first) for each in journal.blocks(hosting.lane)]
+    return [value for block in blocks for value in block.batch.column("value").to_pylist()]
+
+
+def test_the_journal_is_made_and_its_lane_goes_on_after_a_restart(hosting: Hosting) -> None:
+    async def work() -> None:
+        for value, first in ((b"a", 0), (b"b", 1)):
+            async with hosted(replace(hosting, lane=3)) as hands:
+                offsets = (await hands.give(value)).offsets
+                assert offsets == OffsetRange("events", 3, first, first + 1)
+
+    run(work())
+    assert values_in(replace(hosting, lane=3)) == [b"a", b"b"]
+
+
+def test_what_comes_again_after_a_restart_is_stored_once(hosting: Hosting) -> None:
+    async def work() -> None:
+        async with hosted(hosting) as hands:
+            await hands.give(b"a", ids=["1"])
+            await hands.give(b"without an id")
+            await hands.give(b"b", b"c", ids=["2", None])
+        async with hosted(hosting) as hands:
+            again = await hands.give(b"b", ids=["2"])
+            assert (again.offsets.start, again.duplicates) == (2, 1)
+            assert (await hands.give(b"a", ids=["1"])).duplicates == 1
+
+    run(work())
+    assert values_in(hosting) == [b"a", b"without an id", b"b", b"c"]
+
+
+def test_only_as_many_ids_are_looked_for_as_are_remembered(hosting: Hosting) -> None:
+    few = replace(hosting, intake=IntakeSettings(block_interval_ms=5, remembered_ids=1))
+
+    async def work() -> None:
+        async with hosted(hosting) as hands:
+            for value in (b"a", b"b"):
+                await hands.give(value, ids=[value.decode()])
+        async with hosted(few) as hands:
+            assert (await hands.give(b"b", ids=["b"])).duplicates == 1
+            assert (await hands.give(b"a", ids=["a"])).duplicates == 0
+
+    run(work())
+
+
+def test_a_damaged_block_costs_the_ids_before_it_and_nothing_else(
+    hosting: Hosting, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with hosted(hosting) as hands:
+            for value in (b"a", b"b", b"c"):
+                await hands.give(value, ids=[value.decode()])
+        block = Path(hosting.journal, "0", f"{1:020}.block")
+        block.write_bytes(block.read_bytes()[:-1] + b"?")
+        async with hosted(hosting) as hands:
+            assert (await hands.give(b"c", ids=["c"])).duplicates == 1
+            assert (await hands.give(b"a", ids=["a"])).duplicates == 0
+
+    run(work())
+    assert "Message ids before a damaged block are not remembered" in caplog.text
+
+
+def test_what_is_handed_in_before_the_end_is_stored(hosting: Hosting) -> None:
+    async def work() -> None:
+        async with hosted(hosting) as hands:
+            hands.last_words = [b"good", b"bye"]
+
+    run(work())
+    assert values_in(hosting) == [b"good", b"bye"]
+
+
+def test_a_receiver_that_ends_by_itself_ends_its_host(
+    hosting: Hosting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="headgate.receivers")
+    run(serve(Finite(), hosting, asyncio.Event()))
+    assert values_in(hosting) == [b"the", b"end"]
+    ended = event_of(caplog.records[-1])
+    assert (ended["event"], ended["offset"], ended["stored_records"]) == ("ended", 2, 2)
+
+
+def test_an_error_of_the_receiver_is_the_hosts_and_the_lane_is_free_again(
+    hosting: Hosting,
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ReceiverError, match="The broker refuses"):
+            run(serve(Broken(), hosting, asyncio.Event()))
+
+
+def test_a_lane_has_one_receiver_at_a_time(hosting: Hosting) -> None:
+    async def work() -> None:
+        async with hosted(hosting):
+            with pytest.raises(JournalError, match=r"[Ll]ane 0"):
+                await serve(Hands(), hosting, asyncio.Event())
+            async with hosted(replace(hosting, lane=1)) as other:
+                await other.give(b"a")
+
+    run(work())
+
+
+def test_without_a_gate_the_users_own_maximum_is_all(hosting: Hosting) -> None:
+    async def work() -> None:
+        for limits in (Limits(max_rate=0.01), Limits(max_bytes_rate=0.01)):
+            async with hosted(replace(hosting, limits=limits)) as hands:
+                assert hands.intake
+                await hands.give(b"x")
+                later = hands.intake.offer(Records.of([b"x"], timestamp_ms=1))
+                assert isinstance(later, Later)
+                assert later.delay_s > 50
+
+    run(work())
+
+
+def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+
+        async def work() -> None:
+            gated = replace(hosting, gate="orders", ledger=url, limits=Limits(initial_rate=1))
+            async with hosted(gated) as hands:
+                await hands.give(b"first")
+                waiting = asyncio.create_task(hands.give(*[b"x"] * 5_000))
+                await until(lambda: ledger.receivers("orders")[0].waiting_records)
+                assert not waiting.done()
+                ledger.publish_rate(a_sample(1, 1e6))
+                await waiting
+                await until(lambda: ledger.receivers("orders")[0].records == 5_001)
+                (known,) = ledger.receivers("orders")
+                assert (known.journal, known.lane, known.limit_per_s) == ("events", 0, 1e6)
+                assert known.records_per_s > 0
+                assert known.bytes == 5_005
+            assert ledger.receivers("orders") == ()
+
+        run(work())
+
+
+def test_a_ledger_that_is_not_there_at_the_beginning_is_an_error_and_the_lane_is_free_again(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    gated = replace(hosting, gate="orders", ledger=f"sqlite:///{tmp_path}/nowhere/ledger.db")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="nowhere"):
+            run(serve(Hands(), gated, asyncio.Event()))

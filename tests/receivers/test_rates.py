@@ -1,0 +1,207 @@
+"""What a receiver may let in: its part of its gate's rate, as soon as there is one."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.ledger.samples import ManualClock, a_receiver, a_sample
+from tests.services.waiting import wait_until
+
+from headgate.errors import LedgerError, OptionError
+from headgate.ledger import Ledger, ReceiverSeen, StreamRate
+from headgate.receivers.meter import Meter
+from headgate.receivers.rates import Limits, Rates
+from headgate.receivers.telling import event_of
+
+rates_per_s = st.floats(1e-3, 1e9)
+
+
+@given(st.none() | rates_per_s, st.integers(0, 50), rates_per_s, st.none() | rates_per_s)
+def test_the_parts_of_all_receivers_are_the_rate_or_less(
+    rate: float | None, receivers: int, initial: float, most: float | None
+) -> None:
+    share = Limits(most, None, initial).share(StreamRate(rate, receivers))
+    whole = initial if rate is None else rate
+    assert 0 < share * max(1, receivers) <= whole * (1 + 1e-9)
+    if most is None:
+        assert share * max(1, receivers) == pytest.approx(whole)
+    else:
+        assert share == min(most, Limits(None, None, initial).share(StreamRate(rate, receivers)))
+
+
+@pytest.mark.parametrize("name", ["max_rate", "max_bytes_rate", "initial_rate"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_a_limit_that_is_no_rate_is_refused(name: str, value: float) -> None:
+    with pytest.raises(OptionError, match=f"{name} is .*; it must be a finite number above 0"):
+        Limits(**{name: value})
+
+
+class Unreliable(Ledger):
+    """A ledger that can be away."""
+
+    away = False
+
+    def see_receiver(self, seen: ReceiverSeen) -> None:
+        self._check()
+        super().see_receiver(seen)
+
+    def stream_rate(self, gate_name: str) -> StreamRate:
+        self._check()
+        return super().stream_rate(gate_name)
+
+    def leave(self, seen: ReceiverSeen) -> None:
+        self._check()
+        super().leave(seen)
+
+    def _check(self) -> None:
+        if self.away:
+            raise LedgerError("The ledger is away.")
+
+
+@dataclass
+class Scene:
+    """A ledger, and the limits that its receivers were told."""
+
+    ledger: Unreliable
+    clock: ManualClock
+    told: dict[int, list[float]] = field(default_factory=dict)
+
+    def receiver(self, lane: int = 0, **limits: Any) -> Rates:
+        told = self.told.setdefault(lane, [])
+        return Rates(
+            self.ledger,
+            "orders",
+            Limits(**limits),
+            describe=lambda _: a_receiver(lane=lane),
+            apply=told.append,
+        )
+
+    def publish(self, rate_per_s: float) -> None:
+        self.ledger.publish_rate(a_sample(self.clock(), rate_per_s))
+
+    def lanes(self) -> list[int]:
+        return [each.lane for each in self.ledger.receivers("orders")]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    clock = ManualClock()
+    with Unreliable.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+        yield Scene(ledger, clock)
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="headgate.receivers")
+    return caplog
+
+
+def test_a_receiver_begins_with_the_initial_rate_and_follows_the_gates_own(scene: Scene) -> None:
+    rates = scene.receiver(initial_rate=500)
+    for now_s, rate in enumerate((None, 250.5, 400.0)):
+        if rate is not None:
+            scene.publish(rate)
+        rates.look(now_s)
+    assert scene.told[0] == [250.5, 400.0], "500 is in force from the beginning"
+
+
+def test_what_each_lets_in_is_its_even_part_and_never_more_than_its_own_maximum(
+    scene: Scene,
+) -> None:
+    scene.publish(900.0)
+    receivers = [scene.receiver(0), scene.receiver(1), scene.receiver(2, max_rate=100)]
+    for now_s in (0, 1):
+        for rates in receivers:
+            rates.look(now_s)
+    assert [told[-1:] for told in scene.told.values()] == [[300.0], [300.0], []]
+    scene.publish(150.0)
+    receivers[2].look(2)
+    assert scene.told[2] == [50.0], "its maximum was in force from the beginning until now"
+
+
+def test_who_is_not_seen_for_ten_seconds_leaves_its_part_to_the_others(scene: Scene) -> None:
+    scene.publish(900.0)
+    left, died = scene.receiver(0), scene.receiver(1)
+    for rates in (left, died, left):
+        rates.look(0)
+    assert scene.told[0][-1] == 450.0
+    for second in range(1, 12):
+        scene.clock.now_ms += 1_000
+        left.look(second)
+    assert scene.told[0][-1] == 900.0
+
+
+def test_the_ledger_is_told_about_once_a_second_though_it_is_looked_at_twice(scene: Scene) -> None:
+    rates = scene.receiver()
+    seen_ms = []
+    for step in range(8):
+        rates.look(step / 2)
+        seen_ms += [each.seen_ms for each in scene.ledger.receivers("orders")]
+        scene.clock.now_ms += 500
+    assert [b - a for a, b in pairwise(seen_ms)] == [0, 1_000, 0, 1_000, 0, 1_000, 0]
+
+
+def test_while_the_ledger_is_away_the_last_rate_stays_and_the_log_says_so_once(
+    scene: Scene, lines: pytest.LogCaptureFixture
+) -> None:
+    rates = scene.receiver()
+    scene.publish(300.0)
+    rates.look(0)
+    scene.ledger.away = True
+    for now_s in (1, 2, 3):
+        rates.look(now_s)
+    assert scene.told[0] == [300.0]
+    scene.ledger.away = False
+    scene.publish(600.0)
+    rates.look(4)
+    assert scene.told[0] == [300.0, 600.0]
+    events = [event_of(line)["event"] for line in lines.records]
+    assert events == ["limit", "ledger-away", "ledger-back", "limit"]
+    assert "the limit stays at 300 records/s: The ledger is away." in lines.messages[1]
+
+
+def test_a_rate_that_hardly_changes_is_followed_without_a_line(
+    scene: Scene, lines: pytest.LogCaptureFixture
+) -> None:
+    rates = scene.receiver()
+    for now_s, rate in enumerate((1_000.0, 1_100.0, 1_200.0, 1_300.0, 1_290.0)):
+        scene.publish(rate)
+        rates.look(now_s)
+    assert scene.told[0] == [1_100.0, 1_200.0, 1_300.0, 1_290.0]
+    assert [event_of(line)["limit_per_s"] for line in lines.records] == [1_000.0, 1_300.0]
+    assert "At most 1,300 records/s: gate 'orders' has a rate of 1,300/s, for 1 receiver." in (
+        lines.messages
+    )
+
+
+def test_a_thread_follows_the_rate_and_leaves_at_the_end(scene: Scene) -> None:
+    with scene.receiver(0), scene.receiver(1, max_rate=50):
+        scene.publish(500.0)
+        wait_until(lambda: scene.told[0][-1] == 250.0)
+        assert scene.told[1][0] == 50.0
+        assert scene.lanes() == [0, 1]
+    assert scene.lanes() == []
+
+
+def test_a_ledger_that_is_away_holds_up_no_end(
+    scene: Scene, lines: pytest.LogCaptureFixture
+) -> None:
+    with scene.receiver():
+        scene.ledger.away = True
+    assert "headgate-rates" not in {thread.name for thread in threading.enumerate()}
+    assert event_of(lines.records[-1])["event"] == "ledger-away"
+
+
+def test_the_pace_is_that_of_the_last_five_seconds() -> None:
+    meter = Meter()
+    counts = [0, 100, 200, 300, 400, 500, 500, 500, 500, 500, 500]
+    paces = [meter.rate_per_s(second, count) for second, count in enumerate(counts)]
+    assert paces == [0, 100, 100, 100, 100, 100, 80, 60, 40, 20, 0]
