@@ -11,6 +11,7 @@ from headgate.cli.failures import failures
 from headgate.cli.journal import journal
 from headgate.cli.letters import letters
 from headgate.cli.letters_send import send
+from headgate.cli.receive import receive
 from headgate.cli.status import status
 from headgate.cli.verify import verify
 
@@ -30,6 +31,7 @@ app.command()(backfill)
 app.command()(drop)
 letters.command()(send)
 app.add_typer(letters, name="letters")
+app.add_typer(receive, name="receive")
 app.add_typer(journal, name="journal")
 app.command()(doctor)
 

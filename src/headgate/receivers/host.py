@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
@@ -23,6 +23,9 @@ from headgate.receivers.rates import Limits, Rates
 from headgate.receivers.remembering import remember
 from headgate.receivers.settings import IntakeSettings
 from headgate.receivers.telling import event, number
+
+Listen = Callable[[], str]
+"""Opens what senders connect to, and answers its address for the log."""
 
 _LOG: Final = logging.getLogger("headgate.receivers")
 
@@ -40,7 +43,6 @@ class Hosting:
         ledger: The URL of the gate's ledger; needed with a gate.
         limits: See `Limits`.
         intake: See `IntakeSettings`.
-        address: Where senders reach it, for the log.
     """
 
     journal: str
@@ -49,15 +51,20 @@ class Hosting:
     ledger: str | None = None
     limits: Limits = field(default_factory=Limits)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
-    address: str | None = None
 
 
-def host(receiver: Receiver, hosting: Hosting) -> None:
+def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
     """Run a receiver over a lane until it ends, or until SIGTERM or Ctrl-C; in the main thread.
 
     Then nothing more is taken, what is in the buffer is made durable and acknowledged, and the lane
     is free for others. A second Ctrl-C ends the process at once, with status 130; as after any
     crash, senders send again what was not acknowledged.
+
+    Args:
+        receiver: Receives.
+        hosting: See `Hosting`.
+        listen: Opens what senders connect to, where that is known before the receiver receives;
+            called when the lane is taken.
 
     Raises:
         JournalError: The journal cannot be opened, or another process has the lane.
@@ -66,10 +73,12 @@ def host(receiver: Receiver, hosting: Hosting) -> None:
     """
     stop = asyncio.Event()
     with asyncio.Runner() as runner, _stopped_by_signals(runner.get_loop(), stop):
-        runner.run(serve(receiver, hosting, stop))
+        runner.run(serve(receiver, hosting, stop, listen))
 
 
-async def serve(receiver: Receiver, hosting: Hosting, stop: asyncio.Event) -> None:
+async def serve(
+    receiver: Receiver, hosting: Hosting, stop: asyncio.Event, listen: Listen | None = None
+) -> None:
     """The same until the event is set, and without a hand on signals: for other hosts.
 
     Raises:
@@ -84,7 +93,7 @@ async def serve(receiver: Receiver, hosting: Hosting, stop: asyncio.Event) -> No
         remember(journal, hosting.lane, intake)
         _follow_rates(stack, journal, hosting, intake)
         async with intake:
-            _tell_begin(journal, hosting, writer)
+            _tell_begin(journal, hosting, writer, listen() if listen else None)
             await _run(receiver, intake, stop)
         _tell_end(writer, intake.statistics)
 
@@ -151,17 +160,18 @@ class _Described:
         )
 
 
-def _tell_begin(journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
-    where = hosting.address
+def _tell_begin(
+    journal: Journal, hosting: Hosting, writer: LaneWriter, address: str | None
+) -> None:
     _LOG.info(
         "Receiving%s into lane %d of the journal %s, from offset %d on.",
-        "" if where is None else f" at {where}",
+        "" if address is None else f" at {address}",
         hosting.lane,
         hosting.journal,
         writer.end,
         extra=event(
             "receiving",
-            address=where,
+            address=address,
             journal=journal.name,
             journal_id=journal.id,
             lane=hosting.lane,
