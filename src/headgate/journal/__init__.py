@@ -10,6 +10,7 @@ from headgate.journal.journal import BlockRef, Journal
 from headgate.journal.lane import LaneWriter
 from headgate.journal.records import Records
 from headgate.journal.repair import repair
+from headgate.journal.retention import Kept, LanePruning, prune
 from headgate.journal.verify import DEFECTS, Finding, FindingKind, LaneSummary, Verification, verify
 
 __all__ = [
@@ -19,11 +20,14 @@ __all__ = [
     "Finding",
     "FindingKind",
     "Journal",
+    "Kept",
+    "LanePruning",
     "LaneSummary",
     "LaneWriter",
     "Lost",
     "Records",
     "Verification",
+    "prune",
     "repair",
     "verify",
 ]

@@ -1,0 +1,272 @@
+"""What is pruned of a journal: never what a gate may still read, whatever happens meanwhile."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.journal.samples import numbered, values_of
+from tests.journal.shim import Fast, Recorder, crashes
+from tests.journal.stories import on_disk
+from tests.ledger.readers import LANES, Readers, Step, steps
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import JournalError
+from headgate.journal import Journal, Kept, LanePruning, prune, repair
+from headgate.journal.disk import Disk
+from headgate.journal.local import LocalStorage
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
+
+NUMBERS = itertools.count()
+LONG_AFTER_MS = 10**14
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """An empty ledger with the gate ``orders``."""
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as opened:
+        opened.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+        yield opened
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """A journal with the blocks [0, 3), [3, 6), [6, 9) and [9, 12) in lane 0."""
+    made = opened(tmp_path / "orders", Fast())
+    append(made, 0, 3, 3, 3, 3)
+    return made
+
+
+def opened(path: Path, disk: Disk) -> Journal:
+    return Journal.in_storage(LocalStorage(path, disk), "orders", create=True)
+
+
+def append(journal: Journal, lane: int, *counts: int) -> None:
+    with journal.writer(lane) as writer:
+        for count in counts:
+            writer.append(numbered(writer.end, writer.end + count))
+
+
+def batch(journal: Journal, start: int, until: int) -> PlannedBatch:
+    offsets = PlannedRange(OffsetRange("orders", 0, start, until), topic_id=journal.id)
+    return PlannedBatch("orders", "run", (offsets,), "rate", "")
+
+
+def read(ledger: Ledger, journal: Journal, *bounds: int) -> list[str]:
+    """Batches that succeed, one from each bound to the next; their keys."""
+    keys = []
+    for start, until in itertools.pairwise(bounds):
+        keys.append(ledger.begin(batch(journal, start, until)).schedule_id)
+        ledger.succeed(keys[-1])
+    return keys
+
+
+def pruned(journal: Journal, ledger: Ledger, *, dry_run: bool = False) -> LanePruning:
+    """What is pruned of the only lane, however young it is."""
+    (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, dry_run=dry_run)
+    return lane
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(story=steps("append", "append", "append", "prune_journal", "prune_journal"))
+def test_what_a_gate_may_still_read_is_never_removed_and_the_rest_is(
+    ledger: Ledger, tmp_path: Path, story: list[Step]
+) -> None:
+    number = next(NUMBERS)
+    journal = opened(tmp_path / f"{number}/orders", Fast())
+    for lane in range(LANES):
+        append(journal, lane, 1)
+    gates = (f"a{number}", f"b{number}")
+    readers = Readers(ledger, journal.id, gates, journal.lane_bounds)
+    for step in story:
+        if step[0] == "append":
+            append(journal, step[1], 1 + step[2] % 4)
+        elif step[0] == "prune_journal":
+            prune_and_check(journal, ledger, readers)
+        else:
+            readers.step(step)
+    prune_and_check(journal, ledger, readers)
+
+
+def prune_and_check(journal: Journal, ledger: Ledger, readers: Readers) -> None:
+    began = {lane: journal.lane_bounds(lane) for lane in range(LANES)}
+    told = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, unread=True)
+    for lane, (start, end) in began.items():
+        now = journal.lane_bounds(lane)[0]
+        assert (told[lane].start, told[lane].until) == (start, now)
+        assert journal.lane_bounds(lane)[1] == end
+        assert not any(readers.needs(lane, offset) for offset in range(start, now))
+        assert values_of(journal, lane) == [b"%d" % offset for offset in range(now, end)]
+        first, *others = journal.blocks(lane)
+        assert not others or any(
+            readers.needs(lane, offset) for offset in range(first.first, first.until)
+        )
+
+
+def test_blocks_that_every_gate_is_through_with_are_removed(
+    journal: Journal, ledger: Ledger
+) -> None:
+    *_, last = read(ledger, journal, 0, 4, 7, 12)
+    sizes = [block.stored_bytes for block in journal.blocks(0)]
+    expected = LanePruning(
+        lane=0,
+        start=0,
+        until=6,
+        blocks=2,
+        records=6,
+        stored_bytes=sum(sizes[:2]),
+        kept_blocks=2,
+        kept_bytes=sum(sizes[2:]),
+        kept=Kept.NEEDED,
+        needed_by=Processed("orders", 0, 7, last, Status.SUCCESS),
+    )
+    assert pruned(journal, ledger, dry_run=True) == expected
+    assert journal.lane_bounds(0) == (0, 12)
+    assert pruned(journal, ledger) == expected
+    assert journal.lane_bounds(0) == (6, 12)
+    assert pruned(journal, ledger).blocks == 0
+
+
+def test_a_failed_batch_keeps_its_blocks_until_it_is_backfilled(
+    journal: Journal, ledger: Ledger
+) -> None:
+    failed = ledger.begin(batch(journal, 4, 5)).schedule_id
+    ledger.fail(failed, ValueError("no"))
+    read(ledger, journal, 5, 11, 12)
+    lane = pruned(journal, ledger)
+    assert (lane.until, lane.needed_by) == (3, Processed("orders", 0, 4, failed, Status.FAILED))
+    ledger.take(failed, "me", 1_000)
+    assert pruned(journal, ledger).until == 3
+    ledger.backfilled(failed, "me")
+    assert pruned(journal, ledger).until == 9
+
+
+def test_blocks_are_kept_as_long_as_they_are_young(
+    journal: Journal, ledger: Ledger, tmp_path: Path
+) -> None:
+    read(ledger, journal, 0, 11, 12)
+    for number, path in enumerate(sorted((tmp_path / "orders/0").glob("*.block"))):
+        os.utime(path, (number, number))
+    ends = {}
+    for now_ms in (4_999, 5_000, 6_500, 8_000):
+        (lane,) = prune(journal, ledger, 5_000, now_ms=now_ms, dry_run=True)
+        ends[now_ms] = (lane.until, lane.kept)
+    assert ends == {
+        4_999: (0, Kept.YOUNG),
+        5_000: (3, Kept.YOUNG),
+        6_500: (6, Kept.YOUNG),
+        8_000: (9, Kept.NEEDED),
+    }
+
+
+def test_a_journal_that_no_gate_has_read_is_not_pruned_unless_that_is_meant(
+    journal: Journal, ledger: Ledger
+) -> None:
+    with pytest.raises(JournalError, match="No gate that counts has read the journal"):
+        pruned(journal, ledger)
+    assert journal.lane_bounds(0) == (0, 12)
+    (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, unread=True)
+    assert (lane.until, lane.kept_blocks, lane.kept) == (9, 1, Kept.LAST)
+    assert values_of(journal) == [b"9", b"10", b"11"]
+
+
+def test_a_gate_that_will_not_read_again_is_left_out(journal: Journal, ledger: Ledger) -> None:
+    read(ledger, journal, 0, 1)
+    assert pruned(journal, ledger).until == 0
+    with pytest.raises(JournalError, match="No gate that counts"):
+        prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, without=["orders"])
+    (lane,) = prune(
+        journal, ledger, 0, now_ms=LONG_AFTER_MS, without=["orders"], unread=True, dry_run=True
+    )
+    assert lane.until == 9
+
+
+def test_a_lane_that_no_gate_has_read_yet_is_kept_whole(journal: Journal, ledger: Ledger) -> None:
+    append(journal, 1, 2, 2)
+    read(ledger, journal, 0, 11, 12)
+    first, second = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS)
+    assert first.until == 9
+    assert (second.until, second.needed_by) == (0, Processed("orders", 1, 0))
+
+
+def test_what_was_declared_lost_goes_with_what_lies_around_it(
+    journal: Journal, ledger: Ledger, tmp_path: Path
+) -> None:
+    (tmp_path / "orders/0" / f"{3:020d}.block").write_bytes(b"")
+    repair(journal)
+    read(ledger, journal, 0, 11, 12)
+    lane = pruned(journal, ledger)
+    assert (lane.until, lane.blocks, lane.records) == (9, 2, 6)
+    assert journal.lost(0) == []
+
+
+def test_a_lane_without_a_block_has_nothing_to_prune(journal: Journal, ledger: Ledger) -> None:
+    read(ledger, journal, 0, 12)
+    journal.writer(1).close()
+    assert prune(journal, ledger, 0, now_ms=LONG_AFTER_MS)[1].kept is None
+
+
+def files_of(path: Path) -> list[str]:
+    return sorted(each.name for each in path.glob("*.*"))
+
+
+def test_no_crash_of_a_pruning_takes_more_than_it_was_to_and_the_next_one_ends_it(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    journal = opened(base / "orders", Fast())
+    append(journal, 0, 3, 3, 3, 3)
+    read(ledger, journal, 0, 8, 12)
+    assert (
+        pruned(opened(base / "orders", before := Recorder(base)), ledger, dry_run=True).until == 6
+    )
+    recorder = Recorder(base)
+    assert pruned(opened(base / "orders", recorder), ledger).until == 6
+    after = files_of(base / "orders/0")
+    assert len(before.log) < len(recorder.log)
+    starts = set()
+    for files, _ in crashes(recorder):
+        with on_disk(files, tmp_path / "crashed") as left:
+            found = opened(left / "orders", Fast())
+            start, end = found.lane_bounds(0)
+            starts.add(start)
+            assert end == 12
+            assert values_of(found) == [b"%d" % offset for offset in range(start, end)]
+            pruned(found, ledger)
+            assert found.lane_bounds(0) == (6, 12)
+            # What was written under a temporary name the lane's next writer removes.
+            found.writer(0).close()
+            assert files_of(left / "orders/0") == after
+    assert starts == {0, 6}
+
+
+def test_a_pruning_in_which_a_call_fails_is_told_and_ended_by_the_next(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    failures = 0
+    for fault in itertools.count():
+        base = tmp_path / f"base {fault}"
+        journal = opened(base / "orders", Fast())
+        append(journal, 0, 3, 3, 3)
+        read(ledger, journal, 0, 8, 9)
+        failing = Recorder(base, fault=fault)
+        try:
+            prune(
+                Journal(LocalStorage(base / "orders", failing), journal.identity),
+                ledger,
+                0,
+                now_ms=LONG_AFTER_MS,
+            )
+        except JournalError:
+            failures += 1
+            assert journal.lane_bounds(0)[0] in (0, 6)
+        if failing.calls <= fault:
+            break
+        pruned(journal, ledger)
+        assert journal.lane_bounds(0) == (6, 9)
+        assert values_of(journal) == [b"6", b"7", b"8"]
+    assert failures > 3
