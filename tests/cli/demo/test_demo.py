@@ -45,12 +45,15 @@ def assert_nothing_is_left(surroundings: Mapping[str, str]) -> None:
     assert list(Path(surroundings["TMPDIR"]).iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("place", "source"), [((), "journal"), (("--broker",), "kafka")], ids=["journal", "kafka"]
+)
 def test_it_ends_with_a_count_and_leaves_nothing(
-    tmp_path: Path, surroundings: Mapping[str, str]
+    tmp_path: Path, surroundings: Mapping[str, str], place: tuple[str, ...], source: str
 ) -> None:
     picture, ledger = tmp_path / "demo.svg", f"sqlite:///{tmp_path}/ledger.db"
     done = run(
-        *("demo", "--seconds", "20", "--svg", str(picture), "--ledger", ledger),
+        *("demo", *place, "--seconds", "15", "--svg", str(picture), "--ledger", ledger),
         folder=tmp_path,
         variables=surroundings,
         timeout_s=200,
@@ -66,7 +69,7 @@ def test_it_ends_with_a_count_and_leaves_nothing(
     assert "backlog · " in done.stdout
     assert "headgate-demo" in picture.read_text()
     status = run("status", "--ledger", ledger, folder=tmp_path)
-    assert "headgate-demo · kafka" in status.stdout
+    assert f"headgate-demo · {source}" in status.stdout
     assert_nothing_is_left(surroundings)
 
 

@@ -9,13 +9,14 @@ from tests.services.waiting import wait_until
 
 from headgate.cli.demo.orders import OrderBook
 from headgate.cli.demo.producer import OrderProducer
+from headgate.cli.demo.senders import KafkaSender
 from headgate.errors import BrokerError
 
 
 def test_every_order_produced_is_in_the_topic_once_it_has_stopped(topic: TopicFactory) -> None:
     orders = topic(3)
     book = OrderBook("shop", 1, 3)
-    with OrderProducer(orders.bootstrap_servers, orders.name, book) as producer:
+    with OrderProducer(KafkaSender(orders.bootstrap_servers, orders.name), book) as producer:
         producer.fill(100)
         assert producer.produced == 100
         producer.start(2_000)
@@ -48,8 +49,9 @@ def test_every_order_produced_is_in_the_topic_once_it_has_stopped(topic: TopicFa
 
 def test_a_topic_that_takes_no_orders_is_told(topic: TopicFactory) -> None:
     small = topic(1, {"max.message.bytes": "10"})
+    sender = KafkaSender(small.bootstrap_servers, small.name)
     with (
-        OrderProducer(small.bootstrap_servers, small.name, OrderBook("shop", 1, 1)) as producer,
+        OrderProducer(sender, OrderBook("shop", 1, 1)) as producer,
         pytest.raises(BrokerError, match=f"Topic {small.name} did not take an order"),
     ):
         producer.fill(1)
@@ -65,6 +67,7 @@ def test_a_stream_that_breaks_is_told_by_the_next_check(topic: TopicFactory) -> 
             return True
         return False
 
-    with OrderProducer(small.bootstrap_servers, small.name, OrderBook("shop", 1, 1)) as producer:
+    sender = KafkaSender(small.bootstrap_servers, small.name)
+    with OrderProducer(sender, OrderBook("shop", 1, 1)) as producer:
         producer.start(1_000)
         wait_until(broken)

@@ -11,9 +11,11 @@ DEFAULT_SECONDS: Final = 90.0
 
 def demo(
     *,
+    broker: Annotated[
+        bool, typer.Option("--broker", help="Start a Kafka broker, instead of a receiver.")
+    ] = False,
     kafka: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Your own broker, instead of one that is started."),
+        str | None, typer.Option(metavar="HOST:PORT", help="Your own broker; nothing is started.")
     ] = None,
     topic: Annotated[
         str | None, typer.Option(help="An existing topic on your own broker; it is only read.")
@@ -35,21 +37,26 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Watch a gated query on a real broker: a backlog, a handler that gets slower, and no loss.
+    """Watch a gated query: a backlog, a handler that gets slower, and no loss.
 
+    Orders are sent over HTTP to a receiver, which keeps them in a journal and slows their sender
+    down when the query cannot keep up; or, with --broker, to a Kafka broker.
     It ends by itself, counts what was produced and what arrived, and leaves nothing running. The
     exit status is 1 if a record is missing or came twice.
     """
     if (kafka is None) != (topic is None):
         raise typer.BadParameter("--kafka and --topic belong together; give both or neither.")
+    if broker and kafka is not None:
+        raise typer.BadParameter("--broker starts one, and --kafka names yours; give one of them.")
     if produce and kafka is None:
         raise typer.BadParameter("--produce is for a topic of yours; give --kafka and --topic.")
     if svg is not None and not svg.absolute().parent.is_dir():
         raise typer.BadParameter(f"--svg is {svg}, in a folder that does not exist; make it.")
     # Half a second of imports, which the other commands do without.
-    from headgate.cli.demo.demos import Target  # noqa: PLC0415
+    from headgate.cli.demo.places import TopicPlace  # noqa: PLC0415
     from headgate.cli.demo.play import Request, play  # noqa: PLC0415
 
-    target = Target(kafka, topic) if kafka is not None and topic is not None else None
-    if not play(Request(target, produce, seconds, svg, ledger), Console(highlight=False)):
+    own = TopicPlace(kafka, topic) if kafka is not None and topic is not None else None
+    request = Request(own, broker, produce, seconds, svg, ledger)
+    if not play(request, Console(highlight=False)):
         raise typer.Exit(1)

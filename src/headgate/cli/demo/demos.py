@@ -1,19 +1,13 @@
-"""The demos: orders of our own, on a broker of our own or the user's; or a topic as it is."""
+"""The demos: orders of our own, through a place of our own or the user's; or a topic as it is."""
 
-import json
-import re
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from confluent_kafka.admin import AdminClient, NewTopic
-from rich.console import Console
-
 from headgate.cli.demo.audit import OffsetAudit, OrderAudit
-from headgate.cli.demo.orders import PARTITION_WEIGHTS, OrderBook
+from headgate.cli.demo.orders import OrderBook
+from headgate.cli.demo.places import Place
 from headgate.cli.demo.producer import OrderProducer
 from headgate.cli.demo.rehearsal import rehearse
 from headgate.cli.demo.script import COST_S, LATENESS_S, SLOWDOWN, Phase, Script
@@ -21,22 +15,8 @@ from headgate.cli.demo.stage import Scene, Stage
 from headgate.cli.demo.work import CountingHandler, OrderHandler
 from headgate.cli.snapshot import GateSnapshot
 from headgate.cli.words import count, plural
-from headgate.control import TopicPartition
-from headgate.errors import SourceError
-from headgate.kafka.lookup import Lookup
-from headgate.local import KafkaBroker, ensure_java, kafka_server_jars
-from headgate.source.positions import nested, partitions_of
 
 SEED: Final = 20_260_101
-TOPIC: Final = "orders"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A topic to read."""
-
-    servers: str
-    topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,80 +32,40 @@ class Outcome:
     sentence: str
 
 
-@contextmanager
-def own_broker(console: Console) -> Iterator[Target]:
-    """A broker that is there for the demo only, with an empty topic.
-
-    Raises:
-        SetupError: There is no Java, no jars can be fetched, or the broker does not start.
-    """
-    java = ensure_java()
-    jars = kafka_server_jars(java, console.print)
-    console.print("Starting a Kafka broker")
-    with KafkaBroker(java, jars) as broker:
-        servers = broker.bootstrap_servers
-        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-        new = NewTopic(TOPIC, len(PARTITION_WEIGHTS), 1)
-        admin.create_topics([new])[TOPIC].result(30)
-        yield Target(servers, TOPIC)
-
-
-def latest_offsets(target: Target) -> dict[TopicPartition, int]:
-    """Where each partition of the topic ends.
-
-    Raises:
-        BrokerError: The brokers cannot be reached.
-        SourceError: They have no such topic.
-    """
-    lookup = Lookup({"bootstrap.servers": target.servers, "log_level": 0}, 3, 200)
-    found = lookup.topics([target.topic])
-    if not found:
-        names = sorted(n for n in lookup.matching(re.compile(".*")) if not n.startswith("__"))
-        raise SourceError(
-            f"There is no topic {target.topic!r} at {target.servers}; "
-            f"the topics there: {', '.join(names) or 'none'}."
-        )
-    topics = {name: topic.partitions for name, topic in found.items()}
-    return lookup.latest(partitions_of(topics))
-
-
-def orders_demo(stage: Stage, target: Target) -> Outcome:
-    """Produce orders into the topic, process them, and count them.
+def orders_demo(stage: Stage, place: Place) -> Outcome:
+    """Send orders to a place, process them from there, and count them.
 
     Raises:
         HeadgateError: Something on the way fails.
     """
-    positions = latest_offsets(target)
+    positions = place.ends()
     stage.console.print("Rehearsing the handler, to see how fast this machine is")
     script = rehearse(stage.spark, stage.seconds_left)
     book = OrderBook(f"shop-{uuid.uuid4().hex[:8]}", SEED, len(positions))
     audit = OrderAudit()
     handler = OrderHandler(book.shop, audit, COST_S)
-    with OrderProducer(target.servers, target.topic, book) as producer:
+    with OrderProducer(place.sender(), book) as producer:
         stage.console.print(
             f"Writing a backlog of {plural(script.backlog, 'order')}; "
             f"{count(script.orders_per_s)} more will come each second"
         )
         producer.fill(script.backlog)
+        initial_rate = {"backpressure.initialRate": str(round(script.orders_per_s / 2))}
         stage.run(
+            place.source,
             timedelta(seconds=script.interval_s),
-            {
-                "kafka.bootstrap.servers": target.servers,
-                "subscribe": target.topic,
-                "startingOffsets": json.dumps(nested(positions)),
-                "backpressure.initialRate": str(round(script.orders_per_s / 2)),
-            },
+            {**place.options(positions), **initial_rate},
             handler,
             OrdersDirector(script, producer, handler, audit),
         )
         producer.stop()
     handler.close()
-    ends = latest_offsets(target)
+    ends = place.ends()
     waiting = sum(ends[tp] - handler.positions.get(tp, begin) for tp, begin in positions.items())
     finding = audit.finding(producer.produced, waiting)
     told = f"{count(finding.expected)} orders produced, {count(finding.arrived)} arrived"
     if waiting:
-        told += f", {count(waiting)} still wait in Kafka"
+        told += f", {count(waiting)} still wait in {place.name}"
     return Outcome(finding.passed, f"{told}: {finding}.")
 
 
@@ -173,7 +113,7 @@ class OrdersDirector:
         return Phase.DRAINING if self._draining else phase
 
 
-def topic_demo(stage: Stage, target: Target) -> Outcome:
+def topic_demo(stage: Stage, place: Place) -> Outcome:
     """Read a topic from its beginning for a while, and count its records; nothing is written to it.
 
     Raises:
@@ -181,12 +121,9 @@ def topic_demo(stage: Stage, target: Target) -> Outcome:
     """
     audit = OffsetAudit()
     stage.run(
+        place.source,
         timedelta(seconds=1),
-        {
-            "kafka.bootstrap.servers": target.servers,
-            "subscribe": target.topic,
-            "startingOffsets": "earliest",
-        },
+        place.options(None),
         CountingHandler(audit),
         TopicDirector(stage.seconds_left(), audit),
     )

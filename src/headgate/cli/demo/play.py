@@ -11,12 +11,10 @@ from rich.console import Console
 
 from headgate.cli.demo.demos import (
     Outcome,
-    Target,
-    latest_offsets,
     orders_demo,
-    own_broker,
     topic_demo,
 )
+from headgate.cli.demo.places import Place, TopicPlace, own_broker, own_receiver
 from headgate.cli.demo.session import spark_session
 from headgate.cli.demo.signals import ignore_signals, leave_in_good_order
 from headgate.cli.demo.stage import Stage, told_of_batches
@@ -28,14 +26,16 @@ class Request:
     """What the user asked for.
 
     Attributes:
-        target: The user's own topic; None for a broker that is there for the demo only.
+        topic: The user's own topic; None for a place that is there for the demo only.
+        with_broker: Whether that place is a Kafka broker, and not a receiver with a journal.
         produce: Whether orders are written into that topic.
         seconds: How long it lasts, with all that is started for it.
         picture_file: Where the picture of its best moment is written; None for nowhere.
         ledger_url: A ledger that stays; None for one that goes with the demo.
     """
 
-    target: Target | None
+    topic: TopicPlace | None
+    with_broker: bool
     produce: bool
     seconds: float
     picture_file: Path | None
@@ -67,22 +67,26 @@ def _play(request: Request, console: Console, cleanup: ExitStack) -> tuple[Outco
     began_s = time.monotonic()
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="headgate-demo-")))
     ensure_java()
-    if request.target is None:
-        target = cleanup.enter_context(own_broker(console))
+    ledger_url = request.ledger_url or f"sqlite:///{folder}/headgate.db"
+    place: Place
+    if request.topic is not None:
+        place = request.topic
+        place.ends()  # before anything is started for a topic that is not there
+    elif request.with_broker:
+        place = cleanup.enter_context(own_broker(console))
     else:
-        target = request.target
-        latest_offsets(target)  # before anything is started for a topic that is not there
+        place = cleanup.enter_context(own_receiver(console, folder, ledger_url))
     console.print("Starting Spark")
     stage = Stage(
         spark=cleanup.enter_context(spark_session(folder)),
         folder=folder,
-        ledger_url=request.ledger_url or f"sqlite:///{folder}/headgate.db",
+        ledger_url=ledger_url,
         console=console,
         picture_file=request.picture_file,
         ends_s=began_s + request.seconds,
     )
-    if request.target is None or request.produce:
-        outcome = orders_demo(stage, target)
+    if request.topic is None or request.produce:
+        outcome = orders_demo(stage, place)
     else:
-        outcome = topic_demo(stage, target)
+        outcome = topic_demo(stage, place)
     return outcome, told_of_batches(stage.ledger_url)

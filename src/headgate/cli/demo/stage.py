@@ -77,18 +77,19 @@ class Stage:
 
     def run(
         self,
+        source: str,
         interval: timedelta,
         options: Mapping[str, str],
         handler: Handler,
         director: Director,
     ) -> None:
-        """Run the query, with batches of this interval, until the director ends it.
+        """Run the query on this source, with batches of this interval, until the director ends it.
 
         Raises:
             HeadgateError: It cannot start, or stops by itself.
         """
         gate = Gate(GATE, interval=interval, ledger=self.ledger_url)
-        orders = gate.read(self.spark, "kafka").options(**options).load()
+        orders = gate.read(self.spark, source).options(**options).load()
         writer = gate.write(orders, handler).option(
             "checkpointLocation", str(self.folder / "checkpoint")
         )

@@ -1,0 +1,175 @@
+"""Where the demo's orders go in, and where its query reads them: a topic, or a journal."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+
+from headgate.cli.demo.orders import PARTITION_WEIGHTS
+from headgate.cli.demo.senders import HttpSender, KafkaSender, Sender
+from headgate.cli.demo.stage import GATE
+from headgate.control import TopicPartition
+from headgate.errors import ReceiverError, SourceError
+from headgate.journal import Journal
+from headgate.kafka.lookup import Lookup
+from headgate.local import KafkaBroker, ensure_java, kafka_server_jars
+from headgate.source.positions import Positions, nested, partitions_of
+
+TOPIC: Final = "orders"
+_STOP_S: Final = 20
+_NO_LIMIT_PER_S: Final = 1_000_000
+
+
+class Place(Protocol):
+    """A topic or a journal."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+
+    @property
+    def source(self) -> str:
+        """What ``Gate.read`` calls it."""
+
+    def ends(self) -> Positions:
+        """Where each partition ends now.
+
+        Raises:
+            HeadgateError: It cannot be reached, or is not there.
+        """
+
+    def options(self, begin: Positions | None) -> dict[str, str]:
+        """The options with which it is read from these positions, or from its beginning."""
+
+    def sender(self) -> Sender:
+        """What takes orders there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlace:
+    """A topic of a Kafka broker."""
+
+    servers: str
+    topic: str
+    name = "Kafka"
+    source = "kafka"
+
+    def ends(self) -> Positions:
+        """See `Place.ends`.
+
+        Raises:
+            BrokerError: The brokers cannot be reached.
+            SourceError: They have no such topic.
+        """
+        lookup = Lookup({"bootstrap.servers": self.servers, "log_level": 0}, 3, 200)
+        found = lookup.topics([self.topic])
+        if not found:
+            names = sorted(n for n in lookup.matching(re.compile(".*")) if not n.startswith("__"))
+            raise SourceError(
+                f"There is no topic {self.topic!r} at {self.servers}; "
+                f"the topics there: {', '.join(names) or 'none'}."
+            )
+        topics = {name: topic.partitions for name, topic in found.items()}
+        return lookup.latest(partitions_of(topics))
+
+    def options(self, begin: Positions | None) -> dict[str, str]:
+        """See `Place.options`."""
+        return {
+            "kafka.bootstrap.servers": self.servers,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest" if begin is None else json.dumps(nested(begin)),
+        }
+
+    def sender(self) -> Sender:
+        """See `Place.sender`."""
+        return KafkaSender(self.servers, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlace:
+    """A journal, and the receiver that writes it."""
+
+    folder: Path
+    address: str
+    name = "the journal"
+    source = "journal"
+
+    def ends(self) -> Positions:
+        """See `Place.ends`."""
+        journal = Journal.open(str(self.folder))
+        bounds = journal.bounds()
+        return {TopicPartition(journal.name, lane): end for lane, (_, end) in bounds.items()}
+
+    def options(self, begin: Positions | None) -> dict[str, str]:
+        """See `Place.options`."""
+        start = "earliest" if begin is None else json.dumps(nested(begin))
+        return {"path": str(self.folder), "startingOffsets": start}
+
+    def sender(self) -> Sender:
+        """See `Place.sender`."""
+        return HttpSender(self.address)
+
+
+@contextmanager
+def own_broker(console: Console) -> Iterator[TopicPlace]:
+    """A broker that is there for the demo only, with an empty topic.
+
+    Raises:
+        SetupError: There is no Java, no jars can be fetched, or the broker does not start.
+    """
+    java = ensure_java()
+    jars = kafka_server_jars(java, console.print)
+    console.print("Starting a Kafka broker")
+    with KafkaBroker(java, jars) as broker:
+        servers = broker.bootstrap_servers
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        new = NewTopic(TOPIC, len(PARTITION_WEIGHTS), 1)
+        admin.create_topics([new])[TOPIC].result(30)
+        yield TopicPlace(servers, TOPIC)
+
+
+@contextmanager
+def own_receiver(console: Console, folder: Path, ledger_url: str) -> Iterator[JournalPlace]:
+    """A receiver that is there for the demo only, held to the rate of the demo's gate.
+
+    Raises:
+        ReceiverError: It does not start.
+    """
+    console.print("Starting a receiver, which takes orders over HTTP into a journal")
+    command = [
+        *(sys.executable, "-m", "headgate", "receive", "http", "--json", "--port", "0"),
+        *("--journal", str(folder / TOPIC), "--gate", GATE, "--ledger", ledger_url),
+        # Until the gate has learnt a rate: as fast as the demo's backlog can be sent.
+        *("--initial-rate", str(_NO_LIMIT_PER_S)),
+    ]
+    # In a session of its own, so that Ctrl-C ends it when the demo does, and not before.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            yield JournalPlace(folder / TOPIC, _address(process))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _address(process: "subprocess.Popen[bytes]") -> str:
+    """Where a receiver that was started listens, as its log tells."""
+    assert process.stdout is not None  # noqa: S101  (it was asked for)
+    for line in process.stdout:
+        told = json.loads(line)
+        if told["event"] == "receiving":
+            # Nobody reads on; what else it tells is little.
+            return str(urlsplit(told["address"]).netloc)
+    raise ReceiverError("The demo's receiver did not start; run headgate receive to see why.")
