@@ -210,15 +210,29 @@ def test_a_block_behind_one_that_failed_fails_too(tmp_path: Path) -> None:
         writer.append(numbered(0, 2))
         disk.armed = True
         first = writer.submit(numbered(2, 5))
-        with pytest.raises(
-            JournalError, match=r"offset 5 of lane 0 .* the block before it was not"
-        ):
-            writer.submit(numbered(5, 6))
+        second, third = writer.submit(numbered(5, 6)), writer.submit(numbered(6, 8))
         with pytest.raises(JournalError, match=r"offset 2 of lane 0 .*: Input/output error"):
             first.result()
+        for behind, offset in ((second, 5), (third, 6)):
+            says = rf"offset {offset} of lane 0 .* the block before it was not"
+            with pytest.raises(JournalError, match=says):
+                behind.result()
         assert files(journal) == [FIRST, SECOND]
         assert writer.append(numbered(5, 7)).start == 5
     assert values_of(journal) == [b"%d" % number for number in range(7)]
+
+
+def test_blocks_behind_one_that_could_not_be_written_leave_nothing(
+    journal: Journal, writer: LaneWriter, disk: FailingDisk
+) -> None:
+    disk.fail = "sync"
+    futures = [writer.submit(numbered(at, at + 3)) for at in (2, 5, 8)]
+    says = ["Input/output error", "the block before it was not", "the block before it was not"]
+    for future, reason in zip(futures, says, strict=True):
+        with pytest.raises(JournalError, match=reason):
+            future.result()
+    assert files(journal) == [FIRST]
+    assert writer.append(numbered(2, 4)).start == 2
 
 
 def test_a_temporary_file_that_cannot_be_removed_is_removed_later(
