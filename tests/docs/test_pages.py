@@ -9,7 +9,8 @@ from typer.main import get_command
 
 from headgate.cli.app import app
 from headgate.gate import RECOMMENDED_CONF
-from headgate.kafka.options import OPTIONS
+from headgate.journal.options import OPTIONS as JOURNAL_OPTIONS
+from headgate.kafka.options import OPTIONS as KAFKA_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -37,7 +38,8 @@ def test_python_on_a_page_compiles(page: Path) -> None:
 
 def test_the_page_of_options_has_every_option_and_no_other() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted({*OPTIONS, "kafka.bootstrap.servers", *RECOMMENDED_CONF})
+    every = {*KAFKA_OPTIONS, "kafka.bootstrap.servers", *JOURNAL_OPTIONS, *RECOMMENDED_CONF}
+    assert sorted(rows) == sorted(every)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -48,7 +50,7 @@ def test_commands_on_a_page_exist(page: Path) -> None:
 
 
 def test_make_targets_on_a_page_exist() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
-        named = re.findall(r"^make (\w+)", page.read_text(), re.MULTILINE)
+        named = re.findall(r"^make ([\w-]+)", page.read_text(), re.MULTILINE)
         assert set(named) <= targets, page.name

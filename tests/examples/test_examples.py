@@ -1,16 +1,21 @@
 """The examples, as a user would run them."""
 
 import json
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests.ledger.servers import postgresql_server
 from tests.services.kafka import TopicFactory
+from tests.services.waiting import wait_until
 
+from headgate.control import OffsetRange
+from headgate.journal import Journal
 from headgate.ledger import Ledger
 from headgate.local import Java
 
@@ -106,3 +111,32 @@ def test_two_gates_are_joined(topic: TopicFactory, tmp_path: Path) -> None:
         "two_gates.py", orders.bootstrap_servers, orders.name, payments.name, str(tmp_path)
     )
     assert printed.strip() == "8: b'milk' b'paid'"
+
+
+def test_a_file_is_followed_over_a_crash_and_no_line_is_lost_or_twice(tmp_path: Path) -> None:
+    log, journal = tmp_path / "app.log", tmp_path / "app-log"
+    command = [sys.executable, str(EXAMPLES / "follow_a_file.py"), str(log), str(journal)]
+
+    def values() -> list[bytes]:
+        if not (journal / "journal.json").exists():
+            return []
+        opened = Journal.open(str(journal))
+        ranges = [OffsetRange(opened.name, n, *bounds) for n, bounds in opened.bounds().items()]
+        batches = [batch for r in ranges for batch in opened.read(r, ["value"])]
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    def all_are_there(written: list[bytes]) -> bool:
+        return values() == written
+
+    written: list[bytes] = []
+    for ending in (signal.SIGKILL, signal.SIGTERM):
+        with log.open("ab") as file:
+            more = [b"line %d" % (len(written) + number) for number in range(100)]
+            file.writelines(line + b"\n" for line in more)
+            file.write(b"not whole")
+        written += more
+        with subprocess.Popen(command) as process:
+            wait_until(partial(all_are_there, written))
+            process.send_signal(ending)
+        log.write_bytes(log.read_bytes().removesuffix(b"not whole"))
+    assert process.returncode == 0
