@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import COMMAND, run
 from tests.cli.conftest import add_gate
+from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
 from headgate.cli import main
 from headgate.cli.app import app
+from headgate.cli.receivers_view import ReceiverSnapshot
 from headgate.cli.snapshot import GateSnapshot
 from headgate.ledger import Ledger
 
@@ -63,6 +65,19 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
         {"topic": "orders", "partition": 0, "lag": 90, "admitted": 20, "reason": "rate"}
     ]
     assert (new["state"], new["lag"], new["batches"]) == ("new", None, [])
+
+
+def test_the_receivers_of_a_gate_are_told_of(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        ledger.see_receiver(a_receiver(lane=3))
+    result = runner.invoke(app, ["status", "--ledger", ledger_url, "--json"])
+    (told,) = json.loads(result.output)["receivers"]
+    documented = (ReceiverSnapshot.__doc__ or "").partition("Attributes:")[2]
+    assert [name for name in told if f"{name}:" not in documented] == []
+    assert (told["journal"], told["lane"], told["state"]) == ("events", 3, "limited")
+    assert (told["limit_per_s"], told["records_per_s"], told["records"]) == (100.5, 80.0, 400)
+    picture = runner.invoke(app, ["status", "--ledger", ledger_url]).output
+    assert "taking in 80/s · at most 100/s · limited" in picture
 
 
 def test_one_gate_of_several_is_shown_alone_and_all_of_them_in_a_table(ledger_url: str) -> None:

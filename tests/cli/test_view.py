@@ -19,6 +19,7 @@ from headgate.ledger import (
     NotMadeGood,
     PlannedRange,
     RateSample,
+    ReceiverRecord,
     Status,
 )
 
@@ -61,6 +62,22 @@ samples = st.builds(
 )
 offsets = st.builds(OffsetRange, words, st.integers(0, 2**31), whole, whole)
 planned_ranges = st.builds(PlannedRange, offsets, maybe, st.none() | words)
+receivers = st.builds(
+    ReceiverRecord,
+    gate=words,
+    journal_id=words,
+    lane=st.integers(0, 99_999),
+    journal=words,
+    owner=words,
+    started_ms=whole,
+    limit_per_s=numbers,
+    records_per_s=st.floats(0, 1e300),
+    records=whole,
+    bytes=whole,
+    buffered_bytes=whole,
+    waiting_records=whole,
+    seen_ms=whole,
+)
 histories = st.builds(
     GateHistory,
     gate=st.builds(
@@ -77,6 +94,7 @@ histories = st.builds(
     samples=st.lists(samples, max_size=3).map(tuple),
     ranges=st.lists(planned_ranges, max_size=30).map(tuple),
     losses=st.lists(st.builds(Loss, words, whole, offsets), max_size=2).map(tuple),
+    receivers=st.lists(receivers, max_size=3).map(tuple),
 )
 
 
@@ -165,3 +183,45 @@ def test_several_gates_have_a_line_each() -> None:
     text = text_of(overview([keeping_up, behind]))
     assert "keeping up" in next(row for row in text.splitlines() if row.startswith("orders"))
     assert "falling behind" in next(row for row in text.splitlines() if row.startswith("payments"))
+
+
+def receiver(
+    lane: int, records_per_s: float, waiting: int = 0, age_ms: int = 500
+) -> ReceiverRecord:
+    return ReceiverRecord(
+        gate="orders",
+        journal_id="5ca1ab1e",
+        lane=lane,
+        journal="events",
+        owner="me",
+        started_ms=NOW_MS - 60_000,
+        limit_per_s=2_500.0,
+        records_per_s=records_per_s,
+        records=10_000,
+        bytes=1_000_000,
+        buffered_bytes=300,
+        waiting_records=waiting,
+        seen_ms=NOW_MS - age_ms,
+    )
+
+
+def test_receivers_are_one_line_and_those_not_seen_are_somebodys_work() -> None:
+    told = (receiver(0, 2_500, waiting=7), receiver(1, 1_200), receiver(2, 80, age_ms=34_000))
+    history = replace(with_lags(900), receivers=told)
+    snapshot = take_snapshot(history, NOW_MS)
+    text = text_of(gate_view(snapshot))
+    (row,) = [row for row in text.splitlines() if "receivers " in row]
+    assert "receivers  " in row
+    assert " 2  taking in 3,700/s · at most 5,000/s · 1 limited" in row
+    assert "1 receiver not seen: events lane 2 for 34.0 s" in text
+    assert [each.state for each in snapshot.receivers] == ["limited", "receiving", "silent"]
+
+
+def test_receivers_without_records_are_idle() -> None:
+    history = replace(with_lags(900), receivers=(receiver(0, 0), receiver(1, 0)))
+    text = text_of(gate_view(take_snapshot(history, NOW_MS)))
+    assert "taking in 0/s · at most 5,000/s · idle" in text
+
+
+def test_a_gate_without_receivers_has_no_line_for_them() -> None:
+    assert "receiver" not in text_of(gate_view(take_snapshot(with_lags(900), NOW_MS)))

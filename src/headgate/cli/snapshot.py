@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from headgate.cli.flow import Flow, Trend, drain_trend, newest_run
+from headgate.cli.receivers_view import ReceiverSnapshot
 from headgate.ledger import (
     BatchRecord,
     ErrorReport,
@@ -15,6 +16,7 @@ from headgate.ledger import (
     NotMadeGood,
     PlannedRange,
     RateSample,
+    ReceiverRecord,
     Status,
 )
 
@@ -68,6 +70,7 @@ class GateHistory:
     """Of the newest batch."""
     losses: tuple[Loss, ...] = ()
     not_made_good: NotMadeGood = _NOTHING
+    receivers: tuple[ReceiverRecord, ...] = ()
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
@@ -84,6 +87,7 @@ class GateHistory:
             ranges=ledger.ranges(batches[0].schedule_id) if batches else (),
             losses=ledger.losses(gate.name),
             not_made_good=ledger.not_made_good(gate.name),
+            receivers=ledger.receivers(gate.name),
         )
 
 
@@ -158,6 +162,7 @@ class GateSnapshot:
         in_progress: How many of ``batches`` are.
         error: Why the newest failed one of ``batches`` failed.
         lost_records: Offsets that were gone from the source before they were read, ever.
+        receivers: Those that take in records for it.
     """
 
     gate: str
@@ -187,6 +192,7 @@ class GateSnapshot:
     in_progress: int
     error: str | None
     lost_records: int
+    receivers: tuple[ReceiverSnapshot, ...]
 
 
 def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
@@ -225,6 +231,7 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         in_progress=statuses.count(Status.IN_PROGRESS),
         error=_error(batches),
         lost_records=sum(loss.offsets.count for loss in history.losses),
+        receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
     )
 
 

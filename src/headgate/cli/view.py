@@ -11,6 +11,7 @@ from rich.text import Text
 from headgate.cli.bars import DurationBar, LagBar, sparkline
 from headgate.cli.flow import Trend
 from headgate.cli.lines import line
+from headgate.cli.receivers_view import ReceiverState, receivers_line, silent_line
 from headgate.cli.sentences import headline, style_of
 from headgate.cli.snapshot import BatchSnapshot, GateSnapshot, PartitionSnapshot
 from headgate.cli.words import UNKNOWN, count, duration, plural, signed
@@ -30,7 +31,7 @@ _LONGER_OR_SHORTER: Final = {
 
 
 def gate_view(snapshot: GateSnapshot) -> RenderableType:
-    """One gate in full: at most 27 lines, from 80 characters wide."""
+    """One gate in full: at most 28 lines, from 80 characters wide."""
     parts: list[RenderableType] = [
         line(headline(snapshot), style=f"bold {style_of(snapshot.state)}"),
         Text(),
@@ -118,6 +119,13 @@ def _facts(snapshot: GateSnapshot) -> Table:
             "records", f"limited by: {snapshot.reason}" if snapshot.reason else "", _age(snapshot)
         ),
     )
+    present = [each for each in snapshot.receivers if each.state is not ReceiverState.SILENT]
+    if present:
+        table.add_row(
+            "receivers",
+            Text(count(len(present)), style="bold"),
+            _details(receivers_line(present)),
+        )
     return table
 
 
@@ -195,7 +203,7 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
 
 def _trouble(snapshot: GateSnapshot) -> str:
     """What somebody has to look after; nothing on a good day."""
-    told = []
+    told = [silent] if (silent := silent_line(snapshot.receivers, snapshot.time_ms)) else []
     if snapshot.lost_records:
         told.append(f"{plural(snapshot.lost_records, 'record')} lost before they were read")
     if snapshot.failed:
