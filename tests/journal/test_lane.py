@@ -182,57 +182,47 @@ def test_closing_waits_for_the_last_block(journal: Journal) -> None:
 
 
 class HeldDisk(Disk):
-    """Fails the sync of a lane's folder, but not before the next block is written."""
+    """Fails one call of a name, but not before it is let go on."""
 
     def __init__(self) -> None:
-        self.armed = False
-        self._written = threading.Semaphore(0)
+        self.fail: str | None = None
+        self.go_on = threading.Event()
+
+    def _call(self, name: str) -> None:
+        if name == self.fail:
+            self.fail = None
+            assert self.go_on.wait(60)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def sync(self, descriptor: int) -> None:
+        self._call("sync")
         super().sync(descriptor)
-        if self.armed:
-            self._written.release()
 
     def sync_folder(self, path: Path) -> None:
-        if self.armed and path.name == "0":
-            for _ in ("this block", "the next one"):
-                assert self._written.acquire(timeout=60)
-            self.armed = False
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._call("sync_folder")
         super().sync_folder(path)
 
 
-def test_a_block_behind_one_that_failed_fails_too(tmp_path: Path) -> None:
-    """Its offsets would not be where it was written for, or there would be a gap."""
+@pytest.mark.parametrize(("call", "left"), [("sync", [FIRST]), ("sync_folder", [FIRST, SECOND])])
+def test_a_block_behind_one_that_failed_fails_too(
+    tmp_path: Path, call: str, left: list[str]
+) -> None:
+    """Its offsets would not be those it was written for, or there would be a gap."""
     disk = HeldDisk()
     journal = Journal.in_storage(LocalStorage(tmp_path / "orders", disk), "orders", create=True)
     with journal.writer(0) as writer:
         writer.append(numbered(0, 2))
-        disk.armed = True
-        first = writer.submit(numbered(2, 5))
-        second, third = writer.submit(numbered(5, 6)), writer.submit(numbered(6, 8))
+        disk.fail = call
+        first, second = writer.submit(numbered(2, 5)), writer.submit(numbered(5, 6))
+        disk.go_on.set()
         with pytest.raises(JournalError, match=r"offset 2 of lane 0 .*: Input/output error"):
             first.result()
-        for behind, offset in ((second, 5), (third, 6)):
-            says = rf"offset {offset} of lane 0 .* the block before it was not"
-            with pytest.raises(JournalError, match=says):
-                behind.result()
-        assert files(journal) == [FIRST, SECOND]
-        assert writer.append(numbered(5, 7)).start == 5
-    assert values_of(journal) == [b"%d" % number for number in range(7)]
-
-
-def test_blocks_behind_one_that_could_not_be_written_leave_nothing(
-    journal: Journal, writer: LaneWriter, disk: FailingDisk
-) -> None:
-    disk.fail = "sync"
-    futures = [writer.submit(numbered(at, at + 3)) for at in (2, 5, 8)]
-    says = ["Input/output error", "the block before it was not", "the block before it was not"]
-    for future, reason in zip(futures, says, strict=True):
-        with pytest.raises(JournalError, match=reason):
-            future.result()
-    assert files(journal) == [FIRST]
-    assert writer.append(numbered(2, 4)).start == 2
+        with pytest.raises(JournalError, match=r"offset 5 of .* the block before it was not"):
+            second.result()
+        assert files(journal) == left
+        start = 2 if left == [FIRST] else 5
+        assert writer.append(numbered(start, 9)).start == start
+    assert values_of(journal) == [b"%d" % number for number in range(9)]
 
 
 def test_a_temporary_file_that_cannot_be_removed_is_removed_later(
