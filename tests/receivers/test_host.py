@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.ledger.samples import a_sample
@@ -16,7 +17,7 @@ from headgate.errors import JournalError, LedgerError, ReceiverError
 from headgate.journal import Journal
 from headgate.journal.records import Records
 from headgate.ledger import Ledger
-from headgate.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt
+from headgate.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt, host
 from headgate.receivers.host import serve
 from headgate.receivers.telling import event_of
 
@@ -212,6 +213,44 @@ def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
             assert ledger.receivers("orders") == ()
 
         run(work())
+
+
+def refusals_told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    events = [event_of(line) for line in caplog.records]
+    return [each for each in events if each["event"] == "refusals"]
+
+
+def test_refusals_are_told_in_one_line_from_time_to_time(
+    hosting: Hosting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="headgate.receivers")
+    monkeypatch.setattr(host, "_REFUSALS_S", 0.01)
+
+    async def work() -> None:
+        async with hosted(hosting) as hands:
+            assert hands.intake
+            for kind in ("401", "429", "429"):
+                hands.intake.refusals.count(kind, f"It is {kind}.")
+            await until(lambda: refusals_told(caplog))
+
+    run(work())
+    (told,) = refusals_told(caplog)
+    assert told == {"event": "refusals", "counts": {"401": 1, "429": 2}, "last": "It is 429."}
+    assert "Refused lately: 2 x 429, 1 x 401; the last one: It is 429." in caplog.messages
+
+
+def test_refusals_since_the_last_line_are_told_at_the_end(
+    hosting: Hosting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="headgate.receivers")
+
+    async def work() -> None:
+        async with hosted(hosting) as hands:
+            assert hands.intake
+            hands.intake.refusals.count("503", "It ends.")
+
+    run(work())
+    assert [each["counts"] for each in refusals_told(caplog)] == [{"503": 1}]
 
 
 def test_a_ledger_that_is_not_there_at_the_beginning_is_an_error_and_the_lane_is_free_again(

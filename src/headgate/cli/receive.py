@@ -37,8 +37,8 @@ from headgate.receivers import (
     Limits,
     TcpReceiver,
     TcpSettings,
-    host,
 )
+from headgate.receivers.host import host
 
 _LOG: Final = logging.getLogger("headgate.receivers")
 

@@ -1,6 +1,6 @@
 """Receivers: records from senders that keep them only until they are acknowledged."""
 
-from headgate.receivers.host import Hosting, host
+from headgate.receivers.host import Hosting
 from headgate.receivers.http import HttpReceiver
 from headgate.receivers.intake import Intake, IntakeStatistics, Later
 from headgate.receivers.once import Receipt
@@ -22,5 +22,4 @@ __all__ = [
     "Receiver",
     "TcpReceiver",
     "TcpSettings",
-    "host",
 ]

@@ -29,6 +29,9 @@ Listen = Callable[[], str]
 
 _LOG: Final = logging.getLogger("headgate.receivers")
 
+_REFUSALS_S: Final = 60.0
+"""How often the log says what was refused: rarely enough that no sender can fill it."""
+
 _INTERRUPTED: Final = 130
 
 
@@ -95,20 +98,37 @@ async def serve(
         async with intake:
             _tell_begin(journal, hosting, writer, listen() if listen else None)
             await _run(receiver, intake, stop)
+        _tell_refusals(intake)
         _tell_end(writer, intake.statistics)
 
 
 async def _run(receiver: Receiver, intake: Intake, stop: asyncio.Event) -> None:
     running = asyncio.create_task(receiver.receive(intake))
     stopping = asyncio.create_task(stop.wait())
+    tasks = (running, stopping, asyncio.create_task(_keep_telling_refusals(intake)))
     try:
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (running, stopping):
+        for task in tasks:
             task.cancel()
-        await asyncio.wait((running, stopping))
+        await asyncio.wait(tasks)
     if not running.cancelled():
         running.result()
+
+
+async def _keep_telling_refusals(intake: Intake) -> None:
+    while True:
+        await asyncio.sleep(_REFUSALS_S)
+        _tell_refusals(intake)
+
+
+def _tell_refusals(intake: Intake) -> None:
+    if refused := intake.refusals.taken():
+        _LOG.info(
+            "Refused lately: %s",
+            refused,
+            extra=event("refusals", counts=refused.counts, last=refused.last),
+        )
 
 
 def _follow_rates(

@@ -106,7 +106,7 @@ class HttpReceiver:
         settings = self.settings
         return uvicorn.Config(
             application(intake, settings),
-            http=guarded(Connections(settings.max_connections), settings.header_s),
+            http=guarded(Connections(settings.max_connections), settings.header_s, intake.refusals),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -153,6 +153,7 @@ def application(intake: Intake, settings: HttpSettings) -> Starlette:
         try:
             receipt = await _handle(request, body, intake, settings)
         except Refusal as refusal:
+            intake.refusals.count(f"HTTP {refusal.status}", refusal.sentence)
             return _Refused(refusal, body)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it

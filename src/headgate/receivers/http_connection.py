@@ -7,19 +7,21 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headgate.receivers.connections import Connections
+from headgate.receivers.refusals import Refusals
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n"
 _LATE = b"HTTP/1.1 408 Request Timeout\r\n"
 _END = b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
-def guarded(connections: Connections, header_s: float) -> type[H11Protocol]:
+def guarded(connections: Connections, header_s: float, refusals: Refusals) -> type[H11Protocol]:
     """Uvicorn's protocol, which has neither bound by itself.
 
     Args:
         connections: How many there may be.
         header_s: How long a request's headers may take, from when its sender connected or was
             last answered (s).
+        refusals: Is told of those who found no place.
     """
 
     class Guarded(H11Protocol):
@@ -30,6 +32,7 @@ def guarded(connections: Connections, header_s: float) -> type[H11Protocol]:
             if connections.admit(self, transport.abort):
                 self._watch()
             else:
+                refusals.count("HTTP 503", "All places for senders are taken.")
                 self._turn_away(_FULL)
 
         def data_received(self, data: bytes) -> None:

@@ -14,6 +14,7 @@ from headgate.receivers.blocks import Append, Blocks
 from headgate.receivers.limiter import Limiter
 from headgate.receivers.once import Delivery, Once, Receipt
 from headgate.receivers.portion import Portion
+from headgate.receivers.refusals import Refusals
 from headgate.receivers.room import Room
 from headgate.receivers.settings import IntakeSettings
 
@@ -75,10 +76,14 @@ class Intake:
         append: Makes a block durable and answers its offsets, or raises JournalError; called in a
             thread of its own, one block at a time.
         settings: See `IntakeSettings`.
+
+    Attributes:
+        refusals: What receivers have refused to their senders; they count it, their host tells it.
     """
 
     def __init__(self, append: Append, settings: IntakeSettings | None = None) -> None:
         self.settings = settings or IntakeSettings()
+        self.refusals = Refusals()
         self._room = Room(self.settings.buffer_bytes)
         self._limiter = Limiter(self.settings.block_bytes)
         self._once = Once(self.settings.remembered_ids)

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Final
 
-from headgate.errors import HeadgateError, ReceiverError
+from headgate.errors import HeadgateError, JournalError, ReceiverError
 from headgate.receivers.connections import Connections
 from headgate.receivers.intake import Intake
 from headgate.receivers.lines import Lines
@@ -124,6 +124,8 @@ class Sender:
             raise error
 
     async def _refuse(self, error: HeadgateError) -> None:
+        kind = "not stored" if isinstance(error, JournalError) else "not taken"
+        self._shared.intake.refusals.count(kind, str(error))
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
