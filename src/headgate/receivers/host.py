@@ -162,7 +162,7 @@ class _Described:
         self._meter = Meter()
 
     def under(self, limit_per_s: float) -> ReceiverSeen:
-        """How it fares under this limit."""
+        """How it fares under this limit; from any thread, for it only reads numbers."""
         done = self._intake.statistics
         return ReceiverSeen(
             gate=self._gate,
