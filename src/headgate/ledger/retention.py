@@ -1,13 +1,13 @@
 """How far every reader of something is through with it: what is below nobody needs any more."""
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, not_, select
+from sqlalchemy import Connection, bindparam, insert, not_, select, update
 
 from headgate.ledger.base import Base
-from headgate.ledger.bulk import put_rows
 from headgate.ledger.pruning import CLOSED
 from headgate.ledger.records import PlannedBatch
 from headgate.ledger.rows import Values
@@ -38,14 +38,24 @@ class Processed:
     status: Status | None = None
 
 
-POSITIONS: Final = select(position.c.gate, position.c.partition, position.c.until_offset).where(
+POSITIONS: Final = select(position.c.gate, position.c.until_offsets).where(
     position.c.topic_id == bindparam("topic_id")
 )
 
-FORGET_OTHER_RUNS: Final = delete(position).where(
-    position.c.topic_id == bindparam("of_topic"),
-    position.c.gate == bindparam("of_gate"),
-    position.c.run_id != bindparam("run"),
+POSITION: Final = select(position.c.run_id, position.c.until_offsets).where(
+    position.c.topic_id == bindparam("of_topic"), position.c.gate == bindparam("of_gate")
+)
+
+_moved: Final[dict[str, Any]] = {"run_id": bindparam("run"), "until_offsets": bindparam("untils")}
+
+MOVE_ON: Final = (
+    update(position)
+    .where(position.c.topic_id == bindparam("of_topic"), position.c.gate == bindparam("of_gate"))
+    .values(_moved)
+)
+
+BEGIN_AT: Final = insert(position).values(
+    _moved | {"topic_id": bindparam("of_topic"), "gate": bindparam("of_gate")}
 )
 
 _range = (
@@ -101,9 +111,8 @@ class Retention(Base):
             of_topic = {"topic_id": topic_id}
             # First, and then the batches: one that ends meanwhile was begun before, and what begins
             # meanwhile goes on at a position, or above.
-            positions: dict[str, dict[int, int]] = {}
-            for row in connection.execute(POSITIONS, of_topic):
-                positions.setdefault(row.gate, {})[row.partition] = row.until_offset
+            found = connection.execute(POSITIONS, of_topic)
+            positions = {row.gate: _positions_in(row.until_offsets) for row in found}
             return tuple(
                 each
                 for name in sorted(positions.keys() - set(without))
@@ -114,25 +123,28 @@ class Retention(Base):
 
 
 def move_on(connection: Connection, batch: PlannedBatch) -> None:
-    """Write down where a gate goes on behind a batch that is its newest, in what has an id."""
-    rows: dict[tuple[str, int], Values] = {}
-    for each in batch.ranges:
-        offsets, topic_id = each.offsets, each.topic_id
+    """Write down where a gate goes on behind a batch that it begins, in whatever has an id.
+
+    No other batch of the gate begins until the transaction ends.
+    """
+    reached: dict[str, dict[int, int]] = {}
+    for planned in batch.ranges:
+        offsets, topic_id = planned.offsets, planned.topic_id
         if topic_id is not None and offsets.count:
-            place = topic_id, offsets.partition
-            known = rows.get(place, {"until_offset": offsets.until})
-            rows[place] = {
-                "topic_id": topic_id,
-                "gate": batch.gate,
-                "partition": offsets.partition,
-                "run_id": batch.run_id,
-                "until_offset": max(known["until_offset"], offsets.until),
-            }
-    for topic_id in {topic_id for topic_id, _ in rows}:
-        values = {"of_topic": topic_id, "of_gate": batch.gate, "run": batch.run_id}
-        connection.execute(FORGET_OTHER_RUNS, values)
-    if rows:
-        put_rows(connection, position, list(rows.values()))
+            untils = reached.setdefault(topic_id, {})
+            untils[offsets.partition] = max(offsets.until, untils.get(offsets.partition, 0))
+    for topic_id, untils in reached.items():
+        place = {"of_topic": topic_id, "of_gate": batch.gate}
+        before = connection.execute(POSITION, place).one_or_none()
+        known: dict[int, int] = {}  # a fresh checkpoint does not go on where others have stopped
+        if before is not None and before.run_id == batch.run_id:
+            known = _positions_in(before.until_offsets)
+        values = {"run": batch.run_id, "untils": json.dumps(known | untils, separators=(",", ":"))}
+        connection.execute(BEGIN_AT if before is None else MOVE_ON, place | values)
+
+
+def _positions_in(text: str) -> dict[int, int]:
+    return {int(partition): until for partition, until in json.loads(text).items()}
 
 
 def _of_gate(

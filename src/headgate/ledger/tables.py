@@ -185,12 +185,12 @@ position: Final = Table(
     metadata,
     Column("topic_id", Text, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
-    Column("partition", Integer, primary_key=True),
     Column("run_id", Text, nullable=False),
-    Column("until_offset", BigInteger, nullable=False),
+    # A JSON object, by partition: every batch writes it, and one row costs less than a hundred.
+    Column("until_offsets", Text, nullable=False),
 )
-"""Where a gate's newest run goes on, in what has an id. It stays when batches are pruned, and one
-row of it says what would else have to be looked for in all of them."""
+"""Where a gate's newest run goes on in a topic or journal that has an id. It outlives the batches,
+all of which would have to be looked through for a partition in which nothing has come for long."""
 
 receiver: Final = Table(
     "receiver",

@@ -89,10 +89,9 @@ def _make_position() -> None:
         "position",
         sa.Column("topic_id", sa.Text(), nullable=False),
         sa.Column("gate", sa.Text(), nullable=False),
-        sa.Column("partition", sa.Integer(), nullable=False),
         sa.Column("run_id", sa.Text(), nullable=False),
-        sa.Column("until_offset", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("topic_id", "gate", "partition", name="pk_position"),
+        sa.Column("until_offsets", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("topic_id", "gate", name="pk_position"),
         sa.ForeignKeyConstraint(["gate"], ["gate.name"], name="fk_position_gate"),
     )
 
