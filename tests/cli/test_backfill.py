@@ -22,9 +22,11 @@ import headgate
 from headgate.cli.backfill_run import HandRun, Job, stopped_by_signals
 from headgate.cli.backfill_tally import Outcome
 from headgate.cli.backfill_view import Bar, JsonLines, Lines, View, summary
+from headgate.cli.source_options import Reached
 from headgate.control import OffsetRange
 from headgate.gate import Batch, Gate, OnFailure
 from headgate.gate.policy import STOP
+from headgate.kafka.connector import KAFKA
 from headgate.ledger import BatchRecord, Ledger, Status
 
 HANDLER = ["--handler", "json:dumps"]
@@ -72,9 +74,9 @@ class Scene:
         max_attempts: int = 10,
     ) -> HandRun:
         headgate.register(self.spark)
-        options = {"kafka.bootstrap.servers": self.orders.bootstrap_servers}
-        by_batch = {batch.schedule_id: options for batch in self.batches}
-        job = Job(sink, by_batch, policy, unlimited, max_attempts)
+        way = Reached(KAFKA, {"kafka.bootstrap.servers": self.orders.bootstrap_servers})
+        ways = {batch.schedule_id: way for batch in self.batches}
+        job = Job(sink, ways, policy, unlimited, max_attempts)
         return HandRun(self.ledger, self.spark, job, view or Lines(), self.batches)
 
     @property

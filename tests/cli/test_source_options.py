@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import Shop
 
-from headgate.cli.source_options import options_by_batch, source_options
+from headgate.cli.source_options import Reached, reached, source_options
 from headgate.errors import OptionError
+from headgate.kafka.connector import KAFKA
 from headgate.ledger import Ledger
 
 
@@ -49,20 +50,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_the_brokers_are_those_that_the_ledger_has_unless_others_are_given(shop: Shop) -> None:
     with Ledger.open(shop.url) as ledger:
-        known = options_by_batch(ledger, [shop.failed, shop.left], {"kafka.client.id": "me"})
-        given = options_by_batch(ledger, [shop.failed], {"Kafka.Bootstrap.Servers": "other:1"})
+        both = {shop.failed: "orders", shop.left: "orders"}
+        known = reached(ledger, both, {"kafka.client.id": "me"})
+        given = reached(ledger, {shop.failed: "orders"}, {"Kafka.Bootstrap.Servers": "other:1"})
     expected = {"kafka.client.id": "me", "kafka.bootstrap.servers": "localhost:9092"}
-    assert known == {shop.failed: expected, shop.left: expected}
-    assert given == {shop.failed: {"Kafka.Bootstrap.Servers": "other:1"}}
+    assert known == dict.fromkeys(both, Reached(KAFKA, expected))
+    assert given == {shop.failed: Reached(KAFKA, {"Kafka.Bootstrap.Servers": "other:1"})}
 
 
 def test_options_are_a_streams(shop: Shop) -> None:
     stream = {"subscribePattern": "orders.*", "maxOffsetsPerTrigger": "7"}
     with Ledger.open(shop.url) as ledger:
-        assert (
-            options_by_batch(ledger, [shop.failed], stream)[shop.failed].items() >= stream.items()
-        )
+        failed = {shop.failed: "orders"}
+        assert reached(ledger, failed, stream)[shop.failed].options.items() >= stream.items()
         with pytest.raises(OptionError, match="There is no option startingOffset "):
-            options_by_batch(ledger, [shop.failed], {"startingOffset": "latest"})
+            reached(ledger, failed, {"startingOffset": "latest"})
         with pytest.raises(OptionError, match=r"kafka\.bootstrap\.server is unknown"):
-            options_by_batch(ledger, [shop.failed], {"kafka.bootstrap.server": "x:1"})
+            reached(ledger, failed, {"kafka.bootstrap.server": "x:1"})

@@ -13,12 +13,11 @@ from headgate.cli.backfill_choice import RUNNABLE, Choice, choose
 from headgate.cli.backfill_view import plan_table, plan_values, view_of
 from headgate.cli.choices import Since, Until
 from headgate.cli.handlers import load_handler
-from headgate.cli.source_options import Option, OptionsFile, options_by_batch, source_options
+from headgate.cli.source_options import Option, OptionsFile, reached, source_options
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
 from headgate.cli.times import moment_ms
 from headgate.cli.words import plural
 from headgate.control.ranges import OffsetRange
-from headgate.kafka.connector import KAFKA
 from headgate.ledger import BatchRecord, Ledger, Status
 from headgate.ledger.base import wall_clock_ms
 
@@ -105,8 +104,8 @@ def backfill(
     """Run failed batches again, the earliest first, in an application of its own.
 
     Name them by KEY; by --gate, --status, --since and --until; or with --all.
-    Kafka is read where the stream read it; its security settings are given with --option or
-    --options-file.
+    What is read is reached where the stream reached it; Kafka's security settings are given with
+    --option or --options-file.
     Spark is set up by its environment, as with spark-submit.
     Ctrl-C ends it after the batch in hand, and once more at once.
     Exit status 0: all is done, or there is nothing to do.
@@ -127,9 +126,12 @@ def backfill(
     # What is to be run is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
         batches = choose(reader, ledger, choice, now_ms)
-        options = options_by_batch(reader, [batch.schedule_id for batch in batches], given)
+        ways = reached(reader, {batch.schedule_id: batch.gate for batch in batches}, given)
         if dry_run:
-            gone_of = {key: KAFKA.gone(each, reader.ranges(key)) for key, each in options.items()}
+            gone_of = {
+                key: way.connector.gone(way.options, reader.ranges(key))
+                for key, way in ways.items()
+            }
             _show_plan(batches, gone_of, as_json=as_json)
             return
     view = view_of(sum(batch.planned_records for batch in batches), as_json=as_json)
@@ -141,7 +143,7 @@ def backfill(
     from headgate.gate.policy import parse_on_failure  # noqa: PLC0415
 
     policy = parse_on_failure(on_failure.value)
-    job = Job(handle, options, policy, pace is Pace.UNLIMITED, max_attempts)
+    job = Job(handle, ways, policy, pace is Pace.UNLIMITED, max_attempts)
     if not run_by_hand(ledger, job, batches, view):
         raise typer.Exit(1)
 

@@ -25,6 +25,7 @@ from headgate.backfill import (
 )
 from headgate.cli.backfill_tally import Tally
 from headgate.cli.backfill_view import View
+from headgate.cli.source_options import Reached
 from headgate.errors import SetupError
 from headgate.gate import configure, register
 from headgate.gate.batch import Handler
@@ -32,7 +33,6 @@ from headgate.gate.owner import new_owner
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
-from headgate.kafka.connector import KAFKA
 from headgate.ledger import BatchRecord, ErrorReport, Ledger
 from headgate.ledger.base import wall_clock_ms
 from headgate.ledger.patience import QUERY_PATIENCE_S
@@ -47,14 +47,14 @@ class Job:
 
     Attributes:
         handler: Called as ``handler(df, batch)``.
-        options: With which the stream of each batch is reached, by its key.
+        ways: How what each batch reads is reached, by its key.
         policy: What follows an exception.
         unlimited: Whether all is run at once, or what the live stream leaves of its rate.
         max_attempts: How often a batch is begun before it is dead.
     """
 
     handler: Handler
-    options: Mapping[str, Mapping[str, str]]
+    ways: Mapping[str, Reached]
     policy: OnFailure = STOP
     unlimited: bool = False
     max_attempts: int = MAX_ATTEMPTS
@@ -93,8 +93,8 @@ class HandRun:
         self._in_hand: BatchRecord | None = None
         keys = [batch.schedule_id for batch in batches]
         self._portions = [
-            (self._centre_of(options), list(reached_so))
-            for options, reached_so in groupby(keys, job.options.__getitem__)
+            (self._centre_of(way), list(reached_so))
+            for way, reached_so in groupby(keys, job.ways.__getitem__)
         ]
 
     def run(self) -> None:
@@ -118,13 +118,13 @@ class HandRun:
         for centre, _ in self._portions:
             centre.close()
 
-    def _centre_of(self, options: Mapping[str, str]) -> DispatchCentre:
+    def _centre_of(self, way: Reached) -> DispatchCentre:
         runner = BatchRunner(
             self._ledger,
             self._owner,
             self._job.handler,
             policy=self._job.policy,
-            replay=Replay(self._spark, KAFKA, options),
+            replay=Replay(self._spark, way.connector, way.options),
             turn=nullcontext(),
         )
         dispatch = Dispatch(

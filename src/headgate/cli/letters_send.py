@@ -9,7 +9,7 @@ import typer
 from headgate.cli.handlers import load_function
 from headgate.cli.letters import GateName, pages, waiting_letter
 from headgate.cli.lines import printable
-from headgate.cli.source_options import Option, OptionsFile, options_by_batch, source_options
+from headgate.cli.source_options import Option, OptionsFile, reached, source_options
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.words import plural
 from headgate.errors import OptionError
@@ -106,10 +106,17 @@ class _Sender:
             LedgerError: The ledger cannot be read or written.
         """
         chosen = [(record, self._mended(record)) for record in records]
-        keys = {record.schedule_id for record in records}
-        options = options_by_batch(self._ledger, keys, self._options)
+        gates = {record.schedule_id: record.gate for record in records}
+        ways = reached(self._ledger, gates, self._options)
+        for record in records:
+            if ways[record.schedule_id].connector.name != "kafka":
+                raise OptionError(
+                    f"Dead letter {record.dead_letter_id} came from a journal, to which only a"
+                    " receiver can write; take it from headgate letters export, send it to that,"
+                    " and drop it here with the reason."
+                )
         handed = [
-            (record, self._hand_over(record, mended, options[record.schedule_id]))
+            (record, self._hand_over(record, mended, ways[record.schedule_id].options))
             for record, mended in chosen
             if mended is not None
         ]

@@ -1,14 +1,16 @@
-"""Options of the source, given on the command line or in a file, for what reads or writes Kafka."""
+"""Options of the source, given on the command line or in a file, for what reads it once more."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from headgate.errors import OptionError
-from headgate.kafka.options import parse_options
 from headgate.ledger import Ledger
+
+if TYPE_CHECKING:
+    from headgate.source.connector import Connector
 
 Option = Annotated[
     list[str] | None,
@@ -26,10 +28,6 @@ OptionsFile = Annotated[
         help="A file with such options, one NAME=VALUE a line, # for comments: for secrets.",
     ),
 ]
-
-_SERVERS: Final = "kafka.bootstrap.servers"
-
-_WHAT_TO_READ: Final = frozenset({"subscribe", "subscribepattern", "assign"})
 
 
 def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
@@ -56,36 +54,42 @@ def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
     return dict(named.values())
 
 
-def options_by_batch(
-    ledger: Ledger, keys: Iterable[str], options: Mapping[str, str]
-) -> dict[str, dict[str, str]]:
-    """The options with which what each batch reads is reached.
+class Reached(NamedTuple):
+    """How what a batch reads is reached.
+
+    Attributes:
+        connector: Of its gate's source.
+        options: The stream's, with where it is.
+    """
+
+    connector: "Connector"
+    options: dict[str, str]
+
+
+def reached(
+    ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
+) -> dict[str, Reached]:
+    """How what each batch reads is reached, by the batch's key.
 
     Args:
-        ledger: Where the brokers of each batch are written down.
-        keys: The batches.
-        options: As given; brokers that these name stand for all batches.
+        ledger: Where it is written down what kind of source it was, and where.
+        gate_of: The gate of each batch, by the batch's key.
+        options: As given; a place that these name stands for all batches.
 
     Raises:
         OptionError: An option is not one that a stream can have.
         LedgerError: The ledger cannot be read.
     """
-    servers = {key: ledger.servers(key) for key in keys}
-    complete = {each: _with_servers(options, each) for each in set(servers.values())}
-    return {key: complete[each] for key, each in servers.items()}
+    # It imports pyspark, which takes a second; those who only list do without.
+    from headgate.gate.connectors import connector_of  # noqa: PLC0415
 
-
-def _with_servers(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
-    named = {name.lower() for name in options}
-    complete = dict(options)
-    if _SERVERS not in named and servers is not None:
-        complete[_SERVERS] = servers
-    # What a stream also has to have, but nothing is read with here.
-    rest = {"headgate.gate": "gate", "headgate.ledger": "sqlite:///headgate.db"}
-    if not named & _WHAT_TO_READ:
-        rest["subscribe"] = "topic"
-    parse_options(rest | complete, streaming=True)
-    return complete
+    source_of = {gate.name: gate.source for gate in ledger.gates()}
+    places = {key: (source_of[gate], ledger.servers(key)) for key, gate in gate_of.items()}
+    complete = {}
+    for source, servers in set(places.values()):
+        connector = connector_of(source)
+        complete[source, servers] = Reached(connector, connector.located(options, servers))
+    return {key: complete[place] for key, place in places.items()}
 
 
 def _lines(file: Path | None) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from headgate.journal.log import JournalLog
 from headgate.journal.options import parse_options
 from headgate.journal.replay import replay_options
 from headgate.journal.source import JournalSource
-from headgate.source.connector import Connector
+from headgate.source.connector import OF_A_GATE, Connector
 
 
 def _check(options: Mapping[str, str]) -> None:
@@ -23,4 +23,14 @@ def _servers(options: Mapping[str, str]) -> str:
     return given["path"]
 
 
-JOURNAL: Final = Connector("journal", JournalSource, _check, replay_options, _bounded_log, _servers)
+def _located(options: Mapping[str, str], path: str | None) -> dict[str, str]:
+    complete = dict(options)
+    if "path" not in {name.lower() for name in options} and path is not None:
+        complete["path"] = path
+    parse_options(OF_A_GATE | complete, streaming=True)
+    return complete
+
+
+JOURNAL: Final = Connector(
+    "journal", JournalSource, _check, replay_options, _bounded_log, _servers, _located
+)

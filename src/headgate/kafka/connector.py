@@ -7,7 +7,10 @@ from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import parse_options
 from headgate.kafka.replay import replay_options
 from headgate.kafka.source import KafkaSource
-from headgate.source.connector import Connector
+from headgate.source.connector import OF_A_GATE, Connector
+
+_SERVERS: Final = "kafka.bootstrap.servers"
+_WHAT_TO_READ: Final = frozenset({"subscribe", "subscribepattern", "assign"})
 
 
 def _check(options: Mapping[str, str]) -> None:
@@ -21,7 +24,19 @@ def _bounded_log(options: Mapping[str, str]) -> KafkaLog:
 
 def _servers(options: Mapping[str, str]) -> str:
     given = {name.lower(): value for name, value in options.items()}
-    return given["kafka.bootstrap.servers"]
+    return given[_SERVERS]
 
 
-KAFKA: Final = Connector("kafka", KafkaSource, _check, replay_options, _bounded_log, _servers)
+def _located(options: Mapping[str, str], servers: str | None) -> dict[str, str]:
+    named = {name.lower() for name in options}
+    complete = dict(options)
+    if _SERVERS not in named and servers is not None:
+        complete[_SERVERS] = servers
+    rest = {} if named & _WHAT_TO_READ else {"subscribe": "topic"}
+    parse_options(OF_A_GATE | rest | complete, streaming=True)
+    return complete
+
+
+KAFKA: Final = Connector(
+    "kafka", KafkaSource, _check, replay_options, _bounded_log, _servers, _located
+)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql.datasource import DataSource
 
@@ -9,6 +10,9 @@ from headgate.control import OffsetRange, TopicPartition
 from headgate.ledger import PlannedRange
 from headgate.source.log import Log
 from headgate.source.replay import beginnings, gone
+
+OF_A_GATE: Final = {"headgate.gate": "gate", "headgate.ledger": "sqlite:///headgate.db"}
+"""What a stream also has to have, to check its options where nothing is read with them."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class Connector:
         replay_options: the options of a bounded read of exactly these ranges (at most one of each
             partition, none of them empty), from a stream's options, in any case.
         log: the log of a bounded read with such options.
+        located: a stream's options, completed with where the source was if they do not say it
+            themselves (see ``servers``). Raises OptionError if one is not a stream's.
         servers: where the source is, without secrets, from its options in any case.
     """
 
@@ -33,6 +39,7 @@ class Connector:
     replay_options: Callable[[Mapping[str, str], Sequence[OffsetRange]], dict[str, str]]
     log: Callable[[Mapping[str, str]], Log]
     servers: Callable[[Mapping[str, str]], str]
+    located: Callable[[Mapping[str, str], str | None], dict[str, str]]
 
     @property
     def format(self) -> str:
