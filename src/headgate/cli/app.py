@@ -9,6 +9,7 @@ from headgate.cli.doctor import doctor
 from headgate.cli.drop import drop
 from headgate.cli.failures import failures
 from headgate.cli.journal import journal
+from headgate.cli.journal_prune import prune
 from headgate.cli.letters import letters
 from headgate.cli.letters_send import send
 from headgate.cli.receive import receive
@@ -32,6 +33,7 @@ app.command()(drop)
 letters.command()(send)
 app.add_typer(letters, name="letters")
 app.add_typer(receive, name="receive")
+journal.command()(prune)
 app.add_typer(journal, name="journal")
 app.command()(doctor)
 
