@@ -13,7 +13,7 @@ from tests.ledger.samples import a_sample
 from tests.receivers.serving import run, until
 
 from headgate.control import OffsetRange
-from headgate.errors import JournalError, LedgerError, ReceiverError
+from headgate.errors import JournalError, LedgerError, OptionError, ReceiverError
 from headgate.journal import Journal
 from headgate.journal.records import Records
 from headgate.ledger import Ledger
@@ -251,6 +251,11 @@ def test_refusals_since_the_last_line_are_told_at_the_end(
 
     run(work())
     assert [each["counts"] for each in refusals_told(caplog)] == [{"503": 1}]
+
+
+def test_a_gate_without_a_ledger_is_refused() -> None:
+    with pytest.raises(OptionError, match="'orders' is to be gone by, and no ledger is named"):
+        Hosting("events", gate="orders")
 
 
 def test_a_ledger_that_is_not_there_at_the_beginning_is_an_error_and_the_lane_is_free_again(

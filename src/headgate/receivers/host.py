@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
 
+from headgate.errors import OptionError
 from headgate.journal import Journal
 from headgate.journal.lane import LaneWriter
 from headgate.ledger import Ledger, ReceiverSeen
@@ -46,6 +47,9 @@ class Hosting:
         ledger: The URL of the gate's ledger; needed with a gate.
         limits: See `Limits`.
         intake: See `IntakeSettings`.
+
+    Raises:
+        OptionError: There is a gate, and no ledger.
     """
 
     journal: str
@@ -54,6 +58,13 @@ class Hosting:
     ledger: str | None = None
     limits: Limits = field(default_factory=Limits)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
+
+    def __post_init__(self) -> None:
+        if self.gate is not None and self.ledger is None:
+            raise OptionError(
+                f"The rate of gate {self.gate!r} is to be gone by, and no ledger is named where it"
+                " would be; name the ledger."
+            )
 
 
 def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> None:
@@ -230,9 +241,9 @@ def _stopped_by_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) ->
         )
         stop.set()
 
-    def ask(number: int, _frame: FrameType | None) -> None:
+    def ask(which: int, _frame: FrameType | None) -> None:
         nonlocal asked
-        if asked and number == signal.SIGINT:
+        if asked and which == signal.SIGINT:
             os._exit(_INTERRUPTED)  # a disk that hangs would hold up every other end
         if not asked:
             asked = True
