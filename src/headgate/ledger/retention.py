@@ -3,9 +3,22 @@
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cache
+from typing import Final
 
-from sqlalchemy import Connection, bindparam, insert, not_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    not_,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import JSONB
 
 from headgate.ledger.base import Base
 from headgate.ledger.pruning import CLOSED
@@ -40,22 +53,6 @@ class Processed:
 
 POSITIONS: Final = select(position.c.gate, position.c.until_offsets).where(
     position.c.topic_id == bindparam("topic_id")
-)
-
-POSITION: Final = select(position.c.run_id, position.c.until_offsets).where(
-    position.c.topic_id == bindparam("of_topic"), position.c.gate == bindparam("of_gate")
-)
-
-_moved: Final[dict[str, Any]] = {"run_id": bindparam("run"), "until_offsets": bindparam("untils")}
-
-MOVE_ON: Final = (
-    update(position)
-    .where(position.c.topic_id == bindparam("of_topic"), position.c.gate == bindparam("of_gate"))
-    .values(_moved)
-)
-
-BEGIN_AT: Final = insert(position).values(
-    _moved | {"topic_id": bindparam("of_topic"), "gate": bindparam("of_gate")}
 )
 
 _range = (
@@ -123,24 +120,42 @@ class Retention(Base):
 
 
 def move_on(connection: Connection, batch: PlannedBatch) -> None:
-    """Write down where a gate goes on behind a batch that it begins, in whatever has an id.
-
-    No other batch of the gate begins until the transaction ends.
-    """
+    """Write down where a gate goes on behind a batch that it begins, in whatever has an id."""
     reached: dict[str, dict[int, int]] = {}
     for planned in batch.ranges:
         offsets, topic_id = planned.offsets, planned.topic_id
         if topic_id is not None and offsets.count:
             untils = reached.setdefault(topic_id, {})
             untils[offsets.partition] = max(offsets.until, untils.get(offsets.partition, 0))
-    for topic_id, untils in reached.items():
-        place = {"of_topic": topic_id, "of_gate": batch.gate}
-        before = connection.execute(POSITION, place).one_or_none()
-        known: dict[int, int] = {}  # a fresh checkpoint does not go on where others have stopped
-        if before is not None and before.run_id == batch.run_id:
-            known = _positions_in(before.until_offsets)
-        values = {"run": batch.run_id, "untils": json.dumps(known | untils, separators=(",", ":"))}
-        connection.execute(BEGIN_AT if before is None else MOVE_ON, place | values)
+    for topic_id, untils in reached.items():  # nearly always one
+        row = {
+            "topic_id": topic_id,
+            "gate": batch.gate,
+            "run_id": batch.run_id,
+            "until_offsets": json.dumps(untils, separators=(",", ":")),
+        }
+        connection.execute(_moving_on(connection.dialect.name), row)
+
+
+@cache
+def _moving_on(dialect: str) -> sqlite.Insert | postgresql.Insert:
+    """Put the partitions of a batch over those that its run has read before."""
+    statement = sqlite.insert(position) if dialect == "sqlite" else postgresql.insert(position)
+    before, now = position.c, statement.excluded
+    merged: ColumnElement[str] = (
+        func.json_patch(before.until_offsets, now.until_offsets)
+        if dialect == "sqlite"
+        else cast(
+            cast(before.until_offsets, JSONB).concat(cast(now.until_offsets, JSONB)),
+            Text,
+        )
+    )
+    # A fresh checkpoint does not go on where the one before it has stopped.
+    reached = case((before.run_id == now.run_id, merged), else_=now.until_offsets)
+    return statement.on_conflict_do_update(
+        index_elements=list(position.primary_key),
+        set_={"run_id": now.run_id, "until_offsets": reached},
+    )
 
 
 def _positions_in(text: str) -> dict[int, int]:
