@@ -93,6 +93,7 @@ def test_what_is_listed_is_what_was_appended(journal: Journal) -> None:
     assert journal.lanes() == [0, 7]
     assert journal.bounds() == {0: (0, 12), 7: (0, 0)}
     assert journal.blocks(7) == []
+    assert (journal.firsts(0), journal.firsts(7)) == ([0, 3, 10], [])
     blocks = journal.blocks(0)
     assert [(block.first, block.until) for block in blocks] == [(0, 3), (3, 10), (10, 12)]
     sizes = [path.stat().st_size for path in sorted(folder(journal).glob("*.block"))]
@@ -300,6 +301,8 @@ def test_what_a_lane_costs_does_not_grow_with_its_blocks(tmp_path: Path) -> None
         look()
         assert storage.opened == [last]
     storage.opened.clear()
+    assert journal.firsts(0) == list(range(100))
+    assert storage.opened == []
     storage.listed = 0
     assert len(list(journal.read(OffsetRange("orders", 0, 40, 43)))) == 3
     assert storage.opened == [f"0/{first:020d}.block" for first in (40, 41, 42)]

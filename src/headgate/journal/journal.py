@@ -133,8 +133,18 @@ class Journal:
             index = files.index()
             return index.start, files.end(index)
 
+    def firsts(self, lane: int) -> list[int]:
+        """Where a lane's blocks and losses begin, ascending; costs the names alone.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with self._reading(lane) as files:
+            firsts: list[int] = files.index().firsts.tolist()
+        return firsts
+
     def blocks(self, lane: int) -> list[BlockRef]:
-        """A lane's blocks by their offsets, without those that were lost; costs a listing.
+        """A lane's blocks by their offsets, without those that were lost; each costs a `stat`.
 
         They are not read: damage is found by reading, or by `verify`.
 
