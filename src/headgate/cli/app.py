@@ -1,6 +1,10 @@
 """The commands by name."""
 
+import importlib
+from typing import Any, Final
+
 import typer
+from typer.core import TyperGroup
 
 from headgate.cli.backfill import backfill
 from headgate.cli.batches import batches
@@ -8,15 +12,38 @@ from headgate.cli.demo.command import demo
 from headgate.cli.doctor import doctor
 from headgate.cli.drop import drop
 from headgate.cli.failures import failures
-from headgate.cli.journal import journal
-from headgate.cli.journal_prune import prune
 from headgate.cli.letters import letters
 from headgate.cli.letters_send import send
-from headgate.cli.receive import receive
 from headgate.cli.status import status
 from headgate.cli.verify import verify
 
+GROUPS: Final = ("receive", "journal")
+"""Commands whose modules are imported only when they are named, or listed: they take half a second,
+which the others do without."""
+
+
+class Commands(TyperGroup):
+    """All commands, those of `GROUPS` too.
+
+    What is Any here is of the click that typer brings, which has no public name.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, as the help lists them."""
+        return [*super().list_commands(ctx), *GROUPS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name, if there is one."""
+        if cmd_name not in GROUPS:
+            return super().get_command(ctx, cmd_name)
+        group = importlib.import_module("headgate.cli.groups").GROUPS[cmd_name]
+        command = typer.main.get_command(group)
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
+    cls=Commands,
     name="headgate",
     help="Backpressure and zero loss for PySpark Structured Streaming.",
     no_args_is_help=True,
@@ -32,9 +59,6 @@ app.command()(backfill)
 app.command()(drop)
 letters.command()(send)
 app.add_typer(letters, name="letters")
-app.add_typer(receive, name="receive")
-journal.command()(prune)
-app.add_typer(journal, name="journal")
 app.command()(doctor)
 
 

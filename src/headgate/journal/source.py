@@ -79,9 +79,7 @@ class JournalReading:
         pieces = ranges
         if ranges and minimum is None and most is None:
             journal = self._journal()
-            firsts = {
-                r.partition: [block.first for block in journal.blocks(r.partition)] for r in ranges
-            }
+            firsts = {r.partition: journal.firsts(r.partition) for r in ranges}
             pieces = cut_at_blocks(ranges, firsts, self._parallelism)
         return pack(
             pieces, self._parallelism, min_partitions=minimum, max_records_per_partition=most
