@@ -3,10 +3,18 @@
 import itertools
 
 from hypothesis import HealthCheck, given, settings
-from tests.ledger.readers import LANES, Readers, Step, steps
+from tests.ledger.readers import ERROR, LANES, Readers, Step, steps
 
 from headgate.control.ranges import OffsetRange
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
+from headgate.ledger import (
+    DeadLetter,
+    Ledger,
+    LetterStatus,
+    PlannedBatch,
+    PlannedRange,
+    Processed,
+    Status,
+)
 
 NUMBERS = itertools.count()
 JOURNAL = "the journal's id"
@@ -80,6 +88,34 @@ def test_a_batch_that_failed_holds_what_it_reads_until_it_is_made_good(ledger: L
     ledger.take(failed, "me", 1_000)
     ledger.backfilled(failed, "me")
     assert ledger.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 20),)
+
+
+def test_a_dead_batch_holds_what_it_reads_until_it_is_dropped(ledger: Ledger) -> None:
+    dead = ledger.begin(reads(0, 0, 10)).schedule_id
+    ledger.fail(dead, ERROR)
+    ledger.take(dead, "me", 1_000)
+    ledger.bury(dead, "me", ERROR)
+    done(ledger, reads(0, 10, 20))
+    done(ledger, reads(1, 0, 10))
+    assert ledger.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 0, dead, Status.DEAD),)
+    ledger.drop(dead, "as agreed")
+    assert ledger.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 20),)
+
+
+def test_a_dead_letter_holds_its_record_until_it_is_resolved(ledger: Ledger) -> None:
+    whole = ledger.begin(reads(0, 0, 2)).schedule_id
+    ledger.attach(whole, 1, owner="me", lease_ms=1_000)
+    good, bad = ledger.split(whole, [reads(0, 0, 1), reads(0, 1, 2)], "me", 1_000)
+    letter = DeadLetter("orders", 0, 1, None, None, None, 0, 0, ERROR)
+    ledger.bury_record(bad.schedule_id, letter)
+    ledger.succeed(good.schedule_id)
+    ledger.succeed(whole)
+    done(ledger, reads(1, 0, 10))
+    (found,) = ledger.processed_until(JOURNAL, [0])
+    assert found == Processed("orders", 0, 1, bad.schedule_id, Status.DEAD)
+    (kept,) = ledger.dead_letters()
+    ledger.resolve(kept.dead_letter_id, LetterStatus.SENT, "to retries")
+    assert ledger.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 2),)
 
 
 def test_each_gate_is_asked_but_those_that_are_left_out(ledger: Ledger) -> None:
