@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy
 
 from bench.figures import AtMost, Figure
-from bench.history import GATES, INTERVAL_MS, fill, planned
+from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
 from bench.pairs import Spread, in_turn
 from bench.scale import Scale
 from bench.stage import Stage
@@ -31,6 +31,7 @@ QUESTIONS: Final[dict[str, Callable[[Ledger], object]]] = {
     "open_batch": lambda ledger: ledger.open_batch(GATE),
     "settle": lambda ledger: ledger.settle(GATE, but=None, unowned_before_ms=0),
     "dead_letters": lambda ledger: ledger.dead_letters(limit=10),
+    "processed_until": lambda ledger: ledger.processed_until(TOPIC_ID, range(100)),
 }
 
 

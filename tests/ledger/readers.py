@@ -42,11 +42,11 @@ _STEPS = (
 )
 
 
-def steps(*more: str) -> st.SearchStrategy[list[Step]]:
+def steps(*more: str, least: int = 0) -> st.SearchStrategy[list[Step]]:
     """What may happen to readers, and whatever else a test knows; most of it is batches."""
     names = [*_STEPS, *["begin", "succeed"] * 3, *more]
     step = st.tuples(st.sampled_from(names), st.integers(0, 1), st.integers(0, 99))
-    return st.lists(step, max_size=40)
+    return st.lists(step, min_size=least, max_size=40)
 
 
 @dataclass
