@@ -7,6 +7,7 @@ from typing import Annotated, Final, Protocol
 import typer
 
 from headgate.cli.receive_log import log_to_terminal
+from headgate.cli.receive_mqtt import mqtt
 from headgate.cli.receive_options import (
     TOKEN_VARIABLE,
     AsJson,
@@ -25,10 +26,10 @@ from headgate.cli.receive_options import (
     Port,
     RememberedIds,
     TokenFile,
+    refuse_a_ledger_alone,
     token_of,
 )
 from headgate.cli.status import DEFAULT_LEDGER
-from headgate.errors import OptionError
 from headgate.receivers import (
     Hosting,
     HttpReceiver,
@@ -46,6 +47,8 @@ receive = typer.Typer(
     help="Take records from senders into a journal, and acknowledge them when they are durable.",
     no_args_is_help=True,
 )
+
+receive.command()(mqtt)
 
 _INTAKE: Final = IntakeSettings()
 _LIMITS: Final = Limits()
@@ -117,7 +120,7 @@ def http(
     )
     intake = IntakeSettings(block_interval_ms, block_bytes, buffer_bytes, remembered_ids)
     limits = Limits(max_rate, max_bytes_rate, initial_rate)
-    _refuse_a_ledger_alone(context, gate)
+    refuse_a_ledger_alone(context, gate)
     receiver = HttpReceiver(settings)
     log_to_terminal(as_json=as_json)
     _warn_of_strangers(settings)
@@ -188,7 +191,7 @@ def tcp(
     )
     intake = IntakeSettings(block_interval_ms, block_bytes, buffer_bytes, remembered_ids)
     limits = Limits(max_rate, max_bytes_rate, initial_rate)
-    _refuse_a_ledger_alone(context, gate)
+    refuse_a_ledger_alone(context, gate)
     receiver = TcpReceiver(settings)
     log_to_terminal(as_json=as_json)
     _warn_of_strangers(settings)
@@ -197,14 +200,6 @@ def tcp(
         Hosting(journal, lane, gate, ledger, limits, intake),
         lambda: f"tcp://{_place(host_name, receiver.listen().port)}",
     )
-
-
-def _refuse_a_ledger_alone(context: typer.Context, gate: str | None) -> None:
-    source = context.get_parameter_source("ledger")
-    if gate is None and source is not None and source.name == "COMMANDLINE":
-        raise OptionError(
-            "--ledger is given without --gate, and would not be used; name the gate too."
-        )
 
 
 class _Guarded(Protocol):

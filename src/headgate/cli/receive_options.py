@@ -87,12 +87,34 @@ def token_of(file: Path | None) -> str | None:
     Raises:
         OptionError: The file cannot be read.
     """
+    return secret_of(file, "--token-file", TOKEN_VARIABLE)
+
+
+def secret_of(file: Path | None, option: str, variable: str) -> str | None:
+    """What is in the file of this option, else in this environment variable, else None.
+
+    Raises:
+        OptionError: The file cannot be read.
+    """
     if file is None:
-        return os.environ.get(TOKEN_VARIABLE)
+        return os.environ.get(variable)
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise OptionError(
-            f"The file {file} of --token-file cannot be read: {reason}; name another one."
+            f"The file {file} of {option} cannot be read: {reason}; name another one."
         ) from error
+
+
+def refuse_a_ledger_alone(context: typer.Context, gate: str | None) -> None:
+    """Refuse a ledger that was asked for, and would not be used.
+
+    Raises:
+        OptionError: There is one, and no gate.
+    """
+    source = context.get_parameter_source("ledger")
+    if gate is None and source is not None and source.name == "COMMANDLINE":
+        raise OptionError(
+            "--ledger is given without --gate, and would not be used; name the gate too."
+        )

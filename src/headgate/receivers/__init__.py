@@ -3,6 +3,8 @@
 from headgate.receivers.host import Hosting
 from headgate.receivers.http import HttpReceiver
 from headgate.receivers.intake import Intake, IntakeStatistics, Later
+from headgate.receivers.mqtt import MqttReceiver
+from headgate.receivers.mqtt_settings import MqttSettings
 from headgate.receivers.once import Receipt
 from headgate.receivers.protocol import Receiver
 from headgate.receivers.rates import Limits
@@ -18,6 +20,8 @@ __all__ = [
     "IntakeStatistics",
     "Later",
     "Limits",
+    "MqttReceiver",
+    "MqttSettings",
     "Receipt",
     "Receiver",
     "TcpReceiver",

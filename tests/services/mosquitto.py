@@ -1,0 +1,126 @@
+"""Mosquitto, a real MQTT 5 broker: this machine's own, or unpacked from Debian's packages."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from tests.services.waiting import wait_until
+
+from headgate.local.cache import cache_folder, exclusive
+
+_PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+
+
+class Mosquitto:
+    """A broker on a port of its own, which keeps its sessions in a folder over kills.
+
+    Args:
+        folder: Its configuration and its sessions.
+        users: A file of users and passwords, as ``mosquitto_passwd`` writes it.
+    """
+
+    def __init__(self, folder: Path, users: str | None = None) -> None:
+        self.port = _free_port()
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        lines = [
+            f"listener {self.port} 127.0.0.1",
+            "persistence true",
+            f"persistence_location {folder}/",
+            "autosave_on_changes true",
+            "autosave_interval 1",
+            "max_queued_messages 0",
+            f"allow_anonymous {'true' if users is None else 'false'}",
+        ]
+        if os.geteuid() == 0:
+            lines.append("user root")
+        if users is not None:
+            (folder / "users").write_text(users)
+            (folder / "users").chmod(0o600)
+            lines.append(f"password_file {folder}/users")
+        (folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        program, libraries = _program()
+        variables = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
+        with (self._folder / "mosquitto.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [program, "-c", f"{self._folder}/mosquitto.conf"],
+                env=variables,
+                stdout=log,
+                stderr=log,
+            )
+        wait_until(self._listens)
+
+    def stop(self) -> None:
+        """End it as its init system would: what it holds is on disk."""
+        if self._process:
+            self._process.terminate()
+            self._process.wait(30)
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait(30)
+
+    def _listens(self) -> bool:
+        assert self._process
+        log = (self._folder / "mosquitto.log").read_text
+        assert self._process.poll() is None, log()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@cache
+def _program() -> tuple[str, str | None]:
+    """The program, and where its libraries are if not where the system looks."""
+    if found := shutil.which("mosquitto", path=_PLACES):
+        return found, None
+    place = cache_folder("mosquitto")
+    unpacked = place / "unpacked"
+    with exclusive(place / "lock"):
+        if not unpacked.exists():
+            _unpack(place, unpacked)
+    libraries = {str(file.parent) for file in unpacked.rglob("lib*.so*")}
+    return str(unpacked / "usr/sbin/mosquitto"), os.pathsep.join(sorted(libraries))
+
+
+def _unpack(place: Path, unpacked: Path) -> None:
+    """Download what is missing to run it, and unpack that: nothing is installed."""
+    assert shutil.which("apt-get"), "These tests need a real broker; install mosquitto."
+    plan = ["apt-get", "--simulate", "--no-install-recommends", "install", "mosquitto"]
+    if subprocess.run(plan, capture_output=True, check=False).returncode:
+        subprocess.run(["apt-get", "--quiet", "update"], check=True)
+    planned = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
+    names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+    with tempfile.TemporaryDirectory(dir=place) as work:
+        subprocess.run(["apt-get", "--quiet", "download", *names], cwd=work, check=True)
+        for package in Path(work).glob("*.deb"):
+            subprocess.run(["dpkg-deb", "--extract", package, f"{work}/unpacked"], check=True)
+        Path(work, "unpacked").rename(unpacked)
