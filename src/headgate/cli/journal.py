@@ -20,6 +20,7 @@ EXIT_BROKEN: Final = 1
 journal = typer.Typer(
     help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 Url = Annotated[

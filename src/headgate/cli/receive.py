@@ -46,6 +46,7 @@ _LOG: Final = logging.getLogger("headgate.receivers")
 receive = typer.Typer(
     help="Take records from senders into a journal, and acknowledge them when they are durable.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 receive.command()(mqtt)
