@@ -55,14 +55,14 @@ def test_what_could_not_be_stored_is_not_acknowledged_and_comes_again(
                 await publish(broker.port, b"21.5")
                 await until(lambda: between.acknowledged)
             assert len(between.delivered) == 3
-            assert between.again == between.delivered[1:]
+            assert between.again[-2:] == between.delivered[1:]
             assert len(between.acknowledged) == 1
             assert between.too_early == 0
         assert journal.values == [b"21.5"]
 
     with caplog.at_level(logging.INFO, "headgate.receivers"):
         run(work())
-    assert caplog.text.count("a block was not stored, and its messages are to be sent again") == 2
+    assert "a block was not stored, and its messages are to be sent again" in caplog.text
 
 
 def test_a_slow_journal_has_the_broker_hold_back_at_the_receive_maximum(
@@ -135,6 +135,7 @@ def test_a_lost_connection_is_told_once_and_what_was_on_its_way_comes_again(
             async with receiving(receiver, journal) as intake:
                 await publish(broker.port, b"a", named=True)
                 await until(lambda: intake.statistics.held_bytes)
+                await until(lambda: "Connected to the broker" in caplog.text)
                 between.cut()
                 journal.going.set()
                 await until(lambda: between.acknowledged)
@@ -168,6 +169,23 @@ def test_a_broker_that_went_away_is_waited_for_and_holds_what_it_was_given(
             await until(lambda: b"after" in journal.values)
         assert "lost this receiver's session" not in caplog.text
         assert caplog.text.count("Without the broker") == 1
+
+    with caplog.at_level(logging.INFO, "headgate.receivers"):
+        run(work())
+
+
+def test_a_broker_that_has_forgotten_the_session_is_subscribed_to_anew_and_that_is_told(
+    broker: Mosquitto, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        journal = Journal()
+        async with receiving(mqtt(broker.url), journal):
+            await until(lambda: "Connected to the broker" in caplog.text)
+            await asyncio.to_thread(broker.forget)
+            await until(lambda: caplog.text.count("Connected to the broker") == 2)
+            await publish(broker.port, b"after")
+            await until(lambda: journal.values == [b"after"])
+        assert "has lost this receiver's session" in caplog.text
 
     with caplog.at_level(logging.INFO, "headgate.receivers"):
         run(work())

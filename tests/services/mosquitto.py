@@ -79,6 +79,12 @@ class Mosquitto:
             self._process.kill()
             self._process.wait(30)
 
+    def forget(self) -> None:
+        """Start it anew without what it held."""
+        self.stop()
+        (self._folder / "mosquitto.db").unlink()
+        self.start()
+
     def _listens(self) -> bool:
         assert self._process
         log = (self._folder / "mosquitto.log").read_text

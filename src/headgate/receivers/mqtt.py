@@ -126,7 +126,7 @@ class MqttReceiver:
             _LOG.warning(
                 "The broker %s has lost this receiver's session; what it held for it is lost.",
                 url,
-                extra=event("session_lost", broker=url),
+                extra=event("session-lost", broker=url),
             )
         _LOG.info(
             "Connected to the broker %s; subscribed to %s.",

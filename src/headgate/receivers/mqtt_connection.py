@@ -187,6 +187,7 @@ class Connection:
     def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
         self._places.acquire()
         if self._is_closing:
+            self._places.release()  # the next message, which is not taken either, does not wait
             return
         properties = message.properties
         taken = Message(
