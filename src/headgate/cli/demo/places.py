@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from headgate.local import KafkaBroker, ensure_java, kafka_server_jars
 from headgate.source.positions import Positions, nested, partitions_of
 
 TOPIC: Final = "orders"
+_START_S: Final = 60
 _STOP_S: Final = 20
+_LOOK_S: Final = 0.1
 _NO_LIMIT_PER_S: Final = 1_000_000
 
 
@@ -152,24 +155,32 @@ def own_receiver(console: Console, folder: Path, ledger_url: str) -> Iterator[Jo
         # Until the gate has learnt a rate: as fast as the demo's backlog can be sent.
         *("--initial-rate", str(_NO_LIMIT_PER_S)),
     ]
-    # In a session of its own, so that Ctrl-C ends it when the demo does, and not before.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+    log_file = folder / "receiver.log"
+    with log_file.open("wb") as log:
+        # In a session of its own, so that Ctrl-C ends it when the demo does, and not before.
+        process = subprocess.Popen(command, stdout=log, start_new_session=True)
+    try:
+        yield JournalPlace(folder / TOPIC, _address(process, log_file))
+    finally:
+        process.send_signal(signal.SIGTERM)
         try:
-            yield JournalPlace(folder / TOPIC, _address(process))
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
-def _address(process: "subprocess.Popen[bytes]") -> str:
-    """Where a receiver that was started listens, as its log tells."""
-    assert process.stdout is not None  # noqa: S101  (it was asked for)
-    for line in process.stdout:
-        told = json.loads(line)
-        if told["event"] == "receiving":
-            # Nobody reads on; what else it tells is little.
-            return str(urlsplit(told["address"]).netloc)
+def _address(process: "subprocess.Popen[bytes]", log_file: Path) -> str:
+    """Where a receiver that was started listens, as its log tells.
+
+    Raises:
+        ReceiverError: It ended, or does not begin.
+    """
+    deadline_s = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        for line in log_file.read_text(encoding="utf-8").splitlines(keepends=True):
+            told = json.loads(line) if line.endswith("\n") else {}
+            if told.get("event") == "receiving":
+                return str(urlsplit(told["address"]).netloc)
+        time.sleep(_LOOK_S)
     raise ReceiverError("The demo's receiver did not start; run headgate receive to see why.")
