@@ -120,13 +120,20 @@ def _program() -> tuple[str, str | None]:
 def _unpack(place: Path, unpacked: Path) -> None:
     """Download what is missing to run it, and unpack that: nothing is installed."""
     assert shutil.which("apt-get"), "These tests need a real broker; install mosquitto."
-    plan = ["apt-get", "--simulate", "--no-install-recommends", "install", "mosquitto"]
-    if subprocess.run(plan, capture_output=True, check=False).returncode:
-        subprocess.run(["apt-get", "--quiet", "update"], check=True)
-    planned = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
-    names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
     with tempfile.TemporaryDirectory(dir=place) as work:
-        subprocess.run(["apt-get", "--quiet", "download", *names], cwd=work, check=True)
+        try:
+            _download(work)
+        except subprocess.CalledProcessError:  # the lists of packages are not there, or are old
+            subprocess.run(["apt-get", "--quiet", "update"], check=True)
+            _download(work)
         for package in Path(work).glob("*.deb"):
             subprocess.run(["dpkg-deb", "--extract", package, f"{work}/unpacked"], check=True)
         Path(work, "unpacked").rename(unpacked)
+
+
+def _download(folder: str) -> None:
+    """Download what would be installed."""
+    plan = ["apt-get", "--simulate", "--no-install-recommends", "install", "mosquitto"]
+    planned = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
+    names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+    subprocess.run(["apt-get", "--quiet", "download", *names], cwd=folder, check=True)
