@@ -9,6 +9,7 @@ from tests.cli.outcomes import Shop, complaint, invoke
 
 from headgate.control import OffsetRange
 from headgate.ledger import Ledger
+from headgate.source.connector import Connector
 
 HANDLER = ["--handler", "json:dumps"]
 
@@ -22,7 +23,7 @@ def planned(shop: Shop, *arguments: str) -> list[str]:
 
 @pytest.fixture
 def nothing_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.cli.backfill.gone", lambda _options, _ranges: [])
+    monkeypatch.setattr(Connector, "gone", lambda _connector, _options, _ranges: [])
 
 
 @pytest.mark.usefixtures("nothing_gone")

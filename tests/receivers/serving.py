@@ -27,8 +27,10 @@ class Journal:
         self.failures: list[Exception] = []
         self.going = threading.Event()
         self.going.set()
+        self.begun = False
 
     def append(self, records: Records) -> OffsetRange:
+        self.begun = True
         assert self.going.wait(DEADLINE_S)
         if self.failures:
             raise self.failures.pop(0)

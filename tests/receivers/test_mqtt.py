@@ -203,7 +203,7 @@ def test_a_clean_stop_acknowledges_what_is_buffered_and_leaves_the_rest_to_the_b
             async with Intake(journal.append, IntakeSettings(block_interval_ms=1)) as intake:
                 running = asyncio.create_task(receiver.receive(intake))
                 await publish(broker.port, b"a", b"b")
-                await until(lambda: intake.statistics.held_bytes)
+                await until(lambda: journal.begun)
                 running.cancel()
                 asyncio.get_running_loop().call_soon(journal.going.set)
                 await asyncio.wait([running])

@@ -209,10 +209,10 @@ def test_a_stop_acknowledges_what_is_in_the_buffer() -> None:
     async def work() -> None:
         journal, receiver = Journal(), tcp()
         async with connected(receiver) as client:  # not accepted yet
-            async with receiving(receiver, journal) as intake:
+            async with receiving(receiver, journal):
                 journal.going.clear()
                 await client.send(b"a\nb\n")
-                await until(lambda: intake.statistics.held_bytes)
+                await until(lambda: journal.begun)
                 asyncio.get_running_loop().call_later(0.01, journal.going.set)
             assert await client.answer() == "ok 2"
             assert await client.reader.read() == b""

@@ -53,7 +53,7 @@ def test_it_ends_with_a_count_and_leaves_nothing(
 ) -> None:
     picture, ledger = tmp_path / "demo.svg", f"sqlite:///{tmp_path}/ledger.db"
     done = run(
-        *("demo", *place, "--seconds", "15", "--svg", str(picture), "--ledger", ledger),
+        *("demo", *place, "--seconds", "12", "--svg", str(picture), "--ledger", ledger),
         folder=tmp_path,
         variables=surroundings,
         timeout_s=200,
