@@ -191,7 +191,7 @@ def test_a_broker_that_has_forgotten_the_session_is_subscribed_to_anew_and_that_
         run(work())
 
 
-def test_a_clean_stop_acknowledges_what_is_buffered_and_leaves_the_rest_to_the_broker(
+def test_a_clean_stop_stores_what_is_buffered_and_leaves_the_rest_to_the_broker(
     broker: Mosquitto,
 ) -> None:
     async def work() -> None:
@@ -209,10 +209,13 @@ def test_a_clean_stop_acknowledges_what_is_buffered_and_leaves_the_rest_to_the_b
                 await asyncio.wait([running])
                 assert running.cancelled()
             assert journal.values == [b"a"]
-            await until(lambda: len(between.acknowledged) == 1)
+            # Acknowledged, unless it went into the block at the moment of the stop: then it comes
+            # once more, as whatever was not acknowledged.
             async with receiving(receiver, journal):
+                await until(lambda: b"b" in journal.values)
                 await until(lambda: len(between.acknowledged) == 2)
-            assert journal.values == [b"a", b"b"]
+            assert sorted(set(journal.values)) == [b"a", b"b"]
+            assert between.too_early == 0
 
     run(work())
 
