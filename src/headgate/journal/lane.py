@@ -1,7 +1,6 @@
 """The writer of a lane: one block for each append, acknowledged when no crash can lose it."""
 
 import secrets
-import types
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
@@ -137,12 +136,7 @@ class LaneWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     @property

@@ -8,7 +8,6 @@ see the name before: so a listing syncs the directory too, and what a reader has
 import fcntl
 import os
 import socket
-import types
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -231,10 +230,5 @@ class FileLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()

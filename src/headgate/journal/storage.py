@@ -1,6 +1,5 @@
 """What a journal needs of the place where its files are."""
 
-import types
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self
 
@@ -25,12 +24,7 @@ class Lock(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_raised: object) -> None: ...
 
 
 class Prepared(Protocol):

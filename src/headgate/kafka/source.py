@@ -1,10 +1,8 @@
 """``format("headgate-kafka")``: Spark's face of the source, streaming and bounded."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from headgate.control.ranges import OffsetRange
@@ -13,41 +11,19 @@ from headgate.kafka.options import FORMAT, KafkaOptions, parse_options
 from headgate.kafka.reader import ReaderConfig, read_ranges
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
-from headgate.source.readers import (
-    ASSUMED_PARALLELISM,
-    SourceBatchReader,
-    SourceStreamReader,
-    all_columns,
-    chosen_columns,
-)
+from headgate.source.readers import SourceFormat, chosen_columns
 
 
-class KafkaSource(DataSource):
-    """Kafka, read under a gate; the native connector's options and columns.
-
-    A schema given to the builder chooses columns: what is not in it is not built.
-    """
-
-    parallelism: ClassVar[int] = ASSUMED_PARALLELISM
-    """How many tasks the session runs at the same time; `headgate.register` sets it."""
+class KafkaSource(SourceFormat):
+    """Kafka, read under a gate; the native connector's options and columns."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> StructType:
-        headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
-        return all_columns(headers=headers)
-
-    def reader(self, schema: StructType) -> SourceBatchReader:
-        return SourceBatchReader(self._reading(schema, streaming=False))
-
-    def streamReader(self, schema: StructType) -> SourceStreamReader:
-        return SourceStreamReader(self._reading(schema, streaming=True))
-
-    def _reading(self, schema: StructType, *, streaming: bool) -> "KafkaReading":
-        given: Mapping[str, str] = dict(self.options)
-        options = parse_options(given, streaming=streaming)
+    def reading(self, schema: StructType, *, streaming: bool) -> "KafkaReading":
+        """See `SourceFormat.reading`."""
+        options = parse_options(dict(self.options), streaming=streaming)
         return KafkaReading(options, chosen_columns(FORMAT, schema), self.parallelism)
 
 

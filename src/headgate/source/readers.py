@@ -3,10 +3,15 @@
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -49,7 +54,7 @@ _SCHEMA: Final = StructType(
 # which asks for all that is available.
 _LIMITED: Final = ReadMaxRows(2**63 - 1)
 
-ASSUMED_PARALLELISM: Final = 4
+_ASSUMED_PARALLELISM: Final = 4
 """Without headgate.register nobody knows how many tasks the cluster runs at once."""
 
 
@@ -90,6 +95,34 @@ class _TaskSide:
         """The records of one task, in a Spark worker."""
         _settle_garbage_collector()
         return self._reading.read(cast(SourceTask, partition).ranges)
+
+
+class SourceFormat(DataSource):
+    """Spark's face of one kind of source: the native Kafka connector's columns, and two readers.
+
+    A schema given to the builder chooses columns: what is not in it is not built.
+    """
+
+    parallelism: ClassVar[int] = _ASSUMED_PARALLELISM
+    """How many tasks the session runs at the same time; `headgate.register` sets it."""
+
+    def schema(self) -> StructType:
+        headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
+        return _SCHEMA if headers else StructType(_SCHEMA.fields[:-1])
+
+    def reader(self, schema: StructType) -> "SourceBatchReader":
+        return SourceBatchReader(self.reading(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> "SourceStreamReader":
+        return SourceStreamReader(self.reading(schema, streaming=True))
+
+    def reading(self, schema: StructType, *, streaming: bool) -> Reading:
+        """How the columns of this schema are read, with the options that were given.
+
+        Raises:
+            OptionError: an option is wrong, or a column is not one of the source's.
+        """
+        raise NotImplementedError
 
 
 class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -142,11 +175,6 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         )
         # Of an empty list Spark would make one task, and give it nothing to read.
         return self._tasks(ranges) or [SourceTask(())]
-
-
-def all_columns(*, headers: bool) -> StructType:
-    """The native Kafka connector's columns, in its order."""
-    return _SCHEMA if headers else StructType(_SCHEMA.fields[:-1])
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
