@@ -95,7 +95,7 @@ def a_dispatch(
     owner: str = "me",
     allowance: FixedAllowance | None = None,
     events: Events | None = None,
-    max_attempts: int = 10,
+    max_backfills: int = 10,
     live_attempts: int = 1,
 ) -> Dispatch:
     return Dispatch(
@@ -105,7 +105,7 @@ def a_dispatch(
         allowance=allowance or FixedAllowance(),
         on_event=events or Events(),
         clock=clock,
-        max_attempts=max_attempts,
+        max_backfills=max_backfills,
         live_attempts=live_attempts,
         lease_ms=LEASE_MS,
     )

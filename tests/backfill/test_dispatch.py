@@ -66,7 +66,7 @@ def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
         clock,
         events=events,
         allowance=allowance,
-        max_attempts=3,
+        max_backfills=3,
     )
     with caplog.at_level(logging.INFO, "headgate.backfill"):
         outcomes = [dispatch.work_off(key, ledger.ranges(key)) for _ in range(4)]

@@ -59,7 +59,7 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
 ) -> None:
     raised = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
     assert ledger.take(raised, "other", LEASE_MS)
-    assert ledger.give_back(raised, "other", ERROR, max_attempts=10)
+    assert ledger.give_back(raised, "other", ERROR, max_backfills=10)
     crashed = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 10, 20)))
     assert ledger.take(crashed, "other", LEASE_MS)
     settled = ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id

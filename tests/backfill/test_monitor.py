@@ -103,7 +103,7 @@ def test_the_earliest_created_whose_wait_is_over_is_next(
     for key, failures in ((first, 2), (second, 1)):
         for _ in range(failures):
             assert ledger.take(key, "other", LEASE_MS)
-            assert ledger.give_back(key, "other", ERROR, max_attempts=10)
+            assert ledger.give_back(key, "other", ERROR, max_backfills=10)
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
     monitor.refresh()
 

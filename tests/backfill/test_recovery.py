@@ -118,7 +118,7 @@ def crash(ledger: Ledger, countdown: int, *, after: bool) -> Iterator[None]:
 def work_off_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
     """One process, until nothing is left to be taken, or it crashes."""
     dispatch = a_dispatch(
-        ledger, runner, clock, owner=owner, allowance=Changing(owner), max_attempts=1_000
+        ledger, runner, clock, owner=owner, allowance=Changing(owner), max_backfills=1_000
     )
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1, most_ms=1))
     centre = DispatchCentre(dispatch)

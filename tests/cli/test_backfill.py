@@ -71,12 +71,12 @@ class Scene:
         *,
         policy: OnFailure = STOP,
         unlimited: bool = True,
-        max_attempts: int = 10,
+        max_backfills: int = 10,
     ) -> HandRun:
         headgate.register(self.spark)
         way = Reached(KAFKA, {"kafka.bootstrap.servers": self.orders.bootstrap_servers})
         ways = {batch.schedule_id: way for batch in self.batches}
-        job = Job(sink, ways, policy, unlimited, max_attempts)
+        job = Job(sink, ways, policy, unlimited, max_backfills)
         return HandRun(self.ledger, self.spark, job, view or Lines(), self.batches)
 
     @property
@@ -190,7 +190,7 @@ def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scen
     def end(_batch: Batch) -> None:
         raise KeyboardInterrupt
 
-    work = scene.work(Sink(during=end), max_attempts=2)
+    work = scene.work(Sink(during=end), max_backfills=2)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             work.run()

@@ -36,7 +36,7 @@ def test_what_failed_is_listed_earliest_first_and_dead_letters_below(
 def test_a_batch_that_was_begun_more_than_once_says_how_often(shop: Shop) -> None:
     with Ledger.open(shop.url) as ledger:
         ledger.take(shop.failed, "me", 1_000)
-        ledger.give_back(shop.failed, "me", ERROR, max_attempts=9)
+        ledger.give_back(shop.failed, "me", ERROR, max_backfills=9)
     assert "failed ×2" in invoke(shop.url, "failures").stdout  # noqa: RUF001
 
 

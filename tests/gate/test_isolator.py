@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.gate.events import planned
 from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
 
-from headgate.backfill import LEASE_MS, MAX_ATTEMPTS
+from headgate.backfill import LEASE_MS, MAX_BACKFILLS
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.gate.batch import Handler
 from headgate.gate.owner import new_owner
@@ -133,7 +133,7 @@ def backfill(ledger: Ledger, sink: KeyedSink) -> None:
         if error is None:
             ledger.backfilled(taken.schedule_id, "a backfill")
         else:
-            ledger.give_back(taken.schedule_id, "a backfill", error, max_attempts=MAX_ATTEMPTS)
+            ledger.give_back(taken.schedule_id, "a backfill", error, max_backfills=MAX_BACKFILLS)
 
 
 def test_a_batch_that_a_crash_cut_short_after_the_sink_is_not_divided_for_a_passing_reason(

@@ -215,7 +215,7 @@ class Readers:
 
     def _give_back(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.BACKFILLING):
-            status = self.ledger.give_back(read.key, OWNER, ERROR, max_attempts=4)
+            status = self.ledger.give_back(read.key, OWNER, ERROR, max_backfills=4)
             assert status is not None
             read.status = status
 

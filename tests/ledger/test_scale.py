@@ -79,7 +79,7 @@ def a_backfill(ledger: Ledger) -> None:
     ledger.take(first.schedule_id, "me", 1_000)
     ledger.backfilled(first.schedule_id, "me")
     ledger.take(second.schedule_id, "me", 1_000)
-    ledger.give_back(second.schedule_id, "me", ERROR, max_attempts=5)
+    ledger.give_back(second.schedule_id, "me", ERROR, max_backfills=5)
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {

@@ -183,7 +183,7 @@ def test_arrows_h_and_f_take_a_batch_from_a_backfill_whose_lease_has_run_out(
         ledger.renew(first.schedule_id, "gone", LEASE_MS),
         ledger.backfilled(first.schedule_id, "gone"),
         ledger.bury(first.schedule_id, "gone", ERROR),
-        ledger.give_back(first.schedule_id, "gone", ERROR, max_attempts=9) is not None,
+        ledger.give_back(first.schedule_id, "gone", ERROR, max_backfills=9) is not None,
     ):
         assert not end
     assert ledger.batch(first.schedule_id) == second
@@ -214,13 +214,27 @@ def test_arrow_h_counts_attempts_until_arrow_i_ends_them(
         assert taken is not None
         clock.now_ms += 60
         error = ErrorReport("ValueError", f"no {attempt}", "")
-        status = ledger.give_back(key, "me", error, max_attempts=3)
+        status = ledger.give_back(key, "me", error, max_backfills=3)
         batch = ledger.batch(key)
         assert batch is not None
         assert (batch.status, batch.error, batch.end_time_ms) == (status, error, clock())
         assert (batch.owner, batch.lease_until_ms) == (None, None)
         seen.append((taken.attempts, batch.attempts, status))
     assert seen == [(1, 2, Status.FAILED), (2, 3, Status.FAILED), (3, 3, Status.DEAD)]
+
+
+def test_however_often_the_live_stream_has_begun_a_batch_it_has_all_its_backfills(
+    ledger: Ledger,
+) -> None:
+    for _ in range(12):
+        key = ledger.begin(a_batch()).schedule_id
+    ledger.fail(key, ERROR)
+    for failed in range(3):
+        taken = ledger.take(key, "me", LEASE_MS)
+        assert taken is not None
+        assert (taken.attempts, taken.backfills) == (12 + failed, failed)
+        status = ledger.give_back(key, "me", ERROR, max_backfills=3)
+    assert status is Status.DEAD
 
 
 def test_arrow_i_ends_a_batch_at_once_when_it_cannot_be_read_any_more(
@@ -244,7 +258,7 @@ def test_arrows_g_h_and_i_begin_at_backfilling_only(
     before = ledger.batch(key)
     assert not ledger.backfilled(key, "me")
     assert not ledger.bury(key, "me", ERROR)
-    assert ledger.give_back(key, "me", ERROR, max_attempts=9) is None
+    assert ledger.give_back(key, "me", ERROR, max_backfills=9) is None
     assert ledger.batch(key) == before
 
 

@@ -284,6 +284,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 key,
                 status=Status.BACKFILLING,
                 attempts=found.attempts + expired,
+                backfills=found.backfills + expired,
                 start_time_ms=self.clock(),
                 end_time_ms=None,
                 records=None,
@@ -309,12 +310,19 @@ class LedgerMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
         report = ErrorReport("ValueError", message, "")
         moves = self.model.owner_of(key) == owner
-        status = self.ledger.give_back(key, owner, report, max_attempts=most)
+        status = self.ledger.give_back(key, owner, report, max_backfills=most)
         if moves:
-            attempts = self.model.batches[key].attempts
-            expected = Status.FAILED if attempts < most else Status.DEAD
-            attempts = min(attempts + 1, max(attempts, most))
-            self.model.end(key, expected, self.clock(), error=report, attempts=attempts)
+            found = self.model.batches[key]
+            expected = Status.FAILED if found.backfills + 1 < most else Status.DEAD
+            counted = int(expected is Status.FAILED)
+            self.model.end(
+                key,
+                expected,
+                self.clock(),
+                error=report,
+                attempts=found.attempts + counted,
+                backfills=found.backfills + counted,
+            )
             assert status is expected
         else:
             assert status is None

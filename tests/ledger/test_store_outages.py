@@ -110,10 +110,10 @@ WRITES: dict[str, Write] = {
     ),
     "backfilled": Write(taken, lambda ledger: ledger.backfilled(KEY, "me", records=8)),
     "give_back, by arrow H": Write(
-        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_attempts=3)
+        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_backfills=3)
     ),
     "give_back, by arrow I": Write(
-        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_attempts=1)
+        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_backfills=1)
     ),
     "bury": Write(taken, lambda ledger: ledger.bury(KEY, "me", ERROR)),
     "split": Write(owned, split),

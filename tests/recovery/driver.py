@@ -173,8 +173,11 @@ def hurry() -> None:
         (isolator, "LEASE_MS", HURRIED_LEASE_MS),
         (runner, "Leases", partial(Leases, lease_ms=HURRIED_LEASE_MS)),
         (stream_backfill, "Dispatch", partial(Dispatch, lease_ms=HURRIED_LEASE_MS)),
-        (stream_backfill, "Monitor", partial(Monitor, interval_ms=200)),
-        (stream_backfill, "Backoff", partial(Backoff, first_ms=100, most_ms=100)),
+        (
+            stream_backfill,
+            "Monitor",
+            partial(Monitor, interval_ms=200, backoff=Backoff(first_ms=100, most_ms=100)),
+        ),
         (admission, "_HALF_LIFE_MS", 1_000),
     ):
         mock.patch.object(module, name, value).start()

@@ -4,7 +4,7 @@ from headgate.backfill.admission import Cost, Live
 from headgate.backfill.allowance import Allowance, BesideStream, FromOutside, Unlimited
 from headgate.backfill.backoff import Backoff
 from headgate.backfill.centre import DispatchCentre
-from headgate.backfill.dispatch import LEASE_MS, MAX_ATTEMPTS, Dispatch, Runner, has_only_raised
+from headgate.backfill.dispatch import LEASE_MS, MAX_BACKFILLS, Dispatch, Runner, has_only_raised
 from headgate.backfill.events import (
     BackfillEvent,
     Buried,
@@ -21,7 +21,7 @@ from headgate.backfill.schedule import ByHand, Cron, Every, Schedule, Spare, par
 
 __all__ = [
     "LEASE_MS",
-    "MAX_ATTEMPTS",
+    "MAX_BACKFILLS",
     "Allowance",
     "BackfillEvent",
     "Backoff",

@@ -32,8 +32,8 @@ from headgate.ledger.backfills import OWNER_GONE
 
 _LOG: Final = logging.getLogger("headgate.backfill")
 
-MAX_ATTEMPTS: Final = 10
-"""How often a batch is begun, live stream and backfills together, before it is dead."""
+MAX_BACKFILLS: Final = 10
+"""How many backfills of a batch fail before it is dead."""
 
 LEASE_MS: Final = 30_000
 """How long a batch is kept from others without a sign of life from its runner (ms)."""
@@ -103,8 +103,8 @@ class Dispatch:
         allowance: How much may be taken at once.
         on_event: Is told what happens, by the thread in which it happens.
         clock: Answers the time, in ms since the epoch.
-        max_attempts: How often a batch is begun before it is dead: 2 or more, the live run and its
-            retries counted. Too few, and an outage makes dead what could have been processed.
+        max_backfills: How many backfills of a batch fail before it is dead: 1 or more. Too few, and
+            an outage makes dead what could have been processed.
         live_attempts: How often the live stream runs a batch before it leaves it: 1, and its
             retries.
         lease_ms: How long a batch is this owner's unless the runner renews it (ms). Too short, and
@@ -120,7 +120,7 @@ class Dispatch:
         allowance: Allowance,
         on_event: Callable[[BackfillEvent], None],
         clock: Clock,
-        max_attempts: int = MAX_ATTEMPTS,
+        max_backfills: int = MAX_BACKFILLS,
         live_attempts: int = 1,
         lease_ms: int = LEASE_MS,
     ) -> None:
@@ -130,7 +130,7 @@ class Dispatch:
         self._allowance = allowance
         self._on_event = on_event
         self.clock = clock
-        self._max_attempts = max_attempts
+        self._max_backfills = max_backfills
         self._live_attempts = live_attempts
         self._lease_ms = lease_ms
 
@@ -200,7 +200,7 @@ class Dispatch:
                 return self.tell(Done(batch, elapsed_ms))
         else:
             report = ErrorReport.of(error)
-            status = self.ledger.give_back(key, owner, report, max_attempts=self._max_attempts)
+            status = self.ledger.give_back(key, owner, report, max_backfills=self._max_backfills)
             if status is Status.FAILED:
                 return self.tell(Failed(batch, report, elapsed_ms))
             if status is Status.DEAD:

@@ -19,14 +19,14 @@ class OpenBatch:
     Attributes:
         schedule_id: Its key.
         created_time_ms: When it was planned.
-        attempts: How often it was begun.
+        backfills: How many backfills of it have failed.
         ended_ms: When its last attempt ended: by its failure, or because its lease ran out.
         ranges: What it reads.
     """
 
     schedule_id: str
     created_time_ms: int
-    attempts: int
+    backfills: int
     ended_ms: int
     ranges: tuple[PlannedRange, ...]
 
@@ -48,7 +48,7 @@ class Monitor:
             without use; too long, and batches wait that long before they are seen.
         limit: How many batches are held at most; 1 or more. While more are open, the later ones are
             seen when earlier ones are done.
-        backoff: How long a batch waits after an attempt.
+        backoff: How long a batch waits after a backfill.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Monitor:
             self._stopped.wait(self._interval_ms / 1000)
 
     def _ready_ms(self, batch: OpenBatch) -> int:
-        return batch.ended_ms + self._backoff.wait_ms(batch.attempts)
+        return batch.ended_ms + self._backoff.wait_ms(batch.backfills)
 
     def _open(self, row: BatchRecord, known: OpenBatch | None) -> OpenBatch:
         # A backfill whose lease has run out has failed, though nobody has counted it yet (arrow H).
@@ -146,7 +146,7 @@ class Monitor:
         return OpenBatch(
             schedule_id=row.schedule_id,
             created_time_ms=row.created_time_ms,
-            attempts=row.attempts + given_up,
+            backfills=row.backfills + given_up,
             ended_ms=row.created_time_ms if ended_ms is None else ended_ms,
             ranges=known.ranges if known else self._ledger.ranges(row.schedule_id),
         )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headgate.backfill import MAX_ATTEMPTS
+from headgate.backfill import MAX_BACKFILLS
 from headgate.cli.backfill_choice import RUNNABLE, Choice, choose
 from headgate.cli.backfill_view import plan_table, plan_values, view_of
 from headgate.cli.choices import Since, Until
@@ -78,14 +78,15 @@ def backfill(
     ] = OnFailureWord.DEFER,
     option: Option = None,
     options_file: OptionsFile = None,
-    max_attempts: Annotated[
+    max_backfills: Annotated[
         int,
         typer.Option(
             metavar="N",
-            min=2,
-            help="A batch that was begun so often, by stream and backfills, and fails is dead.",
+            min=1,
+            help="A batch of which so many backfills have failed, those beside the stream too, is "
+            "dead.",
         ),
-    ] = MAX_ATTEMPTS,
+    ] = MAX_BACKFILLS,
     pace: Annotated[
         Pace,
         typer.Option(
@@ -143,7 +144,7 @@ def backfill(
     from headgate.gate.policy import parse_on_failure  # noqa: PLC0415
 
     policy = parse_on_failure(on_failure.value)
-    job = Job(handle, ways, policy, pace is Pace.UNLIMITED, max_attempts)
+    job = Job(handle, ways, policy, pace is Pace.UNLIMITED, max_backfills)
     if not run_by_hand(ledger, job, batches, view):
         raise typer.Exit(1)
 

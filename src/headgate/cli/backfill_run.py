@@ -15,7 +15,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from headgate.backfill import (
-    MAX_ATTEMPTS,
+    MAX_BACKFILLS,
     BackfillEvent,
     Dispatch,
     DispatchCentre,
@@ -50,14 +50,14 @@ class Job:
         ways: How what each batch reads is reached, by its key.
         policy: What follows an exception.
         unlimited: Whether all is run at once, or what the live stream leaves of its rate.
-        max_attempts: How often a batch is begun before it is dead.
+        max_backfills: How many backfills of a batch fail before it is dead.
     """
 
     handler: Handler
     ways: Mapping[str, Reached]
     policy: OnFailure = STOP
     unlimited: bool = False
-    max_attempts: int = MAX_ATTEMPTS
+    max_backfills: int = MAX_BACKFILLS
 
 
 class HandRun:
@@ -134,7 +134,7 @@ class HandRun:
             allowance=self._allowance,
             on_event=self._tell,
             clock=wall_clock_ms,
-            max_attempts=self._job.max_attempts,
+            max_backfills=self._job.max_backfills,
         )
         return DispatchCentre(dispatch)
 
@@ -153,7 +153,7 @@ class HandRun:
         cancel.join(_CANCEL_S)
         report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
         self._ledger.give_back(
-            self._in_hand.schedule_id, self._owner, report, max_attempts=_NO_LIMIT
+            self._in_hand.schedule_id, self._owner, report, max_backfills=_NO_LIMIT
         )
 
 

@@ -125,7 +125,8 @@ def _named_facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | T
     yield "gate", batch.gate
     yield "run", batch.run_id
     yield "status", status_text(batch)
-    yield "attempts", count(batch.attempts)
+    failed = f", {batch.backfills} of them backfills that failed" if batch.backfills else ""
+    yield "attempts", count(batch.attempts) + failed
     yield "planned", full_time(batch.created_time_ms, now_ms)
     yield "started", full_time(batch.start_time_ms, now_ms)
     yield "ended", full_time(batch.end_time_ms, now_ms)

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from headgate.backfill import LEASE_MS, MAX_ATTEMPTS, has_only_raised
+from headgate.backfill import LEASE_MS, MAX_BACKFILLS, has_only_raised
 from headgate.control.isolation import Isolated, Ranges
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import OptionError
@@ -216,10 +216,10 @@ class BatchRunner:
         """Whether a batch that fails in a backfill may be run in parts, under their own keys.
 
         If all its runs have raised, the sink has nothing of it. A run that a crash cut short may
-        have come further: such a batch is run whole, until its attempts are nearly spent.
+        have come further: such a batch is run whole, until one backfill is left.
         """
         only_raised = has_only_raised(batch, live_attempts=1 + self._policy.retries)
-        return only_raised or batch.attempts >= MAX_ATTEMPTS - 1
+        return only_raised or batch.backfills >= MAX_BACKFILLS - 1
 
     def _needed_replay(self) -> Replay:
         if self._replay is None:

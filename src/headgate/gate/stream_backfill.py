@@ -12,7 +12,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.backfill import (
-    Backoff,
     BesideStream,
     Dispatch,
     DispatchCentre,
@@ -72,8 +71,7 @@ class StreamBackfill:
         state = state_of(self.gate)
         state.when_a_batch_ends(centre.wake)
         try:
-            backoff = Backoff(live_attempts=self.live_attempts)
-            with Monitor(self.ledger, self.gate, backoff=backoff) as monitor:
+            with Monitor(self.ledger, self.gate) as monitor:
                 centre.run(monitor, self.schedule)
         except Exception:  # noqa: BLE001  (in a thread, where nobody else would hear of it)
             _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)

@@ -104,7 +104,7 @@ class Backfills(Base):
         owner: str,
         error: BaseException | ErrorReport,
         *,
-        max_attempts: int,
+        max_backfills: int,
     ) -> Status | None:
         """Move a batch from ``backfilling`` to ``failed`` (arrow H), or at last to ``dead`` (I).
 
@@ -112,14 +112,14 @@ class Backfills(Base):
             schedule_id: The batch.
             owner: Whose it is.
             error: Why the backfill failed.
-            max_attempts: Attempts are spent when the batch counts as many as this. The live run
-                was the first, and arrow H counts one more.
+            max_backfills: The batch is dead when so many backfills of it have failed, this one
+                counted; however often the live stream has begun it.
 
         Returns:
             Its status now, or None if it was not the owner's; nothing is changed then.
         """
         values = self._failed(schedule_id, owner, error)
-        spared = {**values, "most_attempts": max_attempts}
+        spared = {**values, "most_backfills": max_backfills}
 
         def give_back(connection: Connection) -> Status | None:
             if changed_rows(connection, moves.GIVE_BACK, spared):

@@ -64,18 +64,29 @@ def _moved(
     arrow: Arrow,
     allowed: ColumnElement[bool],
     *,
-    attempts: ColumnElement[int] | int | None = None,
+    failed: ColumnElement[int] | int | None = None,
     **values: Any,
 ) -> Update:
-    """The move to where an arrow leads, from wherever it is allowed."""
+    """The move to where an arrow leads, from wherever it is allowed.
+
+    Args:
+        arrow: Where it leads, and what it counts.
+        allowed: Where it is allowed from.
+        failed: How many backfills have failed by it, if the arrow does not say.
+        values: What else is set.
+    """
     made = and_(control.c.status == arrow.after, control.c.last_move == bindparam("move"))
-    counted = arrow.attempts if attempts is None else attempts
+    attempts = arrow.attempts if failed is None else failed
+    if failed is None and arrow.backfills:
+        failed = arrow.backfills
+    if failed is not None:
+        values["backfills"] = control.c.backfills + case((made, 0), else_=failed)
     return (
         update(control)
         .where(_BATCH, or_(made, allowed))
         .values(
             status=arrow.after,
-            attempts=control.c.attempts + case((made, 0), else_=counted),
+            attempts=control.c.attempts + case((made, 0), else_=attempts),
             last_move=bindparam("move"),
             **values,
         )
@@ -140,7 +151,7 @@ TAKE: Final = _moved(
         control.c.status == BACKFILL_BEGAN.before,
         and_(control.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),
     ),
-    attempts=case((control.c.status == BACKFILL_FAILED.before, BACKFILL_FAILED.attempts), else_=0),
+    failed=case((control.c.status == BACKFILL_FAILED.before, 1), else_=0),
     start_time_ms=bindparam("now_ms"),
     end_time_ms=None,
     records=None,
@@ -159,7 +170,7 @@ BACKFILLED: Final = _move(
 GIVE_BACK: Final = _move(
     BACKFILL_FAILED,
     _OWNED,
-    control.c.attempts < bindparam("most_attempts"),
+    control.c.backfills + 1 < bindparam("most_backfills"),
     end_time_ms=bindparam("ended_ms"),
     **_ERROR,
     **_NOBODYS,

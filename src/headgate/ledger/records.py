@@ -129,6 +129,8 @@ class BatchRecord:
     """The batch it was split off, if it is a part of one."""
     resolution: str | None = None
     """Why nobody needs to look after it any more, though it is dead."""
+    backfills: int = 0
+    """How many backfills of it have failed; each counts as an attempt, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,13 @@ class Kind(StrEnum):
 
 
 class Arrow(NamedTuple):
-    """One allowed move of a row: compare with ``before``, set ``after``, add ``attempts``."""
+    """One allowed move of a row: compare with ``before``, set ``after``, add to the counts."""
 
     letter: str
     before: Status | None
     after: Status
     attempts: int = 0
+    backfills: int = 0
 
 
 PLANNED: Final = Arrow("A", None, Status.IN_PROGRESS, attempts=1)
@@ -71,7 +72,7 @@ SUCCEEDED: Final = Arrow("D", Status.IN_PROGRESS, Status.SUCCESS)
 FAILED: Final = Arrow("E", Status.IN_PROGRESS, Status.FAILED)
 BACKFILL_BEGAN: Final = Arrow("F", Status.FAILED, Status.BACKFILLING)
 BACKFILL_SUCCEEDED: Final = Arrow("G", Status.BACKFILLING, Status.SUCCESS)
-BACKFILL_FAILED: Final = Arrow("H", Status.BACKFILLING, Status.FAILED, attempts=1)
+BACKFILL_FAILED: Final = Arrow("H", Status.BACKFILLING, Status.FAILED, attempts=1, backfills=1)
 BACKFILL_GAVE_UP: Final = Arrow("I", Status.BACKFILLING, Status.DEAD)
 
 ARROWS: Final = (

@@ -83,6 +83,8 @@ control: Final = Table(
     Column("kind", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
+    # Of these, backfills that failed.
+    Column("backfills", Integer, nullable=False, server_default="0"),
     Column("query_batch_id", BigInteger),
     Column("created_time_ms", BigInteger, nullable=False),
     Column("start_time_ms", BigInteger),

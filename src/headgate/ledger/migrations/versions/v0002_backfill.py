@@ -18,6 +18,8 @@ def upgrade() -> None:
     op.add_column("control", sa.Column("resolution", sa.Text()))
     op.add_column("control", sa.Column("last_move", sa.Text()))
     op.add_column("control", sa.Column("parent", sa.Text()))
+    backfills = sa.Column("backfills", sa.Integer(), nullable=False, server_default="0")
+    op.add_column("control", backfills)
     op.create_index("ix_control_parent", "control", ["parent"])
     op.add_column("failure", sa.Column("topic_id", sa.Text()))
     _make_dead_letter()
