@@ -7,6 +7,7 @@ import pytest
 from tests.receivers.virtual import (
     NO_SPACE,
     Lane,
+    enter,
     lines,
     now_s,
     records,
@@ -31,7 +32,7 @@ def test_records_are_acknowledged_when_their_block_is_durable_and_not_before() -
         async with Intake(lane.append) as intake:
             thread_takes(0.05)
             began_s = now_s()
-            receipt = await intake.enter(records(b"a", b"b"))
+            receipt = await enter(intake, records(b"a", b"b"))
             assert now_s() == began_s
             assert not receipt.done()
 
@@ -92,9 +93,9 @@ def test_a_block_gathers_while_the_one_before_is_appended() -> None:
         lane = Lane()
         async with Intake(lane.append) as intake:
             thread_takes(5.0)
-            first = await intake.enter(records(b"a"))
+            first = await enter(intake, records(b"a"))
             await asyncio.sleep(1)
-            rest = [await intake.enter(records(value)) for value in (b"b", b"c")]
+            rest = [await enter(intake, records(value)) for value in (b"b", b"c")]
             await asyncio.wait([first, *rest])
             assert lane.sizes == [1, 2]
 
@@ -108,8 +109,8 @@ def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
         lane = Lane()
         lane.failures = [NO_SPACE, None]
         async with Intake(lane.append) as intake:
-            first = await intake.enter(records(b"a"))
-            second = await intake.enter(records(b"b"))
+            first = await enter(intake, records(b"a"))
+            second = await enter(intake, records(b"b"))
             with pytest.raises(JournalError, match="disk is full"):
                 await first
             with pytest.raises(JournalError, match="disk is full"):
@@ -131,10 +132,10 @@ def test_closing_makes_durable_what_was_taken_and_refuses_the_rest() -> None:
         lane = Lane()
         intake = Intake(lane.append)
         with pytest.raises(ReceiverError, match="takes no records"):
-            await intake.enter(records(b"too early"))
+            await enter(intake, records(b"too early"))
         async with intake:
             intake.set_rate(1)
-            taken = await intake.enter(records(b"a"))
+            taken = await enter(intake, records(b"a"))
             waiting = asyncio.create_task(intake.hand_in(records(b"b")))
             just_now = asyncio.create_task(intake.hand_in(records(b"c")))
             await asyncio.sleep(0)
@@ -189,7 +190,7 @@ def test_who_hands_in_too_much_waits_and_memory_stays_bounded() -> None:
 
     async def send(intake: Intake, times: int) -> None:
         for _ in range(times):
-            await intake.enter(lines(7))
+            await enter(intake, lines(7))
 
     run(work())
 
@@ -213,6 +214,32 @@ def test_a_sender_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
     run(work())
 
 
+def test_a_stop_at_any_moment_withdraws_what_waits_and_answers_for_what_is_buffered() -> None:
+    async def work() -> None:
+        lane = Lane()
+        async with Intake(lane.append, IntakeSettings(block_interval_ms=1)) as intake:
+            intake.set_rate(100)
+            receipts: list[asyncio.Task[Receipt]] = []
+
+            async def send() -> None:
+                while True:
+                    receipts.append(intake.begin(lines(intake.at_once)))
+                    await intake.entered(receipts[-1])
+
+            for turns in range(60):
+                before = len(lane.values)
+                sending = asyncio.create_task(send())
+                for _ in range(turns):
+                    await asyncio.sleep(0.01)
+                sending.cancel()
+                await asyncio.wait([sending, *receipts])
+                answered = sum(10 for each in receipts if not each.cancelled())
+                assert len(lane.values) - before == answered
+                receipts.clear()
+
+    run(work())
+
+
 @pytest.mark.parametrize("size", [1, 7, 1_000])
 def test_a_sender_ten_times_too_fast_is_let_in_at_the_rate(size: int) -> None:
     async def work() -> None:
@@ -223,7 +250,7 @@ def test_a_sender_ten_times_too_fast_is_let_in_at_the_rate(size: int) -> None:
             began_s = now_s()
             sent = 0
             while now_s() < began_s + 12:
-                await intake.enter(lines(size))
+                await enter(intake, lines(size))
                 sent += size
                 await asyncio.sleep(size / (10 * rate))
             took_s = now_s() - began_s
@@ -239,7 +266,7 @@ def test_a_rate_of_bytes_holds_as_one_of_records() -> None:
             intake.set_rate(1_000, bytes_per_s=5_000)  # of lines of 10 bytes: 500 a second
             began_s = now_s()
             for _ in range(200):
-                await intake.enter(lines(100))
+                await enter(intake, lines(100))
             took_s = now_s() - began_s
             assert (20_000 - 500) / took_s == pytest.approx(500, rel=0.05)
 
@@ -314,7 +341,7 @@ def test_a_rate_that_is_refused_changes_nothing(rates: tuple[float, float | None
             with pytest.raises(OptionError, match="rate_per_s"):
                 intake.set_rate(*rates)
             began_s = now_s()
-            await intake.enter(lines(300))
+            await enter(intake, lines(300))
             assert now_s() - began_s == pytest.approx(2.0, rel=0.05)
 
     run(work())

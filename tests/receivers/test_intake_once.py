@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.receivers.virtual import (
     NO_SPACE,
     Lane,
+    enter,
     records,
     run,
     values_of,
@@ -27,7 +28,7 @@ def test_a_record_that_is_sent_again_is_stored_once() -> None:
     async def work() -> None:
         lane = Lane()
         async with Intake(lane.append) as intake:
-            first = await intake.enter(records(b"a", b"b", ids=["1", "2"]))
+            first = await enter(intake, records(b"a", b"b", ids=["1", "2"]))
             # While the first is on its way, and after that.
             assert await intake.hand_in(records(b"b", ids=["2"])) == Receipt(offsets(1, 2), 1)
             assert first.result() == Receipt(offsets(0, 2))
@@ -47,8 +48,8 @@ def test_a_duplicate_of_what_was_not_stored_is_not_acknowledged() -> None:
         lane = Lane()
         lane.failures = [NO_SPACE]
         async with Intake(lane.append) as intake:
-            first = await intake.enter(records(b"a", ids=["1"]))
-            second = await intake.enter(records(b"a", ids=["1"]))
+            first = await enter(intake, records(b"a", ids=["1"]))
+            second = await enter(intake, records(b"a", ids=["1"]))
             with pytest.raises(JournalError, match="disk is full"):
                 await first
             with pytest.raises(JournalError, match=r"'1' was being stored .* send it once more"):

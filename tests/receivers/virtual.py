@@ -9,6 +9,7 @@ from typing import Any, TypeVar, TypeVarTuple
 from headgate.control import OffsetRange
 from headgate.errors import JournalError
 from headgate.journal.records import Records
+from headgate.receivers import Intake, Receipt
 
 Answer = TypeVar("Answer")
 Arguments = TypeVarTuple("Arguments")
@@ -110,6 +111,13 @@ NO_SPACE = JournalError("The disk is full; make room.")
 
 def records(*values: bytes, ids: list[str | None] | None = None) -> Records:
     return Records.of(values, timestamp_ms=1_000, ids=ids)
+
+
+async def enter(intake: Intake, records: Records) -> asyncio.Task[Receipt]:
+    """Hand in records and wait until they are in the buffer."""
+    receipt = intake.begin(records)
+    await intake.entered(receipt)
+    return receipt
 
 
 def lines(count: int, size: int = 10) -> Records:

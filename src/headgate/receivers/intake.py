@@ -118,6 +118,11 @@ class Intake:
             self._limiter.waiting_records,
         )
 
+    @property
+    def at_once(self) -> int:
+        """The most records, 1 or more, that the present rate of records lets in at once."""
+        return self._limiter.at_once
+
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None = None) -> None:
         """Change what is let in, at once for those who wait too; None, as at first, is no limit.
 
@@ -138,26 +143,33 @@ class Intake:
             JournalError: Their block could not be appended; it is not known to be stored, so send
                 them again.
         """
-        return await (await self.enter(records))
+        return await self.begin(records)
 
-    async def enter(self, records: Records) -> asyncio.Task[Receipt]:
-        """Hand in records and wait until they are in the buffer, so that the next ones can follow.
+    def begin(self, records: Records) -> asyncio.Task[Receipt]:
+        """Hand in records without waiting for anything; see `entered`.
 
         Returns:
             What `hand_in` waits for.
 
         Raises:
-            ReceiverError: As `hand_in`. If the caller is cancelled, they are not stored, or at
-                most the first of them are.
+            ReceiverError: As `hand_in`.
         """
-        receipt = self._start(self._checked(records))
-        entered = self._handed[receipt].entered
+        return self._start(self._checked(records))
+
+    async def entered(self, receipt: asyncio.Task[Receipt]) -> None:
+        """Wait until records that were begun are in the buffer, so that the next ones can follow.
+
+        If the caller is cancelled before, they are withdrawn: the receipt is cancelled, and they
+        are not stored, or, if they are more than `at_once` allows, at most the first of them are.
+        """
+        if (handed := self._handed.get(receipt)) is None:
+            return
         try:
-            await asyncio.wait((entered, receipt), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((handed.entered, receipt), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            receipt.cancel()
+            if not handed.entered.done():
+                receipt.cancel()
             raise
-        return receipt
 
     def offer(self, records: Records, wait_s: float = 0.0) -> asyncio.Task[Receipt] | Later:
         """Hand in records if their turn comes within this time, as far as can be said; never wait.

@@ -1,6 +1,7 @@
 """The rates at which records are let in, for those who wait in line for it."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -37,6 +38,13 @@ class Limiter:
     def waiting_records(self) -> int:
         """How many records wait to be let in."""
         return self._waiting_records
+
+    @property
+    def at_once(self) -> int:
+        """The most records, 1 or more, that the present rate of records lets in at once."""
+        if self._records is None:
+            return sys.maxsize
+        return max(1, int(self._records.rate_per_s * _PORTION_S))
 
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None) -> None:
         """Change the rates, at once for those who wait too; None is no limit.
@@ -102,9 +110,7 @@ class Limiter:
         return delay_s
 
     def _next(self, rest: Portion) -> Portion:
-        part = rest
-        if self._records:
-            part = part.first(max(1, int(self._records.rate_per_s * _PORTION_S)))
+        part = rest.first(self.at_once)
         while part.count > 1 and self._is_large(part):
             part = part.first(part.count // 2)
         return part

@@ -114,8 +114,10 @@ class MqttReceiver:
     ) -> None:
         while True:
             messages, receipt = await handed.get()
-            await asyncio.shield(receipt)
-            connection.acknowledge(messages)
+            await asyncio.wait([receipt])
+            if not receipt.cancelled():  # else it was withdrawn, and the broker sends it again
+                receipt.result()
+                connection.acknowledge(messages)
             handed.task_done()
             self._delay_s = self.settings.reconnect_s
 
@@ -154,7 +156,8 @@ _Handed = tuple[Sequence[Message], asyncio.Task[Receipt]]
 async def _take(connection: "Connection", intake: Intake, handed: "asyncio.Queue[_Handed]") -> None:
     most_bytes = min(_BATCH_BYTES, intake.settings.buffer_bytes // 4)
     while True:
-        messages = await connection.next(most_bytes)
-        handed.put_nowait(
-            (messages, await intake.enter(records_of(messages, time.time_ns() // 1_000_000)))
-        )
+        # What goes into the buffer as a whole or not at all is acknowledged so too.
+        messages = await connection.next(intake.at_once, most_bytes)
+        receipt = intake.begin(records_of(messages, time.time_ns() // 1_000_000))
+        handed.put_nowait((messages, receipt))
+        await intake.entered(receipt)

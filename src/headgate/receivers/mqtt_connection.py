@@ -98,14 +98,14 @@ class Connection:
         self._client.subscribe([(topic, options) for topic in self._settings.topics])
         await self._answer(self._subscribed)
 
-    async def next(self, most_bytes: int) -> list[Message]:
-        """Wait for messages, and take 1 or more that have arrived, within so many bytes if more."""
+    async def next(self, most: int, most_bytes: int) -> list[Message]:
+        """Wait for messages, and take 1 or more that have arrived, within these bounds if more."""
         await self._some.wait()
         taken = [self._arrived.popleft()]
-        size_bytes = taken[0].size_bytes
-        while self._arrived and size_bytes + self._arrived[0].size_bytes <= most_bytes:
+        left_bytes = most_bytes - taken[0].size_bytes
+        while len(taken) < most and self._arrived and self._arrived[0].size_bytes <= left_bytes:
             taken.append(self._arrived.popleft())
-            size_bytes += taken[-1].size_bytes
+            left_bytes -= taken[-1].size_bytes
         if not self._arrived:
             self._some.clear()
         return taken
@@ -120,8 +120,9 @@ class Connection:
         """Write what was acknowledged, and leave the broker; the session stays."""
         self._is_closing = True
         self._places.release()  # whoever waits for a place sees that it is closing
+        was_connected = self._client.is_connected()  # it is not any more when it is to disconnect
         self._client.disconnect()
-        if self._client.is_connected():
+        if was_connected:
             await asyncio.wait([self.lost], timeout=_ANSWER_S)
         if (connection := cast(socket.socket | None, self._client.socket())) is not None:
             with contextlib.suppress(OSError):

@@ -116,6 +116,8 @@ class Sender:
         while answer := await self._answers.get():
             receipt, count = answer
             await asyncio.wait([receipt])
+            if receipt.cancelled():
+                continue  # withdrawn by a stop; without an answer the sender keeps it
             receipt.result()
             self._unanswered.release()
             if self._settings.acknowledge:
@@ -203,8 +205,9 @@ class Sender:
         records, error = self._lines.records(whole, time.time_ns() // 1_000_000)
         if records.count:
             await self._unanswered.acquire()
-            receipt = await self._shared.intake.enter(records)
+            receipt = self._shared.intake.begin(records)
             self._answers.put_nowait((receipt, records.count))
+            await self._shared.intake.entered(receipt)
         if error:
             raise error
 
