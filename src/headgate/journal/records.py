@@ -88,7 +88,7 @@ class Records:
                 f"{len(data)} bytes of lines are more than the {_MAX_BYTES} that can be taken at "
                 "once; hand them in in parts."
             )
-        if b"\r\n" in data:
+        if b"\r" in data and b"\r\n" in data:  # a single byte is found ten times as fast
             data = data.replace(b"\r\n", b"\n")
         if data and not data.endswith(b"\n"):
             data += b"\n"
