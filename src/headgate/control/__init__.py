@@ -1,5 +1,6 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
 
+from headgate.control.assertion import Assertion, Incarnation
 from headgate.control.estimator import (
     PIDRateEstimator,
     PIDTerms,
@@ -18,9 +19,11 @@ from headgate.control.token_bucket import TokenBucket
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
+    "Assertion",
     "BatchProgress",
     "BatchStats",
     "EstimatorSettings",
+    "Incarnation",
     "Limits",
     "OffsetRange",
     "PIDRateEstimator",
