@@ -130,6 +130,12 @@ def problems(evidence: Evidence) -> list[str]:
     ]
 
 
+def require_sound(evidence: Evidence) -> None:
+    """Raise an AssertionError with every breach of what is promised."""
+    found = problems(evidence)
+    assert not found, "\n".join(found)
+
+
 def values(ranges: Iterable[OffsetRange]) -> Iterator[str]:
     """The values of the records in these ranges."""
     return (f"{r.partition}/{offset}" for r in ranges for offset in range(r.start, r.until))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from tests.recovery.drivers import Driver
-from tests.recovery.evidence import collect, problems
+from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
 from tests.services.kafka import TopicFactory
 
@@ -44,7 +44,7 @@ def test_executors_in_other_processes_read_all_there_is(
         driver.let_go()
         driver.finish()
     produced = {TopicPartition(orders.name, number): RECORDS for number in range(PARTITIONS)}
-    assert problems(collect(job, produced)) == []
+    require_sound(collect(job, produced))
     executors = {
         executor
         for file in (job.path / "sink").glob("*.json")

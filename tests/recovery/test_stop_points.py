@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.ledger.servers import postgresql_server
 from tests.recovery.drivers import Driver
-from tests.recovery.evidence import collect, problems
+from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
 from tests.recovery.stops import POINTS
 from tests.recovery.stories import chance, fill, in_turn
@@ -97,7 +97,7 @@ def survive(job: Job, stops: Sequence[Stop], topic: Topic, dice: random.Random) 
         last = next(drivers)
         last.let_go()
         last.finish()
-    assert problems(collect(job, produced)) == []
+    require_sound(collect(job, produced))
 
 
 def hurried(topic: Topic, folder: Path, ledger_url: str = "") -> Job:

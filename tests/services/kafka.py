@@ -79,7 +79,8 @@ class Topics:
             "log_level": 0,
         }
         self.admin = AdminClient(client)
-        self.producer = Producer({**client, "linger.ms": 1})
+        # What is sent again must not come after what was sent later: a record's place is known.
+        self.producer = Producer({**client, "linger.ms": 1, "enable.idempotence": True})
         self._numbers = itertools.count()
 
     def create(

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -22,10 +23,14 @@ class Mosquitto:
     Args:
         folder: Its configuration and its sessions.
         users: A file of users and passwords, as ``mosquitto_passwd`` writes it.
+        tls: Settings of another listener, at ``tls_port`` of all addresses; None for none.
     """
 
-    def __init__(self, folder: Path, users: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, users: str | None = None, tls: Sequence[str] | None = None
+    ) -> None:
         self.port = _free_port()
+        self.tls_port = _free_port()
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         lines = [
@@ -43,6 +48,8 @@ class Mosquitto:
             (folder / "users").write_text(users)
             (folder / "users").chmod(0o600)
             lines.append(f"password_file {folder}/users")
+        if tls is not None:
+            lines += [f"listener {self.tls_port}", *tls]
         (folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
 
     def __enter__(self) -> Self:

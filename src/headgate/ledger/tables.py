@@ -83,8 +83,6 @@ control: Final = Table(
     Column("kind", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
-    # Of these, backfills that failed.
-    Column("backfills", Integer, nullable=False, server_default="0"),
     Column("query_batch_id", BigInteger),
     Column("created_time_ms", BigInteger, nullable=False),
     Column("start_time_ms", BigInteger),
@@ -105,6 +103,8 @@ control: Final = Table(
     # No foreign key, which SQLite adds to no table that is there: a part is written in one
     # transaction with a change of its parent, and deleted with it.
     Column("parent", Text, index=True),
+    # Of the attempts, backfills that failed.
+    Column("backfills", Integer, nullable=False, server_default="0"),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )
