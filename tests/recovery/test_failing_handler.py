@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.recovery.drivers import Driver
-from tests.recovery.evidence import Evidence, collect, problems
+from tests.recovery.evidence import Evidence, collect, problems, require_sound
 from tests.recovery.job import GATE, Job
 from tests.recovery.stories import Produced, chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory

@@ -58,11 +58,16 @@ def live_through(kill: Kill, driver: Driver) -> None:
     driver.kill()
 
 
-def survive(count: int, topic: Topic, folder: Path) -> None:
+def survive(count: int, topic: Topic, folder: Path, ledger_url: str = "") -> None:
     """Kill drivers so often, let the last one finish, and judge what is there."""
     dice = chance()
     produced = fill(topic, count * RECORDS_PER_KILL)
-    job = Job(servers=topic.bootstrap_servers, topic=topic.name, folder=str(folder))
+    job = Job(
+        servers=topic.bootstrap_servers,
+        topic=topic.name,
+        folder=str(folder),
+        ledger_url=ledger_url,
+    )
     with in_turn([job] * (count + 1)) as drivers:
         for kill in kills(count, dice):
             live_through(kill, next(drivers))
@@ -81,6 +86,6 @@ def test_ten_kills_lose_nothing_and_double_nothing(topic: TopicFactory, tmp_path
 
 @pytest.mark.soak
 def test_a_hundred_kills_lose_nothing_and_double_nothing(
-    topic: TopicFactory, tmp_path: Path
+    topic: TopicFactory, tmp_path: Path, ledger_url: str
 ) -> None:
-    survive(100, topic(PARTITIONS), tmp_path / "job")
+    survive(100, topic(PARTITIONS), tmp_path / "job", ledger_url)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.ledger.servers import postgresql_server
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
@@ -30,18 +29,6 @@ ISOLATING = tuple(point for point in POINTS if not point.endswith("give_back"))
 RAISES_ONCE_IN = {"retry": 1, "fail": 1, "take": 1, "give_back": 1, "backfilled": 2}
 """How often the handler of a query that defers raises until it comes to a step; else every third
 time."""
-
-
-@pytest.fixture
-def postgresql() -> Iterator[str]:
-    with postgresql_server() as server:
-        yield server.url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def ledger_url(request: pytest.FixtureRequest) -> str:
-    """Of an empty ledger; that of the job's folder where it is empty."""
-    return "" if request.param == "sqlite" else str(request.getfixturevalue("postgresql"))
 
 
 def isolating(job: Job, stops: int, dice: random.Random) -> Job:
