@@ -26,6 +26,7 @@ from headgate.errors import (
 
 if TYPE_CHECKING:
     from headgate.gate import Batch, Gate, OnFailure, configure, isolate, register, retry
+    from headgate.tracker import Receivers
 
 __version__ = "0.1.0.dev0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "LedgerError",
     "OnFailure",
     "OptionError",
+    "Receivers",
     "SchemaError",
     "SetupError",
     "SourceError",
@@ -52,4 +54,5 @@ def __getattr__(name: str) -> Any:
     """Import what needs pyspark when it is first used: the command line and tasks do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("headgate.gate"), name)
+    module = "headgate.tracker" if name == "Receivers" else "headgate.gate"
+    return getattr(importlib.import_module(module), name)

@@ -55,7 +55,7 @@ class Hosting:
     journal: str
     lane: int = 0
     gate: str | None = None
-    ledger: str | None = None
+    ledger: str | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
 
