@@ -29,6 +29,7 @@ def assertion(**changes: Any) -> Assertion:
 def test_it_holds_what_it_was_given_up_to_the_bounds() -> None:
     widest = assertion(sender="a.b_c-9", level=MOST_LEVELS, lease_ms=MOST_LEASE_MS, sequence=10**30)
     assert (widest.sender, widest.level, widest.lease_ms) == ("a.b_c-9", 20, 600_000)
+    assert assertion(level=1.75).level == 1.75
     assert assertion(level=0, lease_ms=1, receiver="x" * 100).receiver == "x" * 100
 
 
@@ -45,7 +46,9 @@ def test_a_name_that_is_none_is_refused(field: str, name: object) -> None:
     [
         ("level", -1, "from 0 to 20"),
         ("level", 21, "from 0 to 20"),
-        ("level", 1.0, "from 0 to 20"),
+        ("level", 20.01, "from 0 to 20"),
+        ("level", float("nan"), "from 0 to 20"),
+        ("level", "1", "from 0 to 20"),
         ("level", True, "from 0 to 20"),
         ("sequence", -1, "of 0 or more"),
         ("sequence", "3", "of 0 or more"),

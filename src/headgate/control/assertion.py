@@ -1,5 +1,6 @@
 """What a stage says to one stage before it: how much pressure it puts on it, and for how long."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -49,7 +50,7 @@ class Assertion:
         receiver: The stage that is to slow down, directly before it.
         incarnation: The sender's run.
         sequence: The place among what this run of the sender says to this receiver; 0 or more.
-        level: How hard: 0, free, to `MOST_LEVELS`.
+        level: How hard: 0, free, to `MOST_LEVELS`; in steps, of which a part may be one too.
         lease_ms: How long it holds from when it is received, unless it is asserted again; 1 to
             `MOST_LEASE_MS`.
 
@@ -63,7 +64,7 @@ class Assertion:
     receiver: str
     incarnation: Incarnation
     sequence: int
-    level: int
+    level: float
     lease_ms: int
 
     def __post_init__(self) -> None:
@@ -76,7 +77,7 @@ class Assertion:
                 " Incarnation."
             )
         _require_whole("The sequence of an assertion", self.sequence, 0, None)
-        _require_whole("The level of an assertion", self.level, 0, MOST_LEVELS)
+        require_level("The level of an assertion", self.level)
         _require_whole("The lease of an assertion, in ms,", self.lease_ms, 1, MOST_LEASE_MS)
 
 
@@ -90,6 +91,21 @@ def require_name(what: str, value: object) -> None:
         raise OptionError(
             f"{what} is {value!r}; it must be 1 to 100 letters, digits, '.', '_' or '-'."
         )
+
+
+def require_level(what: str, value: object) -> None:
+    """Refuse what cannot be a level.
+
+    Raises:
+        OptionError: It is no finite number from 0 to `MOST_LEVELS`.
+    """
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not math.isfinite(value)
+        or not 0 <= value <= MOST_LEVELS
+    ):
+        raise OptionError(f"{what} is {value!r}; it must be a number from 0 to {MOST_LEVELS}.")
 
 
 def _require_whole(what: str, value: object, least: int, most: int | None) -> None:
