@@ -14,10 +14,22 @@ from headgate.ledger.parts import Parts
 from headgate.ledger.receivers import Receivers
 from headgate.ledger.retention import Retention
 from headgate.ledger.search import Search
+from headgate.ledger.signals import StageNotes
 
 
-class Ledger(Gates, Batches, Backfills, Parts, DeadLetters, Receivers, Retention, Search, History):
-    """Gates, batches, dead letters, losses, receivers: in a database that processes share.
+class Ledger(
+    Gates,
+    Batches,
+    Backfills,
+    Parts,
+    DeadLetters,
+    Receivers,
+    StageNotes,
+    Retention,
+    Search,
+    History,
+):
+    """Gates, batches, dead letters, receivers, signals: in a database that processes share.
 
     Every method is one transaction (``prune`` is several): durable when it returns, without effect
     when it raises. Each raises :class:`LedgerError` when the database cannot be read or written,

@@ -23,7 +23,7 @@ from sqlalchemy import (
 VERSION_TABLE: Final = "headgate_version"
 """Where the schema's version stands; not Alembic's default, so that a database can be shared."""
 
-SCHEMA_VERSION: Final = "0002"
+SCHEMA_VERSION: Final = "0003"
 """The newest migration; versions are ordered as text."""
 
 metadata: Final = MetaData(
@@ -213,3 +213,25 @@ receiver: Final = Table(
     Column("waiting_records", BigInteger, nullable=False),
 )
 """Who takes in records for a gate, one row a lane, written anew about once a second."""
+
+signal: Final = Table(
+    "signal",
+    metadata,
+    Column("flow", Text, primary_key=True),
+    Column("receiver", Text, primary_key=True),
+    Column("sender", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    # By the database's clock, for the stages may be on machines whose clocks differ.
+    Column("written_ms", BigInteger, nullable=False),
+)
+"""What a stage of a flow tells one directly before it: the newest, until that one takes it."""
+
+stage_state: Final = Table(
+    "stage_state",
+    metadata,
+    Column("flow", Text, primary_key=True),
+    Column("stage", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("written_ms", BigInteger, nullable=False),
+)
+"""What each stage of a flow shows of itself."""
