@@ -13,11 +13,13 @@ from rich.console import Console
 
 from bench import (
     backfill,
+    journal,
     json_columns,
     ledger_time,
     memory,
     plan_time,
     planner_time,
+    receivers,
     recovery,
     small_batch,
     throughput,
@@ -41,6 +43,8 @@ class Name(StrEnum):
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
+    JOURNAL = "journal"
+    RECEIVERS = "receivers"
 
 
 Benchmark = Callable[[Stage, Scale], Iterator[Figure]]
@@ -55,6 +59,8 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,
+    Name.JOURNAL: journal.measure,
+    Name.RECEIVERS: receivers.measure,
 }
 
 

@@ -36,7 +36,22 @@ class AtMost:
         return f"≤ {self.bound:g}"
 
 
-Target = AtLeast | AtMost
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A target from both sides."""
+
+    value: float
+    by: float
+
+    def is_met(self, value: float) -> bool:
+        """Whether the value is no further away."""
+        return abs(value - self.value) <= self.by
+
+    def __str__(self) -> str:
+        return f"{self.value:g} ± {self.by:g}"
+
+
+Target = AtLeast | AtMost | Near
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +62,12 @@ class Figure:
         name: What was measured.
         unit: Of the figures of both sides.
         headgate: Headgate's.
-        native: The native connector's; None for what Headgate alone has.
+        native: The native connector's, or what else it is held against, such as a raw limit; None
+            for what Headgate alone has.
         ratio: Headgate's figure over the native one, round by round; None without a native one.
         target: For the ratio or, without one, for Headgate's median. None: nothing was promised.
         details: What is worth keeping beside it, as JSON can hold it.
+        absolute: Whether the target is for Headgate's median although there is a ratio.
     """
 
     name: str
@@ -60,6 +77,7 @@ class Figure:
     ratio: Spread | None = None
     target: Target | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    absolute: bool = False
 
     @classmethod
     def side_by_side(
@@ -88,7 +106,8 @@ class Figure:
         """Whether the target is met; None where there is none."""
         if self.target is None:
             return None
-        return self.target.is_met((self.ratio or self.headgate).median)
+        held = self.headgate if self.absolute else self.ratio or self.headgate
+        return self.target.is_met(held.median)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON; a figure that is not finite becomes null."""

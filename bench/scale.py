@@ -25,6 +25,13 @@ class Scale:
         backfill_batches: Batches of a run beside which what failed is backfilled.
         long_run_batches: Batches of the run whose memory is watched.
         backlog_rows: Rows that are read in one batch while the memory is watched.
+        block_records: Records of a block that is written to a journal.
+        blocks: How many such blocks.
+        journal_blocks: Blocks of the journal that is recovered.
+        receiver_records: Records that a receiver is sent at once.
+        receiver_seconds: How long it is sent records at a pace (s).
+        limited_seconds: How long it is sent more than it may admit (s).
+        half_open: Senders beside the good ones who never send anything whole.
     """
 
     pairs: int = 5
@@ -43,6 +50,13 @@ class Scale:
     backfill_batches: int = 24
     long_run_batches: int = 200
     backlog_rows: int = 4_000_000
+    block_records: int = 32_768
+    blocks: int = 40
+    journal_blocks: int = 100_000
+    receiver_records: int = 1_500_000
+    receiver_seconds: float = 6
+    limited_seconds: float = 20
+    half_open: int = 500
 
 
 QUICK: Final = Scale(
@@ -62,5 +76,11 @@ QUICK: Final = Scale(
     backfill_batches=12,
     long_run_batches=10,
     backlog_rows=20_000,
+    blocks=4,
+    journal_blocks=2_000,
+    receiver_records=100_000,
+    receiver_seconds=2,
+    limited_seconds=5,
+    half_open=50,
 )
 """To see that everything works; its figures mean little."""

@@ -72,6 +72,20 @@ def seconds_to_discard(df: DataFrame) -> float:
     return time.perf_counter() - began_s
 
 
+def stream_rate(stage: Stage, df: DataFrame, rows: int) -> float:
+    """Rows a second of a stream that reads so many rows in one batch and discards them.
+
+    With the time of the batches alone, for a query's start is the same work on both sides.
+    """
+    writer = df.writeStream.format("noop").trigger(availableNow=True)
+    with running(writer, stage.fresh_folder("checkpoint")) as query:
+        query.awaitTermination()
+        progress = query.recentProgress
+    took_ms = sum(p.durationMs["triggerExecution"] for p in progress)
+    assert sum(p.numInputRows for p in progress) == rows, "the stream did not read all there is"
+    return rows / took_ms * 1000
+
+
 @contextmanager
 def running(writer: DataStreamWriter, checkpoint: Path) -> Iterator[StreamingQuery]:
     """Run a query until the block ends."""

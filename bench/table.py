@@ -16,10 +16,10 @@ def table_of(title: str, figures: Sequence[Figure]) -> Table:
     """
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(Text(title, style="bold"), width=46)
-    for name, width in (("native", 9), ("headgate", 9), ("unit", 7), ("ratio", 5)):
+    for name, width in (("other", 9), ("headgate", 9), ("unit", 7), ("ratio", 5)):
         table.add_column(name, justify="left" if name == "unit" else "right", width=width)
     table.add_column("from - to", justify="right", width=19)
-    table.add_column("target", width=6)
+    table.add_column("target", width=8)
     table.add_column("met", width=3)
     for figure in figures:
         table.add_row(

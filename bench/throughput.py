@@ -7,7 +7,7 @@ from typing import Final
 from bench.figures import AtLeast, Figure, Target
 from bench.pairs import in_turn
 from bench.scale import Scale
-from bench.sides import HEADGATE, NATIVE, bounded, running, seconds_to_discard, stream
+from bench.sides import HEADGATE, NATIVE, bounded, seconds_to_discard, stream, stream_rate
 from bench.stage import Stage
 
 PARTITIONS: Final = 4
@@ -38,8 +38,8 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     yield _compared(
         f"{PROMISED_BYTES}-byte records, as a stream",
         scale,
-        headgate=partial(_stream_rate, stage, HEADGATE, topic, rows),
-        native=partial(_stream_rate, stage, NATIVE, topic, rows),
+        headgate=lambda: stream_rate(stage, stream(stage, HEADGATE, topic), rows),
+        native=lambda: stream_rate(stage, stream(stage, NATIVE, topic), rows),
         target=PROMISED,
     )
 
@@ -66,14 +66,3 @@ def _value_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
     """As each is told to leave the other columns out: Spark tells only the native source itself."""
     schema = "value BINARY" if source == HEADGATE else None
     return rows / seconds_to_discard(bounded(stage, source, topic, schema).select("value"))
-
-
-def _stream_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
-    """With the time of the batches alone, for a query's start is the same work on both sides."""
-    writer = stream(stage, source, topic).writeStream.format("noop").trigger(availableNow=True)
-    with running(writer, stage.fresh_folder("checkpoint")) as query:
-        query.awaitTermination()
-        progress = query.recentProgress
-    took_ms = sum(p.durationMs["triggerExecution"] for p in progress)
-    assert sum(p.numInputRows for p in progress) == rows, "the stream did not read its whole topic"
-    return rows / took_ms * 1000

@@ -29,6 +29,13 @@ TINY = replace(
     backfill_batches=10,
     long_run_batches=6,
     backlog_rows=4_000,
+    block_records=100,
+    blocks=2,
+    journal_blocks=20,
+    receiver_records=2_000,
+    receiver_seconds=0.5,
+    limited_seconds=3,
+    half_open=5,
 )
 
 

@@ -3,9 +3,10 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
-from bench.figures import AtLeast, AtMost, Figure, Target
+from bench.figures import AtLeast, AtMost, Figure, Near, Target
 from bench.pairs import Spread
 from bench.table import table_of
 from rich.console import Console
@@ -31,6 +32,9 @@ def printed(title: str, *figures: Figure) -> list[str]:
         (AtLeast(1.51), False),
         (AtMost(1.5), True),
         (AtMost(1.49), False),
+        (Near(1.4, by=0.11), True),
+        (Near(1.4, by=0.09), False),
+        (Near(1.6, by=0.09), False),
         (None, None),
     ],
 )
@@ -38,6 +42,11 @@ def test_beside_a_native_figure_the_ratio_is_held_against_the_target(
     target: Target | None, met: bool | None
 ) -> None:
     assert figure(target).is_met is met
+
+
+def test_an_absolute_target_is_for_headgates_figure_whatever_is_beside_it() -> None:
+    assert replace(figure(AtLeast(3)), absolute=True).is_met
+    assert not replace(figure(AtMost(2)), absolute=True).is_met
 
 
 @pytest.mark.parametrize(("bound", "met"), [(3.0, True), (2.9, False)])

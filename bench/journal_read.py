@@ -1,0 +1,56 @@
+"""A journal read into Spark, beside the same records of a Kafka topic, both through Headgate."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from bench.figures import AtLeast, Figure
+from bench.made import VALUE_BYTES, fill
+from bench.pairs import in_turn
+from bench.scale import Scale
+from bench.sides import HEADGATE, bounded, seconds_to_discard, stream, stream_rate
+from bench.stage import Stage
+
+PARTITIONS: Final = 4
+PROMISED: Final = AtLeast(1.25)
+
+JOURNAL: Final = "headgate-journal"
+
+
+def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
+    """As a whole, and as one batch of a stream."""
+    rows = scale.topic_bytes // VALUE_BYTES
+    topic = stage.topics.random(PARTITIONS, rows, VALUE_BYTES)
+    folder = stage.fresh_folder("journal")
+    fill(folder, PARTITIONS, rows)
+    yield _compared(
+        "read as a whole, beside Kafka's source",
+        scale,
+        journal=lambda: rows / seconds_to_discard(_bounded(stage, folder)),
+        kafka=lambda: rows / seconds_to_discard(bounded(stage, HEADGATE, topic)),
+    )
+    yield _compared(
+        "read as a stream, beside Kafka's source",
+        scale,
+        journal=lambda: stream_rate(stage, _stream(stage, folder), rows),
+        kafka=lambda: stream_rate(stage, stream(stage, HEADGATE, topic), rows),
+    )
+
+
+def _compared(
+    name: str, scale: Scale, *, journal: Callable[[], float], kafka: Callable[[], float]
+) -> Figure:
+    rates = in_turn({HEADGATE: kafka, JOURNAL: journal}, scale.pairs, scale.warm_ups)
+    return Figure.side_by_side(
+        name, "rows/s", headgate=rates[JOURNAL], native=rates[HEADGATE], target=PROMISED
+    )
+
+
+def _bounded(stage: Stage, folder: Path) -> DataFrame:
+    return stage.spark.read.format(JOURNAL).load(str(folder))
+
+
+def _stream(stage: Stage, folder: Path) -> DataFrame:
+    return stage.spark.readStream.format(JOURNAL).load(str(folder))

@@ -1,0 +1,128 @@
+"""Receivers, bare programs and senders: processes of this machine, which end with a block."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from headgate.errors import HeadgateError
+
+SEND_S: Final = 300
+"""No sender takes longer."""
+
+LINES: Final = "lines"
+POSTS: Final = "posts"
+COMMANDS: Final = {LINES: ("tcp", "--acknowledge"), POSTS: ("http",)}
+"""What each kind of sender sends to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A process that listens on a port of this machine."""
+
+    port: int
+    process_id: int
+
+
+@contextmanager
+def receiver(journal: Path, kind: str, *options: str) -> Iterator[Listening]:
+    """Run ``headgate receive`` over the journal in a folder, on a port of its own."""
+    arguments = [*COMMANDS[kind], "--journal", str(journal), "--port", "0", "--json", *options]
+    with _started("headgate", "receive", *arguments) as process:
+        event = json.loads(_line(process))
+        yield Listening(urlsplit(event["address"]).port or 0, process.pid)
+
+
+@contextmanager
+def bare_receiver(file: Path, kind: str) -> Iterator[Listening]:
+    """Run a program that reads the same and only syncs it; see `bench.load.bare`."""
+    with _load("bare.receive", path=str(file), kind=kind) as process:
+        yield Listening(int(_line(process)), process.pid)
+
+
+@contextmanager
+def half_open(port: int, kind: str, count: int) -> Iterator[None]:
+    """Have so many senders connected who never send anything whole."""
+    with _load("half_open.hold", port=port, kind=kind, count=count, seconds=SEND_S) as process:
+        _line(process)
+        yield
+
+
+def send(what: str, **arguments: Any) -> Any:
+    """Run a sender to its end; what it found. See `bench.load.__main__` for what there is.
+
+    Raises:
+        HeadgateError: It failed.
+    """
+    with sending(what, **arguments) as process:
+        return found(process)
+
+
+@contextmanager
+def sending(what: str, **arguments: Any) -> "Iterator[subprocess.Popen[str]]":
+    """Run a sender beside the block; `found` waits for its end."""
+    with _load(what, **arguments) as process:
+        yield process
+
+
+def found(process: "subprocess.Popen[str]") -> Any:
+    """What a sender found, when it has ended.
+
+    Raises:
+        HeadgateError: It failed; the reason is on the standard error.
+    """
+    text, _ = process.communicate(timeout=SEND_S)
+    if process.returncode:
+        raise HeadgateError(
+            f"A sender of the benchmark ended with status {process.returncode}; see what it wrote."
+        )
+    return json.loads(text)
+
+
+def resident_mb(process_id: int) -> float:
+    """The memory of a process that is in use and in RAM."""
+    listed = subprocess.run(
+        ["ps", "-o", "rss=", "-p", str(process_id)], capture_output=True, text=True, check=True
+    )
+    return int(listed.stdout) / 1024
+
+
+@contextmanager
+def _load(what: str, **arguments: Any) -> "Iterator[subprocess.Popen[str]]":
+    with _started("bench.load", what, json.dumps(arguments)) as process:
+        yield process
+
+
+@contextmanager
+def _started(module: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C in the terminal is for us, who then end it
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    """The next line that it writes.
+
+    Raises:
+        HeadgateError: It ended instead.
+    """
+    assert process.stdout is not None
+    if not (line := process.stdout.readline()):
+        raise HeadgateError("A process of the benchmark did not start; see what it wrote.")
+    return line
