@@ -46,6 +46,8 @@ def test_a_name_that_is_none_is_refused(field: str, name: object) -> None:
     [
         ("level", -1, "from 0 to 20"),
         ("level", 21, "from 0 to 20"),
+        ("level", 10**400, "from 0 to 20"),
+        ("level", float("inf"), "from 0 to 20"),
         ("level", 20.01, "from 0 to 20"),
         ("level", float("nan"), "from 0 to 20"),
         ("level", "1", "from 0 to 20"),

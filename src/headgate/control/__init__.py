@@ -7,12 +7,16 @@ from headgate.control.estimator import (
     RateEstimator,
     create_estimator,
 )
+from headgate.control.hop_controller import HopController, InputQueue, slowed
+from headgate.control.hop_emission import Bound, Emission, Obeyed, Pressure
+from headgate.control.hop_settings import HopSettings
 from headgate.control.limits import Limits, PartitionLimit
 from headgate.control.plan import ASSUMED_RECORD_BYTES, Plan, hold, plan, should_wait
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.control.rate_law import max_messages_per_partition
 from headgate.control.reason import Reason
 from headgate.control.settings import EstimatorSettings
+from headgate.control.sharing import Taker, catching_up, parts
 from headgate.control.simulate import SimulatedBatch, batches_to_settle, simulate
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.control.token_bucket import TokenBucket
@@ -22,25 +26,36 @@ __all__ = [
     "Assertion",
     "BatchProgress",
     "BatchStats",
+    "Bound",
+    "Emission",
     "EstimatorSettings",
+    "HopController",
+    "HopSettings",
     "Incarnation",
+    "InputQueue",
     "Limits",
+    "Obeyed",
     "OffsetRange",
     "PIDRateEstimator",
     "PIDTerms",
     "PartitionLimit",
     "Plan",
+    "Pressure",
     "RateEstimator",
     "Reason",
     "SimulatedBatch",
+    "Taker",
     "TokenBucket",
     "TopicPartition",
     "batch_stats",
     "batches_to_settle",
+    "catching_up",
     "create_estimator",
     "hold",
     "max_messages_per_partition",
+    "parts",
     "plan",
     "should_wait",
     "simulate",
+    "slowed",
 ]

@@ -1,6 +1,5 @@
 """What a stage says to one stage before it: how much pressure it puts on it, and for how long."""
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -102,7 +101,6 @@ def require_level(what: str, value: object) -> None:
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
-        or not math.isfinite(value)
         or not 0 <= value <= MOST_LEVELS
     ):
         raise OptionError(f"{what} is {value!r}; it must be a number from 0 to {MOST_LEVELS}.")
