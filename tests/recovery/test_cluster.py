@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-import pyspark
 import pytest
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
 from tests.services.kafka import TopicFactory
+from tests.services.spark_home import spark_home
 
 from headgate.control import TopicPartition
 
@@ -18,12 +18,7 @@ RECORDS = 60
 
 @pytest.fixture
 def _spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home for Spark in which its workers may write; their own would be pyspark's package."""
-    home = tmp_path / "spark"
-    home.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        (home / entry.name).symlink_to(entry)
-    monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path)))
 
 
 @pytest.mark.usefixtures("_spark_home")
