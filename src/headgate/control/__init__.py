@@ -9,6 +9,7 @@ from headgate.control.estimator import (
 )
 from headgate.control.hop_controller import HopController, InputQueue, slowed
 from headgate.control.hop_emission import Bound, Emission, Obeyed, Pressure
+from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 from headgate.control.limits import Limits, PartitionLimit
 from headgate.control.plan import ASSUMED_RECORD_BYTES, Plan, hold, plan, should_wait
@@ -27,6 +28,7 @@ __all__ = [
     "BatchProgress",
     "BatchStats",
     "Bound",
+    "ChunkRate",
     "Emission",
     "EstimatorSettings",
     "HopController",

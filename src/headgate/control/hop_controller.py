@@ -5,11 +5,11 @@ by a step, a queue below another, much lower one for a while lets it go by a ste
 two nothing is said. What this law adds is in `HopController`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headgate.control.assertion import MOST_LEVELS, Assertion, Incarnation
-from headgate.control.hop_inflow import Inflow
+from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 
 DRAINING: Final = 0.9
@@ -21,6 +21,10 @@ LEAST_CHANGE: Final = 0.01
 
 _SPAN: Final = 10
 """Sensitivity intervals over which what comes is measured, where nothing changes meanwhile."""
+
+_SILENCE: Final = 5
+"""Sensitivity intervals after which nothing has come because nothing comes, not because the batches
+of the stage before are long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class InputQueue:
     takes_bytes_per_s: float | None = None
 
 
-def slowed(rate_per_s: float, batch_records: int, running_ms: int) -> float:
+def slowed(rate_per_s: float, interval_ms: int, batch_records: int, running_ms: int) -> float:
     """A stage's rate, while a batch is running that takes longer than this rate promised.
 
     A batch is reported when it ends, and a stage that has become slow ends it late. Until then it
@@ -51,10 +55,11 @@ def slowed(rate_per_s: float, batch_records: int, running_ms: int) -> float:
 
     Args:
         rate_per_s: The rate in force (records/s).
-        batch_records: The records of the batch that is running; 0 if none is.
-        running_ms: How long it has been running.
+        interval_ms: The time that a batch should take.
+        batch_records: The records of the batch that is running.
+        running_ms: How long it has been running; 0 if none is.
     """
-    if batch_records <= 0 or running_ms <= 0:
+    if running_ms <= interval_ms:
         return rate_per_s
     return min(rate_per_s, batch_records * 1000 / running_ms)
 
@@ -64,17 +69,17 @@ class HopController:
 
     The stage looks at its queue as often as it likes, and at best whenever it has planned a batch:
     it sends what `look` returns, and nothing else. One controller belongs to one pair of stages and
-    one run of the stage that presses. Nothing in it waits, and time is an argument (ms, from any one
-    beginning, never going back).
+    one run of the stage that presses. Nothing in it waits, and time is an argument (ms, from any
+    one beginning, never going back).
 
     - At least ``overload_bytes`` have waited for all of the overload's sensitivity interval, and
-      bytes have come since the interval began: the level rises, and again after each further
-      interval. It rises by as many steps as bring what comes to `DRAINING` of what the stage takes,
-      and by none where no more is coming. Where it is not known what the stage takes, it rises by
-      one, unless the queue is falling already.
+      bytes have come meanwhile: the level rises, and again after each further interval. It rises by
+      as many steps as bring what comes to `DRAINING` of what the stage takes, and by none where
+      less is coming. Where it is not known what the stage takes, it rises by one, unless the queue
+      is falling already.
     - At most ``light_load_bytes`` were left by batches for all of the light load's interval, with
-      no overload meanwhile: the level falls by one step, and again after each further interval, but
-      only as far as brings what comes to what the stage takes, where that is known. Near 0, it is 0.
+      no overload meanwhile: the level falls by one, and again after each further interval; where it
+      is known what the stage takes, by no more than brings what comes to that.
     - In between nothing changes. A look that breaks a condition begins its interval anew.
 
     What is asserted above 0 is asserted again every third of a lease; 0 is asserted once.
@@ -85,9 +90,10 @@ class HopController:
         receiver: The stage before it.
         incarnation: The run of the sender.
         settings: The thresholds and the rest.
+        level: The level that an earlier run of the sender asserted last, to go on with.
 
     Raises:
-        OptionError: A name is none (at the first assertion).
+        OptionError: A name is none, or the level is out of its range.
     """
 
     def __init__(
@@ -97,15 +103,19 @@ class HopController:
         receiver: str,
         incarnation: Incarnation,
         settings: HopSettings,
+        *,
+        level: float = 0.0,
     ) -> None:
-        self._pair = flow, sender, receiver, incarnation
+        self._asserted = Assertion(
+            flow, sender, receiver, incarnation, sequence=0, level=level, lease_ms=settings.lease_ms
+        )
         self._settings = settings
-        self._level = 0.0
-        self._sequence = 0
-        self._asserted_ms = 0
+        self._level = level
+        self._due_ms: float | None = None
+        self._arrived_bytes: int | None = None
         self._overload: _Interval | None = None
         self._light_since_ms: int | None = None
-        self._inflow = Inflow(_SPAN * settings.light_load_sensitivity_ms)
+        self._inflow = ChunkRate(_SPAN * settings.light_load_sensitivity_ms)
         self._expected_per_s: float | None = None
 
     @property
@@ -121,16 +131,16 @@ class HopController:
             again. None if nothing is.
         """
         self._inflow.look(time_ms, queue.arrived_bytes)
-        before = self._level
         if queue.waiting_bytes >= self._settings.overload_bytes:
             self._light_since_ms = None
             self._look_at_overload(time_ms, queue)
         else:
             self._overload = None
             self._look_at_light_load(time_ms, queue)
-        due_ms = self._asserted_ms + self._settings.lease_ms / 3
-        if self._level != before or (self._level > 0 and time_ms >= due_ms):
-            return self._asserted(time_ms)
+        self._arrived_bytes = queue.arrived_bytes
+        is_due = self._due_ms is None or time_ms >= self._due_ms
+        if self._level != self._asserted.level or (self._level > 0 and is_due):
+            return self._assert(time_ms)
         return None
 
     def release(self, time_ms: int) -> Assertion | None:
@@ -138,38 +148,36 @@ class HopController:
         if self._level == 0:
             return None
         self._level = 0.0
-        return self._asserted(time_ms)
+        return self._assert(time_ms)
 
-    def _asserted(self, time_ms: int) -> Assertion:
-        flow, sender, receiver, incarnation = self._pair
-        self._asserted_ms = time_ms
-        self._sequence += 1
-        return Assertion(
-            flow,
-            sender,
-            receiver,
-            incarnation,
-            self._sequence,
-            self._level,
-            self._settings.lease_ms,
+    def _assert(self, time_ms: int) -> Assertion:
+        self._due_ms = time_ms + self._settings.lease_ms / 3
+        self._asserted = replace(
+            self._asserted, sequence=self._asserted.sequence + 1, level=self._level
         )
+        return self._asserted
 
     def _look_at_overload(self, time_ms: int, queue: InputQueue) -> None:
         interval = self._overload
         if interval is None:
-            interval = _Interval(time_ms, self._settings.overload_sensitivity_ms, queue)
-            self._overload = interval
-        has_come = interval.queue.arrived_bytes != queue.arrived_bytes or interval.length_ms == 0
+            # What has made the queue an overload came just before the look that found it.
+            before = queue.arrived_bytes if self._arrived_bytes is None else self._arrived_bytes
+            interval = self._overload = _Interval(
+                time_ms, self._settings.overload_sensitivity_ms, queue.waiting_bytes, before
+            )
+        has_come = queue.arrived_bytes != interval.arrived_bytes
         if time_ms - interval.start_ms < interval.length_ms or not has_come:
             return
-        self._overload = _Interval(time_ms, self._settings.overload_spacing_ms, queue)
-        self._change(time_ms, self._needed(time_ms, queue, interval.queue))
+        self._overload = _Interval(
+            time_ms, self._settings.overload_spacing_ms, queue.waiting_bytes, queue.arrived_bytes
+        )
+        self._change(time_ms, self._needed(time_ms, queue, interval))
 
-    def _needed(self, time_ms: int, queue: InputQueue, at_first: InputQueue) -> float:
+    def _needed(self, time_ms: int, queue: InputQueue, interval: "_Interval") -> float:
         """How many levels bring what comes below what the stage takes; 0 if it is below."""
         comes, takes = self._comes_per_s(time_ms), queue.takes_bytes_per_s
         if not comes or takes is None:
-            return 0.0 if queue.waiting_bytes < at_first.waiting_bytes else 1.0
+            return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
         if takes <= 0:
             return 1.0
         return max(self._settings.levels_between(comes, DRAINING * takes), 0.0)
@@ -194,8 +202,9 @@ class HopController:
         return min(max(self._settings.levels_between(takes, comes), 0.0), 1.0)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """What comes (bytes/s), or soon will: a change is not measured before it can have worked."""
-        measured = self._inflow.per_s(time_ms, self._settings.light_load_sensitivity_ms)
+        """What comes (bytes/s), or soon will: a change is measured once it can have worked."""
+        interval_ms = self._settings.light_load_sensitivity_ms
+        measured = self._inflow.per_s(time_ms, interval_ms, _SILENCE * interval_ms)
         return self._expected_per_s if measured is None else measured
 
     def _change(self, time_ms: int, levels: float) -> None:
@@ -213,8 +222,9 @@ class HopController:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """A time for which an overload must last, and the queue when it began."""
+    """A time for which an overload must last, and what had waited and arrived when it began."""
 
     start_ms: int
     length_ms: int
-    queue: InputQueue
+    waiting_bytes: int
+    arrived_bytes: int

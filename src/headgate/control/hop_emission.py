@@ -38,6 +38,10 @@ class Bound:
     level: float
     origin_per_s: float
 
+    def applied_to(self, rate_per_s: float | None) -> float:
+        """The rate to plan with, where another one (records/s) or none is in force too."""
+        return self.rate_per_s if rate_per_s is None else min(rate_per_s, self.rate_per_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
@@ -168,7 +172,7 @@ class Emission:
         return sorted(pressure.sender for pressure in ended)
 
     def pressures(self) -> list[Pressure]:
-        """All that was heard last, in the order of the stages' names: what a restart goes on with."""
+        """What was heard last of each stage, by their names: what a restart goes on with."""
         return [self._pressures[sender] for sender in sorted(self._pressures)]
 
     def restore(self, pressures: Iterable[Pressure], time_ms: int) -> None:
