@@ -12,6 +12,7 @@
     ├── JournalError         a journal cannot be opened, read or written
     │   └── CorruptionError  a file of a journal is not what was written
     ├── ReceiverError        records cannot be received, or are not taken
+    ├── SignalError          a flow's stages cannot tell each other what they must
     └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
 
 Each message is one sentence that names the thing, its value, what is allowed and what to do.
@@ -60,6 +61,10 @@ class CorruptionError(JournalError):
 
 class ReceiverError(HeadgateError):
     """Records cannot be received, or are not taken; their sender keeps them."""
+
+
+class SignalError(HeadgateError):
+    """A flow's stages cannot tell each other what they must."""
 
 
 class SetupError(HeadgateError):

@@ -105,9 +105,9 @@ class StageNotes(Base):
         """What was left for a stage; it stays there until it is taken."""
         return self._notes(_SIGNALS, {"flow": flow, "receiver": receiver})
 
-    def take_signal(self, flow: str, receiver: str, note: Note) -> None:
+    def take_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
         """Remove a text that was read, unless another one stands in its place by now."""
-        values = {"flow": flow, "receiver": receiver, "sender": note.stage, "text": note.text}
+        values = {"flow": flow, "sender": sender, "receiver": receiver, "text": text}
         self._database.change(_TAKE, values)
 
     def show_stage(self, flow: str, stage: str, text: str) -> None:

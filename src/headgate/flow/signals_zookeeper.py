@@ -1,0 +1,224 @@
+"""Signals over ZooKeeper.
+
+::
+
+    /headgate/<flow>/taskmessage/<receiver>/<sender>    the newest assertion, until it is taken
+    /headgate/<flow>/taskstate/<stage>                  what a stage shows, kept and updated
+
+Both are ephemeral, so what a stage has said is gone soon after it: at once if it ends in good
+order, and else when its session expires.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
+
+from headgate.control.assertion import Assertion
+from headgate.errors import SignalError
+from headgate.flow.carrier import AwayError, Found
+from headgate.flow.outbox import Item
+from headgate.flow.signals import Signals
+from headgate.flow.stage_signals import StageSignals
+from headgate.flow.wire import text_of
+from headgate.flow.zookeeper import ZookeeperSession
+
+LOOK_S: Final = 5.0
+"""How often a stage looks for what has come although no watch says that something has."""
+
+MOST_STRANGERS: Final = 100
+"""How many nodes that are not from a stage's downstreams are removed at one look."""
+
+MOST_STATES: Final = 10_000
+"""How many stages' states are read at most."""
+
+_ROUNDS: Final = 3
+"""How often to try what others may undo at the same time."""
+
+_UNREAD: Final = (0, -1)
+"""Marks a node that was not read; -1 is whichever version it has."""
+
+_NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
+
+_Way = Callable[[str, bytes], bool]
+
+
+def zookeeper_signals(
+    session: ZookeeperSession, flow: str, stage: str, downstream: Collection[str] = ()
+) -> Signals:
+    """Take part in a flow's signals over ZooKeeper.
+
+    A signal is there within milliseconds. The stages of a process best share a session.
+
+    Args:
+        session: It must stay open until the signals are closed.
+        flow: The flow's name.
+        stage: The name of the stage that takes part; of one name there is to be one.
+        downstream: The stages directly after it, which may press it.
+
+    Raises:
+        OptionError: A name is none.
+    """
+    return StageSignals(
+        _ZookeeperCarrier(session, flow, stage, downstream), flow, stage, downstream
+    )
+
+
+class _ZookeeperCarrier:
+    """See `headgate.flow.carrier.Carrier`."""
+
+    look_every_s = LOOK_S
+
+    def __init__(
+        self, session: ZookeeperSession, flow: str, stage: str, downstream: Collection[str]
+    ) -> None:
+        self._session = session
+        self._downstream = frozenset(downstream)
+        root = f"{session.settings.chroot}/{flow}"
+        self._messages = f"{root}/taskmessage"
+        self._inbox = f"{self._messages}/{stage}"
+        self._states = f"{root}/taskstate"
+        self._state = f"{self._states}/{stage}"
+        self._wake: Callable[[], None] = _nobody
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session.is_connected
+
+    @property
+    def session(self) -> int | None:
+        return self._session.id
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._session.listen(wake)
+
+    def put(self, item: Item) -> None:
+        data = text_of(item).encode("ascii")
+        if isinstance(item, Assertion):
+            path = f"{self._messages}/{item.receiver}/{item.sender}"
+            self._write(path, data, [self._create, self._set])
+        else:
+            self._write(self._state, data, [self._set, self._create])
+
+    def look(self) -> Sequence[Found]:
+        names = self._children(self._inbox, watch=self._changed)
+        strangers = [name for name in names if name not in self._downstream]
+        return [
+            *self._read(self._inbox, [name for name in names if name in self._downstream]),
+            *(Found(name, "", None, _UNREAD) for name in strangers[:MOST_STRANGERS]),
+        ]
+
+    def drop(self, found: Found) -> None:
+        path = f"{self._inbox}/{found.stage}"
+        _, version = found.mark
+        try:
+            self._session.ask(path, lambda client: client.delete_async(path, version))
+        except NoNodeError:
+            pass
+        except BadVersionError:  # a newer one, of which no watch tells, for the node was there
+            self._wake()
+        except NotEmptyError as error:
+            raise SignalError(
+                f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
+                " deleted, for it has children; remove it."
+            ) from error
+
+    def states(self) -> Sequence[Found]:
+        return self._read(self._states, sorted(self._children(self._states))[:MOST_STATES])
+
+    def end(self) -> None:
+        self._session.forget(self._wake)
+        stat = self._session.ask(self._state, lambda client: client.exists_async(self._state))
+        if stat is not None and stat.ephemeralOwner == self._session.id:
+            self._delete(self._state)
+
+    def __repr__(self) -> str:
+        return repr(self._session)
+
+    def _children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
+        """The names under a node, which is made if it is not there."""
+        for _ in range(_ROUNDS):
+            try:
+                names: list[str] = self._session.ask(
+                    path, lambda client: client.get_children_async(path, watch=watch)
+                )
+            except NoNodeError:
+                self._make(path)
+            else:
+                return names
+        raise self._contended(path)
+
+    def _read(self, folder: str, names: Iterable[str]) -> list[Found]:
+        """What the nodes of these names hold that are still there."""
+        paths = {name: f"{folder}/{name}" for name in names}
+        asked = {name: self._session.begin(_get(path)) for name, path in paths.items()}
+        found = []
+        for name, pending in asked.items():
+            try:
+                data, stat = self._session.answer(paths[name], pending)
+            except NoNodeError:
+                continue
+            except AwayError:
+                raise
+            except SignalError as error:
+                found.append(Found(name, "", None, _UNREAD, fault=str(error)))
+            else:
+                fault = None if stat.ephemeralOwner else _NOT_EPHEMERAL
+                found.append(Found(name, data, None, (stat.mzxid, stat.version), fault))
+        return found
+
+    def _write(self, path: str, data: bytes, ways: list[_Way]) -> None:
+        """Have this session's node at a path hold this, trying one way after the other."""
+        if not any(way(path, data) for way in ways * _ROUNDS):
+            raise self._contended(path)
+
+    def _create(self, path: str, data: bytes) -> bool:
+        def create(client: Any) -> Any:
+            return client.create_async(path, data, acl=self._session.acl, ephemeral=True)
+
+        try:
+            self._session.ask(path, create)
+        except NodeExistsError:
+            return False
+        except NoNodeError:
+            self._make(path.rpartition("/")[0])
+            return False
+        return True
+
+    def _set(self, path: str, data: bytes) -> bool:
+        try:
+            stat = self._session.ask(path, lambda client: client.set_async(path, data))
+        except NoNodeError:
+            return False
+        if stat.ephemeralOwner == self._session.id:
+            return True
+        self._delete(path)  # it would end with another session
+        return False
+
+    def _delete(self, path: str) -> None:
+        with suppress(NoNodeError):
+            self._session.ask(path, lambda client: client.delete_async(path))
+
+    def _make(self, path: str) -> None:
+        acl = self._session.acl
+        self._session.ask(path, lambda client: client.ensure_path_async(path, acl=acl))
+
+    def _contended(self, path: str) -> SignalError:
+        return SignalError(
+            f"The node {path} in ZooKeeper at {self._session.settings.servers} is made and deleted"
+            " by somebody else all the time; see that each stage runs once."
+        )
+
+    def _changed(self, _event: Any) -> None:
+        """Whatever has happened, the truth is to be read again."""
+        self._wake()
+
+
+def _get(path: str) -> Callable[[Any], Any]:
+    return lambda client: client.get_async(path)
+
+
+def _nobody() -> None:
+    """Wakes nobody: nobody is there yet."""

@@ -1,0 +1,123 @@
+"""ZooKeeper servers of one's own, from the jars that pyspark carries."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+from headgate.local import Java
+from headgate.local.broker import LAUNCH
+from headgate.local.ports import free_ports
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 15
+TICK_MS = 100
+"""Sessions are at least two of it long."""
+
+
+class ZookeeperServer:
+    """One server in one Java process, on the loopback address, with its data in its own folder.
+
+    It can be stopped, killed, frozen and started again, with its address kept; it ends with
+    ``close``, and at the latest when this process ends.
+    """
+
+    def __init__(self, java: Java) -> None:
+        (self.port,) = free_ports(1)
+        self.hosts = f"{HOST}:{self.port}"
+        self._java = java
+        self._folder = Path(tempfile.mkdtemp(prefix="headgate-zookeeper-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        settings = {
+            "dataDir": str(self._folder / "data"),
+            "clientPort": str(self.port),
+            "clientPortAddress": HOST,
+            "tickTime": str(TICK_MS),
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+        }
+        file = self._folder / "zoo.cfg"
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        jars = Path(pyspark.__file__).parent / "jars"
+        server = [
+            *(str(self._java.executable), "-Xmx256m", "-XX:TieredStopAtLevel=1"),
+            *("-XX:+UseSerialGC", "-cp", f"{jars}/*"),
+            *("org.apache.zookeeper.server.ZooKeeperServerMain", str(file)),
+        ]
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", LAUNCH, "headgate-zookeeper", str(self._folder), *server],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self.tell("ruok") != "imok":
+            words = (self._folder / "server.log").read_text(errors="replace")[-2000:]
+            assert self._process.poll() is None, f"ZooKeeper did not start: {words}"
+            assert time.monotonic() < deadline, f"ZooKeeper does not answer: {words}"
+            time.sleep(0.05)
+
+    def tell(self, command: str) -> str:
+        """The answer to one of its four-letter commands; nothing while it is away."""
+        try:
+            with socket.create_connection((HOST, self.port), timeout=5) as connection:
+                connection.sendall(command.encode())
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        except OSError:
+            return ""
+
+    def stop(self) -> None:
+        """Shut it down in good order, keeping its data; does nothing if it is stopped."""
+        if self._process:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a crash would; does nothing if it is stopped."""
+        if process := self._process:
+            process.kill()
+            process.communicate(b"stopped\n")
+            self._process = None
+
+    def freeze(self) -> None:
+        """Have it do nothing, with its connections open, until `thaw`."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
+    def lose_data(self) -> None:
+        """Delete all that it knows, while it is stopped."""
+        assert self._process is None
+        shutil.rmtree(self._folder / "data")
+
+    def close(self) -> None:
+        """Stop it and delete its data."""
+        self.kill()
+        shutil.rmtree(self._folder)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
