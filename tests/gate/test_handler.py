@@ -6,11 +6,14 @@ from typing import cast
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.events import planned
 
 from headgate.control import OffsetRange
+from headgate.errors import LedgerError
 from headgate.gate import Batch
 from headgate.gate.handler import GatedHandler
+from headgate.gate.policy import retry
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 100)
@@ -224,6 +227,43 @@ def test_what_an_empty_batch_raises_reaches_spark_too(
     with pytest.raises(FullError):
         handler(df, 1)
     assert row(ledger, key).status is Status.SUCCESS
+
+
+def stopped_query() -> StreamingQuery:
+    return cast(StreamingQuery, SimpleNamespace(isActive=False))
+
+
+def test_a_stopped_query_does_not_wait_for_another_process(
+    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
+) -> None:
+    key = begin(ledger, FIRST)
+    ledger.attach(key, 0, owner="another machine", lease_ms=1_000_000)
+    handler.follow(stopped_query())
+    with pytest.raises(LedgerError, match=f"stopped before it could take over batch {key}"):
+        handler(df, 0)
+    assert sink.batches == []
+    assert row(ledger, key).owner == "another machine"
+
+
+def test_a_stopped_query_does_not_wait_for_its_next_retry(
+    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+) -> None:
+    waits: list[float] = []
+
+    def stop_in_the_third(wait_s: float) -> None:
+        waits.append(wait_s)
+        if len(waits) == 3:
+            retrying.follow(stopped_query())
+
+    policy = retry(5, "1 hour", then="defer")
+    retrying = GatedHandler("orders", ledger_url, sink, policy=policy, sleep=stop_in_the_third)
+    sink.error = FullError("no space left")
+    key = begin(ledger, FIRST)
+    with pytest.raises(FullError):
+        retrying(df, 0)
+    assert len(waits) == 3
+    assert len(sink.batches) == 1
+    assert row(ledger, key).status is Status.FAILED
 
 
 def test_a_row_that_somebody_else_has_settled_stays_as_they_left_it(

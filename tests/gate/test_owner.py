@@ -1,7 +1,11 @@
 """Owners of batches: who is gone, and leases that are renewed."""
 
+import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import closing
+from typing import Any
 
 import pytest
 from tests.gate.events import planned
@@ -9,7 +13,7 @@ from tests.services.waiting import wait_until
 
 from headgate.control import OffsetRange
 from headgate.gate.owner import Leases, is_gone, new_owner
-from headgate.ledger import Ledger, Status
+from headgate.ledger import Ledger, Status, sqlite_file
 
 TELL_OWNER = "from headgate.gate.owner import new_owner; print(new_owner(), flush=True); input()"
 
@@ -58,6 +62,30 @@ def test_leases_are_renewed_until_the_end(ledger: Ledger) -> None:
     with Leases(ledger, "me", lease_ms=5_000) as leases:
         leases.keep(first, second)
         wait_until(lambda: min(lease_of(ledger, each) for each in (first, second)) > until_ms)
+
+
+def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
+    ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+    batch, waits = begin(ledger, "me"), threading.Event()
+    with (
+        Ledger.open(ledger_url, patience_s=10_000) as patient,
+        closing(sqlite3.connect(ledger_url.removeprefix("sqlite:///"))) as other,
+    ):
+        renew = patient.renew
+
+        def tell(*given: Any) -> bool:
+            waits.set()
+            return renew(*given)
+
+        monkeypatch.setattr(patient, "renew", tell)
+        other.execute("BEGIN IMMEDIATE")
+        with Leases(patient, "me", lease_ms=50) as leases:
+            leases.keep(batch)
+            assert waits.wait(10)
+        other.rollback()
+    assert {thread.name for thread in threading.enumerate()} & {"headgate-leases"} == set()
 
 
 def test_what_is_settled_is_not_kept_any_more(ledger: Ledger) -> None:

@@ -16,6 +16,7 @@ from headgate.ledger.patience import (
     OutageError,
     Patience,
     next_wait_s,
+    waiting_ends,
 )
 
 seconds = st.floats(0, 10_000)
@@ -128,6 +129,34 @@ def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
             waiting.wait_out(away_until(time, 1_000))
     assert time.now_s == 2 * FIRST_WAIT_S
     assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING"] * 2
+
+
+def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualTime) -> None:
+    with (
+        pytest.raises(LedgerError) as caught,
+        waiting_ends(lambda: time.now_s >= 30, "the query was stopped"),
+    ):
+        Patience("L", 600).wait_out(away_until(time, 1_000))
+    assert type(caught.value) is LedgerError
+    told = str(caught.value)
+    assert told.startswith("The ledger L cannot be reached: refused; it was waited for 3")
+    assert told.endswith(" s, until the query was stopped.")
+    assert 30 <= time.now_s <= 30 + LONGEST_WAIT_S
+
+
+def test_one_try_is_made_however_late_it_is(time: ManualTime) -> None:
+    with waiting_ends(lambda: True, "it ended"):
+        assert Patience("L", 600).wait_out(lambda: "answer") == "answer"
+        with pytest.raises(LedgerError, match="it was waited for 0 s, until it ended"):
+            Patience("L", 600).wait_out(away_until(time, 1))
+    assert time.now_s == 0
+    assert Patience("L", 600).wait_out(away_until(time, 1)) >= 1
+
+
+def test_the_waiting_of_another_thread_goes_on(time: ManualTime) -> None:
+    waiting = Patience("L", 600)
+    with ThreadPoolExecutor(1) as pool, waiting_ends(lambda: True, "it ended"):
+        assert pool.submit(waiting.wait_out, away_until(time, 60)).result() >= 60
 
 
 def test_threads_that_wait_together_log_once(caplog: pytest.LogCaptureFixture) -> None:

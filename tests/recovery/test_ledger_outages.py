@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
-from tests.gate.queries import Handled, read
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.gate.queries import Handled, read, wait_until_statuses
 from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
@@ -18,8 +19,8 @@ from tests.recovery.stories import fill
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.gate import Gate
-from headgate.ledger import Ledger
+from headgate.gate import Batch, Gate
+from headgate.ledger import Ledger, Status
 
 PARTITIONS = 2
 RECORDS = 120  # in each partition: four batches or more
@@ -81,12 +82,48 @@ def test_a_query_can_be_stopped_while_its_planner_waits_for_the_ledger(
         stopping.start()
         stopping.join(DEADLINE_S)
         server.start()  # to which the planner tells its last, and ends
-        # So does what takes in the session's reports, from which other queries learn too.
-        with Ledger.open(server.url) as ledger:
-            wait_until(lambda: ledger.rates(gate.name), DEADLINE_S)
     assert not stopping.is_alive()
     assert query.exception() is None
     assert len(handled.batches) == 1
+
+
+def test_a_query_can_be_stopped_while_its_handler_waits_for_the_ledger(
+    spark: SparkSession,
+    topic: TopicFactory,
+    tmp_path: Path,
+    server: PostgresqlServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    orders, keys = topic(), list[str]()
+    orders.produce(b"x")
+    gate = Gate("orders", interval="100 ms", ledger=server.url)
+
+    def handle(_df: DataFrame, batch: Batch) -> None:
+        keys.append(batch.key)
+        if len(keys) == 1:
+            server.stop("fast")
+
+    def start() -> StreamingQuery:
+        writer = gate.write(read(gate, spark, orders), handle)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    query = start()
+    stopping = threading.Thread(target=query.stop, daemon=True)
+    try:
+        wait_until(lambda: WAITS in caplog.text, DEADLINE_S)
+        stopping.start()
+        stopping.join(DEADLINE_S)
+        assert not stopping.is_alive()
+    finally:
+        server.start()
+    assert "until the query was stopped" in str(query.exception())
+    query = start()
+    try:
+        with Ledger.open(server.url) as ledger:
+            wait_until_statuses(ledger, gate.name, Status.SUCCESS)
+    finally:
+        query.stop()
+    assert keys == keys[:1] * 2
 
 
 @pytest.mark.soak

@@ -1,5 +1,6 @@
 """A gate's pages of the ledger as its planner keeps them."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +11,7 @@ import pytest
 from tests.services.planners import ManualTime
 
 from headgate.control import EstimatorSettings, Limits, OffsetRange, Reason, TopicPartition, plan
+from headgate.errors import LedgerError
 from headgate.ledger import (
     Ledger,
     PlannedRange,
@@ -155,6 +157,26 @@ def test_a_batch_begun_twice_has_one_row_and_two_attempts(books: GateBooks, ledg
     begin(books, 0)
     (batch,) = ledger.batches("orders")
     assert (batch.attempts, batch.reason) == (2, "run again after a restart")
+
+
+def test_a_planner_whose_driver_has_ended_waits_no_longer(
+    url: str, clock: ManualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(patience, "time", clock)
+    with (
+        closing(GateBooks(url, GATE)) as books,
+        closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        parent = os.getppid()
+        monkeypatch.setattr(os, "getppid", lambda: 1 if clock.now_s > 20 else parent)
+        with pytest.raises(LedgerError, match="until the driver ended"):
+            begin(books, 1)
+        assert 20 < clock.now_s < 23
+        other.rollback()
+    with Ledger.open(url) as ledger:
+        assert ledger.batches("orders") == ()
 
 
 def test_a_planner_waits_for_its_ledger(

@@ -8,6 +8,7 @@ from typing import Final, Self
 from headgate.backfill.backoff import Backoff
 from headgate.errors import LedgerError
 from headgate.ledger import BatchRecord, Ledger, PlannedRange, Status
+from headgate.ledger.patience import waiting_ends
 
 _LOG: Final = logging.getLogger("headgate.backfill")
 
@@ -125,6 +126,10 @@ class Monitor:
             }
 
     def _keep_up(self) -> None:
+        with waiting_ends(self._stopped.is_set, "the backfill ended"):
+            self._read_again_and_again()
+
+    def _read_again_and_again(self) -> None:
         warned = False
         while not self._stopped.is_set():
             try:

@@ -35,7 +35,7 @@ from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
 from headgate.ledger import BatchRecord, ErrorReport, Ledger
 from headgate.ledger.base import wall_clock_ms
-from headgate.ledger.patience import QUERY_PATIENCE_S
+from headgate.ledger.patience import QUERY_PATIENCE_S, waiting_ends
 
 _NO_LIMIT: Final = 2**31 - 1
 _CANCEL_S: Final = 5.0
@@ -152,9 +152,10 @@ class HandRun:
         cancel.start()
         cancel.join(_CANCEL_S)
         report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
-        self._ledger.give_back(
-            self._in_hand.schedule_id, self._owner, report, max_backfills=_NO_LIMIT
-        )
+        with waiting_ends(lambda: True, "the backfill was ended"):
+            self._ledger.give_back(
+                self._in_hand.schedule_id, self._owner, report, max_backfills=_NO_LIMIT
+            )
 
 
 def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection
 
 from headgate.backfill import LEASE_MS
+from headgate.errors import LedgerError
 from headgate.gate.batch import Batch, Handler
 from headgate.gate.ledgers import shared_ledger
 from headgate.gate.owner import OWNER_POLL_S, is_gone, new_owner
@@ -20,6 +21,7 @@ from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
 from headgate.gate.stream_state import state_of
 from headgate.ledger import BatchRecord, Kind, Ledger, Status, schedule_id
+from headgate.ledger.patience import waiting_ends
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
@@ -69,6 +71,7 @@ class GatedHandler:
     def follow(self, query: StreamingQuery) -> None:
         """Say which query runs this; what is raised while it is being stopped is no failure."""
         self._query = query
+        state_of(self._gate).is_stopped_by(self._stopped)
 
     def runner(self, owner: str, stopped: Callable[[], bool] = lambda: False) -> BatchRunner:
         """Runs batches with this handler as an owner; no two of them at a time."""
@@ -87,9 +90,14 @@ class GatedHandler:
         """Run one batch.
 
         Raises:
-            LedgerError: its outcome cannot be written down.
+            LedgerError: its outcome cannot be written down, or the query was stopped before it
+                could; it is run when the query is started again.
             Exception: what the handler raises, where the policy stops then.
         """
+        with waiting_ends(self._stopped, "the query was stopped"):
+            self._run(df, batch_id)
+
+    def _run(self, df: DataFrame, batch_id: int) -> None:
         ledger = shared_ledger(self._ledger_url)
         record = self._begun(ledger)
         if record is None:
@@ -160,6 +168,12 @@ class GatedHandler:
                     LEASE_MS // 1000,
                 )
             waited = True
+            if self._stopped():
+                raise LedgerError(
+                    f"The query was stopped before it could take over batch {record.schedule_id} of"
+                    f" gate {self._gate!r} from another process; it is run when the query is"
+                    " started again."
+                )
             self._sleep(OWNER_POLL_S)
         return ledger.batch(record.schedule_id)
 

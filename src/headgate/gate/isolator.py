@@ -8,6 +8,7 @@ from typing import Final
 from headgate.backfill import LEASE_MS
 from headgate.control.isolation import Budget, Isolated, Isolation, Ranges, halves
 from headgate.control.ranges import OffsetRange
+from headgate.errors import LedgerError
 from headgate.gate.owner import OWNER_POLL_S, Leases, is_gone
 from headgate.gate.replay import Replay
 from headgate.kafka.letters import LetterTopic
@@ -164,6 +165,12 @@ class Isolator:
             if not others:
                 return rows
             gone = {owner for owner in others if owner is not None and is_gone(owner)}
+            if self._stopped():
+                raise LedgerError(
+                    f"The query was stopped before it could take over parts of batch"
+                    f" {whole.schedule_id} of gate {whole.gate!r} from another process; they are"
+                    " run when the query is started again."
+                )
             if not gone:
                 self._sleep(OWNER_POLL_S)
 

@@ -24,6 +24,7 @@ from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
 from headgate.gate.stream_state import state_of
 from headgate.ledger import ErrorReport, Ledger, RateSample, schedule_id
+from headgate.ledger.patience import waiting_ends
 from headgate.source.positions import StreamOffset
 
 _LOG: Final = logging.getLogger("headgate.gate")
@@ -67,9 +68,10 @@ class GateListener(JsonStreamingQueryListener):
             if end is None or end.gate is None:
                 continue
             try:
-                watched = self._watch(event.progress.runId, end.gate)
-                if watched is not None:
-                    _on_batch(watched, end.gate, event.progress, source, end)
+                with waiting_ends(state_of(end.gate).is_stopped, "the query was stopped"):
+                    watched = self._watch(event.progress.runId, end.gate)
+                    if watched is not None:
+                        _on_batch(watched, end.gate, event.progress, source, end)
             except HeadgateError as error:
                 _LOG.warning("A batch's report was not taken in: %s", error)
 
@@ -83,11 +85,13 @@ class GateListener(JsonStreamingQueryListener):
             watched = self._watched.pop((run, gate))
             if event.exception is None or watched is None:
                 continue
+            report = ErrorReport(event.errorClassOnException or "", event.exception, "")
             try:
-                open_batch = watched.ledger.open_batch(gate)
-                if open_batch is not None:
-                    report = ErrorReport(event.errorClassOnException or "", event.exception, "")
-                    watched.ledger.fail(open_batch.schedule_id, report)
+                # Spark's own end waits for this.
+                with waiting_ends(lambda: True, "the query ended"):
+                    open_batch = watched.ledger.open_batch(gate)
+                    if open_batch is not None:
+                        watched.ledger.fail(open_batch.schedule_id, report)
             except HeadgateError as error:
                 _LOG.warning("A batch's failure was not taken in: %s", error)
 

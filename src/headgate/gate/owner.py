@@ -10,6 +10,7 @@ from typing import Final, Self
 from headgate.backfill import LEASE_MS
 from headgate.errors import LedgerError
 from headgate.ledger import Ledger
+from headgate.ledger.patience import waiting_ends
 
 OWNER_POLL_S: Final = 0.5
 """How often it is looked whether another owner's lease has run out."""
@@ -74,16 +75,22 @@ class Leases:
         self._thread.join()
 
     def _renew(self) -> None:
-        while not self._done.wait(self._lease_ms / _RENEWALS / 1000):
-            with self._changing:
-                kept = list(self._kept)
-            for batch in kept:
-                try:
-                    if not self._ledger.renew(batch, self.owner, self._lease_ms):
-                        with self._changing:
-                            self._kept.remove(batch)
-                except LedgerError as error:
-                    _LOG.warning("The lease of batch %s was not renewed: %s", batch, error)
+        with waiting_ends(self._done.is_set, "it was not needed any more"):
+            while not self._done.wait(self._lease_ms / _RENEWALS / 1000):
+                self._renew_all()
+
+    def _renew_all(self) -> None:
+        with self._changing:
+            kept = list(self._kept)
+        for batch in kept:
+            try:
+                if not self._ledger.renew(batch, self.owner, self._lease_ms):
+                    with self._changing:
+                        self._kept.remove(batch)
+            except LedgerError as error:
+                if self._done.is_set():
+                    return
+                _LOG.warning("The lease of batch %s was not renewed: %s", batch, error)
 
 
 def _process(process: int) -> str:

@@ -22,6 +22,9 @@ from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
+_LOOK_S: Final = 0.5
+"""How often it is seen, between retries, whether the query is being stopped."""
+
 
 class BatchRunner:
     """A gate's handler, with what an exception in it does.
@@ -152,7 +155,8 @@ class BatchRunner:
                 self._policy.retries,
                 last,
             )
-            self._sleep(wait_ms / 1000)
+            if not self._waited(wait_ms / 1000):
+                break
             if not self._ledger.retry(batch.schedule_id, self._owner, LEASE_MS):
                 break
             again = self._ledger.batch(batch.schedule_id) or batch
@@ -160,6 +164,13 @@ class BatchRunner:
             if last is None:
                 break
         return last
+
+    def _waited(self, wait_s: float) -> bool:
+        """Wait; whether the query was not stopped meanwhile."""
+        while wait_s > 0 and not self._stopped():
+            self._sleep(min(wait_s, _LOOK_S))
+            wait_s -= _LOOK_S
+        return not self._stopped()
 
     def _handle(self, df: DataFrame, batch: BatchRecord, number: int) -> Exception | None:
         """Call the handler with a batch of the stream; what it raised."""

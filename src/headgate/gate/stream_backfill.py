@@ -23,6 +23,7 @@ from headgate.gate.runner import BatchRunner
 from headgate.gate.stream_state import state_of
 from headgate.ledger import Ledger
 from headgate.ledger.base import wall_clock_ms
+from headgate.ledger.patience import waiting_ends
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
@@ -62,16 +63,20 @@ class StreamBackfill:
         )
         centre = DispatchCentre(dispatch)
         for name, target in (
-            ("headgate-backfill", lambda: self._work(centre)),
+            ("headgate-backfill", lambda: self._work(centre, query)),
             ("headgate-backfill-end", lambda: _close_after(query, centre)),
         ):
             threading.Thread(target=target, name=f"{name}-{self.gate}", daemon=True).start()
 
-    def _work(self, centre: DispatchCentre) -> None:
+    def _work(self, centre: DispatchCentre, query: StreamingQuery) -> None:
         state = state_of(self.gate)
         state.when_a_batch_ends(centre.wake)
         try:
-            with Monitor(self.ledger, self.gate) as monitor:
+            # The stream's own batch, which is not stopped before it ends, may wait for the handler.
+            with (
+                waiting_ends(lambda: not query.isActive, "the query was stopped"),
+                Monitor(self.ledger, self.gate) as monitor,
+            ):
                 centre.run(monitor, self.schedule)
         except Exception:  # noqa: BLE001  (in a thread, where nobody else would hear of it)
             _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)

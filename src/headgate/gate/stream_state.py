@@ -17,6 +17,15 @@ class StreamState:
         self._end_ms: int | None = None
         self._helped: set[str] = set()
         self._when_one_ends: Callable[[], None] | None = None
+        self._is_stopped: Callable[[], bool] = lambda: False
+
+    def is_stopped_by(self, asked: Callable[[], bool]) -> None:
+        """Say what tells whether the query that is begun now is being stopped."""
+        self._is_stopped = asked
+
+    def is_stopped(self) -> bool:
+        """Whether the query is being stopped, or has ended; no, where nothing tells."""
+        return self._is_stopped()
 
     def batch_began(self) -> None:
         """A batch is given to the handler."""

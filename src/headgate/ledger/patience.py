@@ -3,8 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, NamedTuple, TypeVar
 
 from headgate.errors import LedgerError
 
@@ -29,6 +31,34 @@ class OutageError(LedgerError):
 
     What was being written may have happened or not: the answer is what was lost.
     """
+
+
+class _End(NamedTuple):
+    """What ends the waiting of a thread before its patience does."""
+
+    has_come: Callable[[], bool]
+    what: str
+
+
+_END: Final[ContextVar[_End | None]] = ContextVar("_END", default=None)
+
+
+@contextmanager
+def waiting_ends(has_come: Callable[[], bool], what: str) -> Iterator[None]:
+    """Have this thread, within, wait for a ledger only until something has come.
+
+    Who waits asks between two tries: it raises then what it would raise at the end of its patience.
+    One try is made in any case, and one may be going on.
+
+    Args:
+        has_come: Answers whether it has; soon, and any number of times.
+        what: For the error, such as ``the query was stopped``.
+    """
+    before = _END.set(_End(has_come, what))
+    try:
+        yield
+    finally:
+        _END.reset(before)
 
 
 def next_wait_s(last_wait_s: float, waited_s: float, patience_s: float) -> float | None:
@@ -76,7 +106,8 @@ class Patience:
             attempt: Raises `OutageError` if it is to be tried again; anything else passes.
 
         Raises:
-            LedgerError: The last try's, with the time that was waited.
+            LedgerError: The last try's, with the time that was waited, and by what it was ended if
+                not by patience: see `waiting_ends`.
         """
         try:
             return attempt()
@@ -84,14 +115,17 @@ class Patience:
             return self._again(attempt, outage)
 
     def _again(self, attempt: Callable[[], _Answer], outage: OutageError) -> _Answer:
-        began_s, wait_s = time.monotonic(), 0.0
+        began_s, wait_s, end = time.monotonic(), 0.0, _END.get()
         try:
             while True:
                 waited_s = time.monotonic() - began_s
                 next_s = next_wait_s(wait_s, waited_s, self._patience_s)
-                if next_s is None:
+                ended = end is not None and end.has_come()
+                if next_s is None or ended:
+                    until = f", until {end.what}" if end is not None and ended else ""
                     raise LedgerError(
-                        f"{str(outage).removesuffix('.')}; it was waited for {waited_s:.0f} s."
+                        f"{str(outage).removesuffix('.')}; it was waited for {waited_s:.0f} s"
+                        f"{until}."
                     ) from outage
                 self._tell_it_is_away(outage)
                 wait_s = next_s

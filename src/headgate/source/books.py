@@ -1,13 +1,15 @@
 """What a stream's planner reads and writes in the ledger: its gate's rate, batches and losses."""
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headgate.control import EstimatorSettings, OffsetRange, Plan
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
-from headgate.ledger.patience import QUERY_PATIENCE_S
+from headgate.ledger.patience import QUERY_PATIENCE_S, waiting_ends
 from headgate.source.positions import Positions, StreamOffset
 
 # A batch that overran is followed by the next at once, before the report of it has come. Planned
@@ -40,12 +42,14 @@ class GateBooks:
     """One gate's pages of the ledger, for its planner.
 
     Every method raises ``LedgerError`` where the ledger cannot be read or written; where it cannot
-    be reached any more, only after `QUERY_PATIENCE_S`.
+    be reached any more, only after `QUERY_PATIENCE_S`, or when the driver has ended: nobody will
+    run what its planner begins then.
     """
 
     def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:
         self._gate = gate
         self._clock = clock
+        self._driver = os.getppid()
         self._ledger = Ledger.open(ledger_url, patience_s=QUERY_PATIENCE_S)
         self._ledger.declare_gate(
             gate.name,
@@ -61,8 +65,9 @@ class GateBooks:
 
         Without a report, because of a crash or a lost event, it is the rate that was in force.
         """
-        self._await_report()
-        return self._ledger.rate(self._gate.name)
+        with self._while_the_driver_lives():
+            self._await_report()
+            return self._ledger.rate(self._gate.name)
 
     def _await_report(self) -> None:
         if self._begun is None:
@@ -111,13 +116,21 @@ class GateBooks:
             lag=plan.lag if plan else None,
             rate_per_s=plan.rate_per_s if plan else None,
         )
-        self._ledger.begin(batch)
+        with self._while_the_driver_lives():
+            self._ledger.begin(batch)
         if batch.schedule_id != self._begun:
             self._begun_before, self._begun = self._begun, batch.schedule_id
 
     def record_losses(self, missing: Sequence[OffsetRange]) -> None:
         """Count offsets that were gone before they were read."""
-        self._ledger.record_losses(self._gate.name, missing)
+        with self._while_the_driver_lives():
+            self._ledger.record_losses(self._gate.name, missing)
+
+    @contextmanager
+    def _while_the_driver_lives(self) -> Iterator[None]:
+        # A process whose parent has ended has another one.
+        with waiting_ends(lambda: os.getppid() != self._driver, "the driver ended"):
+            yield
 
     def close(self) -> None:
         """Let the ledger go."""
