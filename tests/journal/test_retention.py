@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.ledger.readers import LANES, Readers, Step, steps
 from headgate.control.ranges import OffsetRange
 from headgate.errors import JournalError
 from headgate.journal import Journal, Kept, LanePruning, prune, repair
+from headgate.journal.block import Part
 from headgate.journal.disk import Disk
 from headgate.journal.local import LocalStorage
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
@@ -252,6 +254,54 @@ def test_no_crash_of_a_pruning_takes_more_than_it_was_to_and_the_next_one_ends_i
             found.writer(0).close()
             assert files_of(left / "orders/0") == after
     assert starts == {0, 6}
+
+
+class Dying(LocalStorage):
+    """Of a process that dies when a file has its name, and before the name is durable."""
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        self._write(self._root / "temporary", parts)
+        self._disk.link(self._root / "temporary", self._root / path)
+        raise OSError("killed")
+
+
+def pruned_twice(
+    base: Path, ledger: Ledger, after: int, storage: type[LocalStorage]
+) -> Recorder | None:
+    """What is done by a pruning in whose middle another one is done; None if that was too late."""
+    journal = opened(base / "orders", Fast())
+    append(journal, 0, 3, 3, 3)
+    read(ledger, journal, 0, 8, 9)
+    met = False
+
+    def meet(count: int) -> None:
+        nonlocal met
+        if not met and count == after:
+            met = True
+            other = Journal(storage(base / "orders", recorder), journal.identity)
+            with suppress(JournalError) if storage is Dying else nullcontext():
+                pruned(other, ledger)
+
+    recorder = Recorder(base, between=meet)
+    pruned(Journal(LocalStorage(base / "orders", recorder), journal.identity), ledger)
+    return recorder if met else None
+
+
+@pytest.mark.parametrize("storage", [LocalStorage, Dying])
+def test_two_prunings_at_once_both_end_well_and_no_crash_takes_more(
+    ledger: Ledger, tmp_path: Path, storage: type[LocalStorage]
+) -> None:
+    for after in itertools.count(1):
+        base = tmp_path / f"base {after}"
+        if (recorder := pruned_twice(base, ledger, after, storage)) is None:
+            break
+        assert files_of(base / "orders/0") == [f"{6:020d}.block", f"{6:020d}.start"]
+        for files, _ in crashes(recorder):
+            with on_disk(files, tmp_path / "crashed") as left:
+                found = opened(left / "orders", Fast())
+                start = found.lane_bounds(0)[0]
+                assert values_of(found) == [b"%d" % offset for offset in range(start, 9)]
+    assert after > 6, "there was that much to be in the middle of"
 
 
 def test_a_pruning_in_which_a_call_fails_is_told_and_ended_by_the_next(

@@ -230,7 +230,8 @@ class Journal:
         """Remove the blocks that end at or before an offset; answers where the lane begins then.
 
         It is first written down where the lane begins, then its files are removed: a crash between
-        leaves files that nobody reads any more, and the next call removes them.
+        leaves files that nobody reads any more, and the next call removes them. Several may do it
+        at once.
 
         Raises:
             JournalError: The lane cannot be read or changed.
@@ -241,7 +242,10 @@ class Journal:
             ends = [*index.firsts.tolist(), files.end(index)]
             start = max((end for end in ends if end <= offset), default=index.start)
             if start > index.start:
-                self.storage.put(files.path(start, START), [])
+                try:
+                    self.storage.put(files.path(start, START), [])
+                except FileExistsError:  # of another call at the same time
+                    self.storage.names(files.folder)  # which makes it durable before they go
             below = [name for name in names if (known := parsed(name)) and known[0] < start]
             self.storage.remove(files.folder, below)
         return start
