@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -151,13 +152,7 @@ class Connection:
         if settings.username is not None:
             client.username_pw_set(settings.username, settings.password)
         if settings.tls:
-            try:
-                client.tls_set(settings.ca_file, settings.certificate_file, settings.key_file)
-            except OSError as error:
-                raise OptionError(
-                    f"The certificates for {settings.url} cannot be used: "
-                    f"{error.strerror or error}; name other files."
-                ) from error
+            client.tls_set_context(_tls(settings))
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
@@ -217,6 +212,31 @@ class Connection:
     def _arrive(self, message: Message) -> None:
         self._arrived.append(message)
         self._some.set()
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Is closed where the broker is not who it should be; paho-mqtt would leave it open."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
+def _tls(settings: MqttSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+        if settings.certificate_file is not None:
+            context.load_cert_chain(settings.certificate_file, settings.key_file)
+    except OSError as error:
+        raise OptionError(
+            f"The certificates for {settings.url} cannot be used: "
+            f"{error.strerror or error}; name other files."
+        ) from error
+    context.sslsocket_class = _TlsSocket
+    return context
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
