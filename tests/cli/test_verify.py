@@ -61,6 +61,21 @@ def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) 
     assert "orders-0 [0, 10) topic id BBBB " in result.stdout
 
 
+def test_what_is_pruned_is_told_with_what_is_known_of_it_still(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        ledger.prune(NOW_MS * 2)
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "orders: proven"
+    assert lines[2].split() == ["read", "processed", "pruned", "open", "dead", "lost", "missing"]
+    assert cells(lines[3]) == ["10", "40", "0", "0", "0", "0"]
+    words = " ".join(result.stdout.split())
+    assert "of these offsets the batches are deleted. None was deleted before" in words
+    (span,) = json.loads(invoke(ledger_url, "verify", "--json").stdout)["spans"]
+    assert (span["processed"], span["pruned"]) == (10, 40)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_is_open_is_3_and_each_batch_is_told(shop: Shop, width: int) -> None:
     result = invoke(shop.url, "verify", width=width)

@@ -8,11 +8,14 @@ from headgate.ledger import (
     BatchRecord,
     Covered,
     ErrorReport,
+    FindingKind,
     Ledger,
     PlannedBatch,
     Pruned,
     Status,
+    Verdict,
     history,
+    verify,
 )
 
 ERROR = ErrorReport("ValueError", "no", "")
@@ -169,6 +172,56 @@ def test_the_coverage_tells_a_topic_from_one_that_was_made_anew_pruned_or_not(
     assert ranges() == [("A", 0, 10), ("A", 10, 20), ("B", 0, 10), ("B", 10, 20)]
     assert ledger.prune(clock()).batches == 3
     assert ranges() == [("A", 0, 10), ("A", 10, 20), ("B", 0, 20)]
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+@pytest.mark.parametrize("other", [(10, 20), (5, 15), (12, 18), (0, 30)])
+def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
+    ledger: Ledger,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    other: tuple[int, int],
+    at_once: int,
+) -> None:
+    monkeypatch.setattr(history, "ROWS_AT_ONCE", at_once)
+    ledger.succeed(ledger.begin(a_batch(OffsetRange("orders", 2, 0, 5))).schedule_id)
+    reads = [(0, 10), (10, 20), (20, 30)]
+    for start, until in reads:
+        ledger.succeed(ledger.begin(a_batch(OffsetRange("orders", 0, start, until))).schedule_id)
+    beside = OffsetRange("orders", 1, 0, 5)  # which is no other batch's
+    twice = ledger.begin(a_batch(OffsetRange("orders", 0, *other), beside)).schedule_id
+    ledger.succeed(twice)
+    ledger.succeed(ledger.begin(batch_number(3)).schedule_id)
+    before = overlaps(ledger)
+    assert before != set()
+    for _ in range(2):
+        clock.now_ms += 1_000
+        ledger.prune(clock())
+        assert overlaps(ledger) == before
+        assert verify(ledger, "orders").verdict is Verdict.BROKEN
+    assert ledger.batch(twice) is not None
+    assert None in [each.schedule_id for each in ledger.coverage("orders")]
+
+
+def overlaps(ledger: Ledger) -> set[int]:
+    """The offsets of partition 0 that several batches have read."""
+    return {
+        offset
+        for finding in verify(ledger, "orders").findings
+        if finding.kind is FindingKind.OVERLAP
+        for offset in range(finding.offsets.start, finding.offsets.until)
+    }
+
+
+def test_a_run_that_reads_anew_what_another_one_has_read_keeps_nothing_from_pruning(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    for run_id in ("a", "b"):
+        for number in range(2):
+            offsets = OffsetRange("orders", 0, number * 10, number * 10 + 10)
+            ledger.succeed(ledger.begin(a_batch(offsets, run_id=run_id)).schedule_id)
+    clock.now_ms += 1_000
+    assert ledger.prune(clock()).batches == 3
 
 
 def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(

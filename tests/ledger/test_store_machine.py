@@ -65,6 +65,7 @@ class Model:
         self.in_force: dict[str, float] = {}
         self.losses: dict[str, dict[OffsetRange, Loss]] = defaultdict(dict)
         self.begins: dict[str, list[str]] = defaultdict(list)
+        self.pruned: set[str] = set()
 
     def of(self, gate: str) -> tuple[BatchRecord, ...]:
         own = [batch for batch in self.batches.values() if batch.gate == gate]
@@ -123,11 +124,14 @@ class Model:
             for key, batch in self.batches.items()
             if batch.status is Status.SUCCESS
             and key not in newest
+            # Begun anew after it was deleted, it has read the same twice.
+            and key not in self.pruned
             # It ended before this time, and so it was created before, unless the clock was set.
             and max(batch.created_time_ms, batch.end_time_ms or 0) < before_ms
         ]
         for key in old:
             del self.batches[key]
+        self.pruned.update(old)
         kept = [sample for sample in self.rates if sample.time_ms >= before_ms]
         pruned = Pruned(len(old), len(self.rates) - len(kept))
         self.rates = kept

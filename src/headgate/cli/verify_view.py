@@ -21,6 +21,13 @@ SENTENCES: Final = 10
 """Sentences about findings of one kind; beyond it they are counted."""
 
 _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
+
+PRUNED: Final = (
+    "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
+    " dead and made good, and none that overlaps with another; which batch read what, and when, is"
+    " not known any more."
+)
+_FINE: Final = ("processed", "pruned")
 _OF_A_BATCH: Final = (FindingKind.UNEXPLAINED, FindingKind.OPEN, FindingKind.DEAD)
 
 _HEADLINES: Final = {
@@ -50,6 +57,8 @@ def verification_view(gate: str, verification: Verification) -> RenderableType:
     )
     headline = Text(printable(f"{gate}: {words}"), style=style).append(told, style="bold red")
     shown: list[RenderableType] = [headline, Text(), _spans_table(verification.spans)]
+    if any(span.pruned for span in verification.spans):
+        shown += [Text(), Text(PRUNED, style="dim")]
     if verification.findings:
         shown += [Text(), _findings_table(verification.findings)]
     return Group(*shown)
@@ -64,19 +73,22 @@ def _offsets_by_kind(findings: Sequence[Finding]) -> Counter[FindingKind]:
 
 def _spans_table(spans: Sequence[Span]) -> Table:
     name_runs = len({span.run_id for span in spans}) > 1
+    columns = [*_COUNTS]
+    if any(span.pruned for span in spans):
+        columns.insert(1, "pruned")
     ids = Counter(topic for topic, _ in {(span.offsets.topic, span.topic_id) for span in spans})
     table = new_table()
     table.expand = False
     if name_runs:
         table.add_column("run", no_wrap=True)
     table.add_column("read", no_wrap=True)
-    for name in _COUNTS:
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
 
     def add(run: str, read: str, those: Sequence[Span]) -> None:
-        numbers = {name: sum(getattr(span, name) for span in those) for name in _COUNTS}
+        numbers = {name: sum(getattr(span, name) for span in those) for name in columns}
         cells = [
-            Text(count(number), style="bold red" if number and name != "processed" else "")
+            Text(count(number), style="bold red" if number and name not in _FINE else "")
             for name, number in numbers.items()
         ]
         table.add_row(*([line(run)] if name_runs else []), line(read), *cells)
@@ -94,7 +106,7 @@ def _divided(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
     """Spans with a line of their own, and those that share one."""
     if len(spans) <= SPANS:
         return list(spans), []
-    telling = [span for span in spans if span.processed < span.offsets.count]
+    telling = [span for span in spans if span.processed + span.pruned < span.offsets.count]
     shown = telling[:SPANS]
     return shown, [span for span in spans if span not in shown]
 

@@ -77,6 +77,8 @@ class Span:
         offsets: From the first to the last.
         since_ms: When the first of its batches was planned; None where they are all pruned.
         processed: How many are in batches that succeeded; they had as many records or fewer.
+        pruned: How many were in batches that are deleted as old. Each was ``success``, or ``dead``
+            and made good; no overlap is deleted, and what lies between them is missing here too.
         open: How many are in batches that are not done.
         dead: How many are in batches that are dead.
         lost: How many were gone before they were read.
@@ -93,6 +95,7 @@ class Span:
     lost: int = 0
     missing: int = 0
     topic_id: str | None = None
+    pruned: int = 0
 
 
 class Verdict(StrEnum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -87,9 +87,10 @@ class History(Base):
         A batch goes with its parts and dead letters, once it and each part is ``success``, or is
         ``dead`` with dead letters that are all resolved. Anything else is open, and never deleted,
         whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
-        after a crash would process it twice. Losses are kept, and so is which offsets the deleted
-        batches had read. Each of its transactions is short, so that no batch waits for it. Of one
-        whose answer was lost in an outage the rows are deleted, and not counted.
+        after a crash would process it twice; nor is one that has read what another of its run has
+        read too, which would be forgotten with it. Losses are kept, and so is which offsets the
+        deleted batches had read. Each of its transactions is short, so that no batch waits for it.
+        Of one whose answer was lost in an outage the rows are deleted, and not counted.
         """
         gates = self._database.read(
             lambda connection: [row.name for row in connection.execute(statements.GATES)]
@@ -117,16 +118,31 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     found = connection.execute(pruning.OLD_BATCHES, old).all()
     last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
     roots = [row.schedule_id for row in found]
-    closed, leaves = _closed_families(connection, roots)
+    root_of, leaves = _closed_families(connection, roots)
+    known = connection.execute(pruning.PRUNED_RANGES, {"gate": old["gate"]}).all()
+    own = [
+        (*row, root_of[key])
+        for keys in _some_at_once(leaves)
+        for key, *row in connection.execute(pruning.OLD_RANGES, {"keys": keys})
+    ]
+    read_twice = _read_twice([*((*row, None) for row in known), *own])
+    closed = [key for key, root in root_of.items() if root not in read_twice]
     if closed:
-        _remember(connection, old["gate"], leaves)
+        _remember(
+            connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
+        )
         for keys in _some_at_once(closed):
             connection.execute(pruning.DELETE_BATCHES, {"keys": keys})
     return len({*roots}.intersection(closed)), last_ms
 
 
-def _closed_families(connection: Connection, roots: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those of these batches with no open part, with all their parts; and which were not split.
+def _closed_families(
+    connection: Connection, roots: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Those of these batches with no open part.
+
+    Returns:
+        Them and all their parts, each with the batch that it comes from; and which were not split.
 
     One recursive query would do. But PostgreSQL, which cannot tell how many parts it will find,
     reads the whole table for it; therefore the parts are asked for, and then the parts of these.
@@ -145,7 +161,7 @@ def _closed_families(connection: Connection, roots: Sequence[str]) -> tuple[list
             if not part.is_closed:
                 still_open.add(root_of[part.parent])
         level = [part.schedule_id for part in parts]
-    closed = [key for key, root in root_of.items() if root not in still_open]
+    closed = {key: root for key, root in root_of.items() if root not in still_open}
     return closed, [key for key in closed if key not in split]
 
 
@@ -155,19 +171,32 @@ def _some_at_once(keys: Sequence[str]) -> Iterator[Sequence[str]]:
         yield keys[first : first + _KEYS_AT_ONCE]
 
 
-def _remember(connection: Connection, gate: str, leaves: Sequence[str]) -> None:
-    """Keep which offsets these batches have read."""
-    known = connection.execute(pruning.PRUNED_RANGES, {"gate": gate}).all()
-    old = [
-        row
-        for keys in _some_at_once(leaves)
-        for row in connection.execute(pruning.OLD_RANGES, {"keys": keys})
-    ]
+def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
+    """The batches of which somebody else has read a part: the proof that there is an overlap.
+
+    Args:
+        ranges: Where a range is, its start and its end, and the batch; None where that is pruned.
+    """
+    found: set[str | None] = set()
+    at: list[Any] = []
+    reached, last = 0, None
+    for *place, start, until, batch in sorted(ranges, key=lambda each: each[:-1]):
+        if place != at:
+            at, reached, last = place, start, None
+        if start < reached:
+            found |= {batch, last}
+        if until > reached:
+            reached, last = until, batch
+    return {batch for batch in found if batch is not None}
+
+
+def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]) -> None:
+    """Keep that these ranges, all that there are, have been read."""
     rows: list[Values] = []
     at = None
-    for *place, start, until in sorted(map(tuple, [*known, *old])):
-        if place == at and start <= rows[-1]["until_offset"]:
-            rows[-1]["until_offset"] = max(rows[-1]["until_offset"], until)
+    for *place, start, until in sorted(map(tuple, ranges)):
+        if place == at and start == rows[-1]["until_offset"]:
+            rows[-1]["until_offset"] = until
             continue
         at = place
         run_id, topic, topic_id, partition = place

@@ -30,6 +30,7 @@ class PartitionCheck:
         self._offsets = first.offsets
         self._since_ms: int | None = None
         self._counts: Counter[Status] = Counter()
+        self._pruned = 0
         self._batches = Tiles()
         self._wholes: dict[str, tuple[OffsetRange, Tiles]] = {}
         """Batches that were split, and how far their parts have come."""
@@ -60,6 +61,7 @@ class PartitionCheck:
             open=self._counts.total() - processed - dead,
             dead=dead,
             topic_id=self._topic_id,
+            pruned=self._pruned,
         )
 
     def _take_batch(self, row: Covered) -> None:
@@ -85,7 +87,10 @@ class PartitionCheck:
         parts.lay(row.offsets, row.schedule_id)
 
     def _take_leaf(self, row: Covered) -> None:
-        self._counts[row.status] += row.offsets.count
+        if row.schedule_id is None:
+            self._pruned += row.offsets.count
+        else:
+            self._counts[row.status] += row.offsets.count
         if row.status is Status.DEAD:
             self._find(FindingKind.DEAD, row.offsets, row.schedule_id, status=row.status)
         elif row.status is not Status.SUCCESS:

@@ -108,6 +108,7 @@ PARTS_OF: Final = select(control.c.schedule_id, control.c.parent, CLOSED.label("
 
 OLD_RANGES: Final = (
     select(
+        control.c.schedule_id,
         control.c.run_id,
         failure.c.topic,
         _topic_id,
