@@ -75,6 +75,7 @@ def a_receiver(
         owner=owner,
         started_ms=1_000,
         limit_per_s=100.5,
+        most_per_s=None,
         records_per_s=80.0,
         records=400,
         bytes=8_000,

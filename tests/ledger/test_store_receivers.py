@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.ledger.samples import ManualClock, a_receiver, a_sample
 
-from headgate.ledger import Ledger, ReceiverRecord, StreamRate
+from headgate.control.ranges import OffsetRange
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange, ReceiverRecord, StreamRate
 from headgate.ledger.receivers import PRESENT_MS, REMEMBERED_MS
 
 
@@ -14,6 +15,7 @@ def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: Manua
     ledger.see_receiver(seen)
     clock.now_ms += 1_000
     later = replace(seen, records=500, bytes=2**40, limit_per_s=None, records_per_s=0.1 + 0.2)
+    later = replace(later, most_per_s=1e9)
     ledger.see_receiver(later)
     (record,) = ledger.receivers("orders")
     assert record == ReceiverRecord(
@@ -24,6 +26,7 @@ def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: Manua
         owner="me",
         started_ms=1_000,
         limit_per_s=None,
+        most_per_s=1e9,
         records_per_s=0.1 + 0.2,
         records=500,
         bytes=2**40,
@@ -40,24 +43,45 @@ def test_a_gates_receivers_are_its_own_in_the_order_of_their_lanes(ledger: Ledge
     assert ledger.receivers("unheard of") == ()
 
 
+def shared(ledger: Ledger, gate: str = "orders", journal_id: str = "5ca1ab1e") -> StreamRate:
+    return ledger.stream_rate(gate, journal_id)
+
+
 def test_what_receivers_share_is_the_rate_in_force(ledger: Ledger) -> None:
-    assert ledger.stream_rate("orders") == StreamRate(None, 0)
+    assert shared(ledger) == StreamRate(None, 1_000, (), {})
     for lane in range(3):
         ledger.see_receiver(a_receiver(lane=lane))
     ledger.see_receiver(a_receiver(gate="clicks"))
     ledger.publish_rate(a_sample(1, 250.5))
-    assert ledger.stream_rate("orders") == StreamRate(250.5, 3)
+    assert shared(ledger) == StreamRate(250.5, 1_000, ledger.receivers("orders"), {})
+    assert len(shared(ledger).receivers) == 3
+
+
+def test_how_far_the_gate_has_begun_to_read_is_told_of_one_journal(ledger: Ledger) -> None:
+    ledger.declare_gate("clicks", interval_ms=200, source="journal", estimator="pid")
+    for gate, journal_id, lane, until in [
+        ("orders", "a", 0, 20),
+        ("orders", "a", 7, 5),
+        ("orders", "b", 0, 9),
+        ("clicks", "a", 0, 3),
+    ]:
+        offsets = PlannedRange(OffsetRange("events", lane, 0, until), topic_id=journal_id)
+        ledger.begin(PlannedBatch(gate, "run", (offsets,), "rate", ""))
+    assert shared(ledger, journal_id="a").begun == {0: 20, 7: 5}
+    assert shared(ledger, journal_id="b").begun == {0: 9}
+    assert shared(ledger, journal_id="c").begun == {}
+    assert shared(ledger, "clicks", "a") == StreamRate(None, 200, (), {0: 3})
 
 
 def test_the_receivers_of_two_journals_share_one_gates_rate(ledger: Ledger) -> None:
     for journal_id in ("a", "b"):
         ledger.see_receiver(a_receiver(journal_id=journal_id))
-    assert ledger.stream_rate("orders").receivers == 2
+    assert len(shared(ledger, journal_id="a").receivers) == 2
 
 
 def test_receivers_may_be_there_before_their_gate_is_declared(ledger: Ledger) -> None:
     ledger.see_receiver(a_receiver(gate="new"))
-    assert ledger.stream_rate("new") == StreamRate(None, 1)
+    assert shared(ledger, "new") == StreamRate(None, None, ledger.receivers("new"), {})
 
 
 @pytest.mark.parametrize(("silent_ms", "counted"), [(PRESENT_MS, 2), (PRESENT_MS + 1, 1)])
@@ -67,7 +91,7 @@ def test_a_receiver_that_was_not_seen_for_ten_seconds_does_not_count(
     ledger.see_receiver(a_receiver(lane=0))
     clock.now_ms += silent_ms
     ledger.see_receiver(a_receiver(lane=1))
-    assert ledger.stream_rate("orders").receivers == counted
+    assert len(shared(ledger).receivers) == counted
     present = [each.is_present(clock()) for each in ledger.receivers("orders")]
     assert present == [counted == 2, True], "but it is told of"
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests.ledger.samples import ManualClock, a_receiver, a_sample
 from tests.services.waiting import wait_until
 
 from headgate.errors import LedgerError, OptionError
-from headgate.ledger import Ledger, ReceiverSeen, StreamRate
+from headgate.ledger import Ledger, ReceiverRecord, ReceiverSeen, StreamRate
 from headgate.receivers.meter import Meter
 from headgate.receivers.rates import Limits, Rates
 from headgate.receivers.telling import event_of
@@ -23,17 +23,56 @@ from headgate.receivers.telling import event_of
 rates_per_s = st.floats(1e-3, 1e9)
 
 
+def a_stream(rate_per_s: float | None, *there: ReceiverSeen) -> StreamRate:
+    receivers = tuple(ReceiverRecord(**asdict(each), seen_ms=0) for each in there)
+    return StreamRate(rate_per_s, 1_000, receivers, {})
+
+
+def waiting(lane: int, most_per_s: float | None = None) -> ReceiverSeen:
+    return replace(a_receiver(lane=lane), waiting_records=1, most_per_s=most_per_s)
+
+
 @given(st.none() | rates_per_s, st.integers(0, 50), rates_per_s, st.none() | rates_per_s)
 def test_the_parts_of_all_receivers_are_the_rate_or_less(
-    rate: float | None, receivers: int, initial: float, most: float | None
+    rate: float | None, others: int, initial: float, most: float | None
 ) -> None:
-    share = Limits(most, None, initial).share(StreamRate(rate, receivers))
+    stream = a_stream(rate, *map(waiting, range(others + 1)))
+    share = Limits(most, None, initial).share(stream, waiting(0, most), 0)
     whole = initial if rate is None else rate
-    assert 0 < share * max(1, receivers) <= whole * (1 + 1e-9)
+    assert 0 < share.limit_per_s * share.receivers <= whole * (1 + 1e-9)
+    assert share.receivers == others + 1
     if most is None:
-        assert share * max(1, receivers) == pytest.approx(whole)
+        assert share.limit_per_s * share.receivers == pytest.approx(whole)
     else:
-        assert share == min(most, Limits(None, None, initial).share(StreamRate(rate, receivers)))
+        assert share.limit_per_s == pytest.approx(min(most, whole / share.receivers))
+
+
+def test_what_one_does_not_take_the_others_may() -> None:
+    idle = replace(a_receiver(lane=1), waiting_records=0, records_per_s=0.0, limit_per_s=20.0)
+    stream = a_stream(900.0, idle, waiting(2), waiting(3, most_per_s=200.0))
+    limits = Limits()
+    assert limits.share(stream, waiting(2), 0).limit_per_s == 900 - 200 - 30
+    assert limits.share(stream, idle, 0).limit_per_s == 30, "a tenth of its even part"
+    assert Limits(200.0).share(stream, waiting(3, 200.0), 0).limit_per_s == 200
+
+
+@pytest.mark.parametrize(
+    ("end", "limit_per_s", "backlog"),
+    [(0, 450.0, 0), (1_000, 450.0, 0), (3_250, 337.5, 3_150), (90_000, 225.0, 89_900)],
+)
+def test_less_is_let_in_while_the_query_is_behind_in_this_lane(
+    end: int, limit_per_s: float, backlog: int
+) -> None:
+    """Two intervals' worth of its part, 900 records, are usual; from 5400 on it is half of it."""
+    stream = replace(a_stream(900.0, waiting(0), waiting(1)), begun={0: 100, 1: 0})
+    share = Limits().share(stream, waiting(0), end)
+    assert share.limit_per_s == pytest.approx(limit_per_s)
+    assert share.backlog == backlog
+
+
+def test_a_lane_that_the_gate_has_not_read_yet_holds_nobody_back() -> None:
+    stream = replace(a_stream(900.0, waiting(0)), begun={7: 0})
+    assert Limits().share(stream, waiting(0), 10**9).limit_per_s == 900
 
 
 @pytest.mark.parametrize("name", ["max_rate", "max_bytes_rate", "initial_rate"])
@@ -52,9 +91,9 @@ class Unreliable(Ledger):
         self._check()
         super().see_receiver(seen)
 
-    def stream_rate(self, gate_name: str) -> StreamRate:
+    def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         self._check()
-        return super().stream_rate(gate_name)
+        return super().stream_rate(gate_name, journal_id)
 
     def leave(self, seen: ReceiverSeen) -> None:
         self._check()
@@ -72,6 +111,7 @@ class Scene:
     ledger: Unreliable
     clock: ManualClock
     told: dict[int, list[float]] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
 
     def receiver(self, lane: int = 0, **limits: Any) -> Rates:
         told = self.told.setdefault(lane, [])
@@ -80,6 +120,7 @@ class Scene:
             "orders",
             Limits(**limits),
             describe=lambda _: a_receiver(lane=lane),
+            end=lambda: self.ends.get(lane, 0),
             apply=told.append,
         )
 

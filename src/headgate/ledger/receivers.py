@@ -1,13 +1,14 @@
 """The receivers that a ledger knows: each has a lane, and says once a second how it fares."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, Row, and_, bindparam, delete, select
 
-from headgate.ledger import statements
 from headgate.ledger.base import Base
-from headgate.ledger.tables import receiver
+from headgate.ledger.retention import positions_in
+from headgate.ledger.tables import gate, position, receiver
 
 PRESENT_MS: Final = 10_000
 """A receiver that was not seen for so long does not count: it has died, or cannot reach us."""
@@ -28,6 +29,7 @@ class ReceiverSeen:
         owner: The process; another one that takes the lane has another.
         started_ms: When it began (ms since the epoch).
         limit_per_s: What it lets in at most (records/s); None is no limit.
+        most_per_s: What it lets in at most whatever its gate's rate is (records/s); None for none.
         records_per_s: What it has made durable a second lately.
         records: What it has made durable since it began.
         bytes: Their keys, values and headers.
@@ -42,6 +44,7 @@ class ReceiverSeen:
     owner: str
     started_ms: int
     limit_per_s: float | None
+    most_per_s: float | None
     records_per_s: float
     records: int
     bytes: int
@@ -70,11 +73,15 @@ class StreamRate:
 
     Attributes:
         rate_per_s: The gate's rate in force (records/s); None while none was learnt.
-        receivers: How many are there.
+        interval_ms: The gate's interval; None while it is not declared.
+        receivers: Those that are there.
+        begun: Up to which offset the gate has begun to read, by the lanes of one journal.
     """
 
     rate_per_s: float | None
-    receivers: int
+    interval_ms: int | None
+    receivers: tuple[ReceiverRecord, ...]
+    begun: Mapping[int, int]
 
 
 _of_gate = receiver.c.gate == bindparam("gate")
@@ -82,13 +89,15 @@ _of_gate = receiver.c.gate == bindparam("gate")
 _RECEIVERS: Final = (
     select(receiver).where(_of_gate).order_by(receiver.c.journal, receiver.c.lane, receiver.c.owner)
 )
-_STREAM_RATE: Final = select(
-    statements.CURRENT_RATE.scalar_subquery().label("rate_per_s"),
-    select(func.count())
-    .select_from(receiver)
-    .where(_of_gate, receiver.c.seen_ms >= bindparam("since_ms"))
-    .scalar_subquery()
-    .label("receivers"),
+_PRESENT: Final = _RECEIVERS.where(receiver.c.seen_ms >= bindparam("since_ms"))
+_STREAM: Final = (
+    select(gate.c.rate_per_s, gate.c.interval_ms, position.c.until_offsets)
+    .outerjoin_from(
+        gate,
+        position,
+        and_(position.c.gate == gate.c.name, position.c.topic_id == bindparam("journal_id")),
+    )
+    .where(gate.c.name == bindparam("gate"))
 )
 _LEAVE: Final = delete(receiver).where(
     _of_gate,
@@ -136,17 +145,25 @@ class Receivers(Base):
         """All receivers of a gate, by journal and lane; those that were not seen lately, too."""
 
         def receivers(connection: Connection) -> tuple[ReceiverRecord, ...]:
-            rows = connection.execute(_RECEIVERS, {"gate": gate_name})
-            return tuple(ReceiverRecord(**row._asdict()) for row in rows)
+            return _records(connection.execute(_RECEIVERS, {"gate": gate_name}))
 
         return self._database.read(receivers)
 
-    def stream_rate(self, gate_name: str) -> StreamRate:
-        """The rate that the receivers of a gate share, and how many they are."""
+    def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
+        """What the receivers of a gate share, and how far it has read this journal."""
 
         def stream_rate(connection: Connection) -> StreamRate:
             since_ms = self._clock() - PRESENT_MS
-            row = connection.execute(_STREAM_RATE, {"gate": gate_name, "since_ms": since_ms}).one()
-            return StreamRate(row.rate_per_s, row.receivers)
+            there = connection.execute(_PRESENT, {"gate": gate_name, "since_ms": since_ms})
+            receivers = _records(there)
+            row = connection.execute(_STREAM, {"gate": gate_name, "journal_id": journal_id}).first()
+            if row is None:
+                return StreamRate(None, None, receivers, {})
+            begun = positions_in(row.until_offsets or "{}")
+            return StreamRate(row.rate_per_s, row.interval_ms, receivers, begun)
 
         return self._database.read(stream_rate)
+
+
+def _records(rows: Iterable[Row[Any]]) -> tuple[ReceiverRecord, ...]:
+    return tuple(ReceiverRecord(**row._asdict()) for row in rows)

@@ -109,7 +109,7 @@ class Retention(Base):
             # First, and then the batches: one that ends meanwhile was begun before, and what begins
             # meanwhile goes on at a position, or above.
             found = connection.execute(POSITIONS, of_topic)
-            positions = {row.gate: _positions_in(row.until_offsets) for row in found}
+            positions = {row.gate: positions_in(row.until_offsets) for row in found}
             return tuple(
                 each
                 for name in sorted(positions.keys() - set(without))
@@ -158,7 +158,8 @@ def _moving_on(dialect: str) -> sqlite.Insert | postgresql.Insert:
     )
 
 
-def _positions_in(text: str) -> dict[int, int]:
+def positions_in(text: str) -> dict[int, int]:
+    """Offsets by partition, as the ledger keeps them."""
     return {int(partition): until for partition, until in json.loads(text).items()}
 
 

@@ -206,6 +206,7 @@ receiver: Final = Table(
     Column("started_ms", BigInteger, nullable=False),
     Column("seen_ms", BigInteger, nullable=False),
     Column("limit_per_s", Double),
+    Column("most_per_s", Double),
     Column("records_per_s", Double, nullable=False),
     Column("records", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),

@@ -105,7 +105,7 @@ async def serve(
         writer = stack.enter_context(journal.writer(hosting.lane))
         intake = Intake(writer.append, hosting.intake)
         remember(journal, hosting.lane, intake)
-        _follow_rates(stack, journal, hosting, intake)
+        _follow_rates(stack, journal, hosting, writer, intake)
         async with intake:
             _tell_begin(journal, hosting, writer, listen() if listen else None)
             await _run(receiver, intake, stop)
@@ -143,7 +143,11 @@ def _tell_refusals(intake: Intake) -> None:
 
 
 def _follow_rates(
-    stack: contextlib.ExitStack, journal: Journal, hosting: Hosting, intake: Intake
+    stack: contextlib.ExitStack,
+    journal: Journal,
+    hosting: Hosting,
+    writer: LaneWriter,
+    intake: Intake,
 ) -> None:
     """Have the intake go by its limits, and by its gate's rate if it has a gate, to the end."""
     limits = hosting.limits
@@ -157,7 +161,15 @@ def _follow_rates(
         loop.call_soon_threadsafe(intake.set_rate, limit_per_s, limits.max_bytes_rate)
 
     ledger = stack.enter_context(Ledger.open(hosting.ledger))
-    stack.enter_context(Rates(ledger, hosting.gate, limits, describe=described.under, apply=apply))
+    rates = Rates(
+        ledger,
+        hosting.gate,
+        limits,
+        describe=described.under,
+        end=lambda: writer.end,
+        apply=apply,
+    )
+    stack.enter_context(rates)
 
 
 class _Described:
@@ -183,6 +195,7 @@ class _Described:
             owner=self._owner,
             started_ms=self._started_ms,
             limit_per_s=limit_per_s,
+            most_per_s=self._hosting.limits.max_rate,
             records_per_s=self._meter.rate_per_s(time.monotonic(), done.stored_records),
             records=done.stored_records,
             bytes=done.stored_bytes,

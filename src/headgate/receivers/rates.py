@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
+from headgate.control import Taker, catching_up, parts
 from headgate.errors import LedgerError
 from headgate.ledger import Ledger, ReceiverSeen, StreamRate
 from headgate.receivers.settings import require_above_zero
@@ -23,7 +24,7 @@ _LEAVE_S: Final = 2.0
 """How long an end waits for a ledger that does not answer."""
 
 _WORTH_TELLING: Final = 1.25
-"""A limit that changes by less than this factor gets no line: it may change every second."""
+"""An even part that changes by less than this factor gets no line: it may every second."""
 
 _LOG: Final = logging.getLogger("headgate.receivers")
 
@@ -57,11 +58,49 @@ class Limits:
             require_above_zero("max_bytes_rate", self.max_bytes_rate, "bytes/s")
         require_above_zero("initial_rate", self.initial_rate, "records/s")
 
-    def share(self, stream: StreamRate) -> float:
-        """What one of the stream's receivers lets in (records/s): an even part, or its maximum."""
+    def share(self, stream: StreamRate, own: ReceiverSeen, end: int) -> "Share":
+        """What one of the stream's receivers lets in.
+
+        Args:
+            stream: What they share.
+            own: What this one has said last.
+            end: Where its lane goes on.
+        """
         rate_per_s = self.initial_rate if stream.rate_per_s is None else stream.rate_per_s
-        share_per_s = rate_per_s / max(1, stream.receivers)
-        return share_per_s if self.max_rate is None else min(share_per_s, self.max_rate)
+        lane = own.journal_id, own.lane
+        others = [each for each in stream.receivers if (each.journal_id, each.lane) != lane]
+        takers = [_taker(each) for each in (*others, own)]
+        even_per_s, part_per_s = rate_per_s / len(takers), parts(rate_per_s, takers)[-1]
+        backlog = max(0, end - stream.begun.get(own.lane, end))
+        held_per_s = catching_up(part_per_s, backlog, stream.interval_ms or 0)
+        return Share(
+            held_per_s if self.max_rate is None else min(held_per_s, self.max_rate),
+            even_per_s * held_per_s / part_per_s,
+            len(takers),
+            backlog if held_per_s < part_per_s else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one receiver lets in, and why.
+
+    Attributes:
+        limit_per_s: That (records/s).
+        even_per_s: What it would be if each took the same (records/s).
+        receivers: How many share the rate.
+        backlog: How many records its query is behind in its lane, if that makes it less; else 0.
+    """
+
+    limit_per_s: float
+    even_per_s: float
+    receivers: int
+    backlog: int
+
+
+def _taker(seen: ReceiverSeen) -> Taker:
+    limit_per_s = math.inf if seen.limit_per_s is None else seen.limit_per_s
+    return Taker(limit_per_s, seen.records_per_s, seen.waiting_records > 0, seen.most_per_s)
 
 
 class Rates:
@@ -74,9 +113,10 @@ class Rates:
         ledger: Where the gate is.
         gate: Its name; it need not be declared yet.
         limits: See `Limits`.
-        describe: Says how the receiver fares under this limit (records/s). Called from that thread.
-        apply: Puts a limit in force (records/s). Called from that thread, but at first by the one
-            that enters.
+        describe: Says how the receiver fares under this limit (records/s).
+        end: Says where its lane goes on.
+        apply: Puts a limit in force (records/s). All three are called from that thread, but at
+            first by the one that enters.
     """
 
     def __init__(
@@ -86,15 +126,19 @@ class Rates:
         limits: Limits,
         *,
         describe: Callable[[float], ReceiverSeen],
+        end: Callable[[], int],
         apply: Callable[[float], None],
     ) -> None:
         self._ledger = ledger
         self._gate = gate
         self._limits = limits
         self._describe = describe
+        self._end = end
         self._apply = apply
-        self._limit_per_s = limits.share(StreamRate(None, 1))
-        self._told: tuple[float, StreamRate] | None = None
+        self._limit_per_s = min(limits.initial_rate, limits.max_rate or math.inf)
+        self._own = describe(self._limit_per_s)
+        self._told: Share | None = None
+        self._knows_rate = False
         self._seen_s = -math.inf
         self._is_away = False
         self._done = threading.Event()
@@ -114,9 +158,10 @@ class Rates:
         """Look once, at this time of a clock that always goes forward."""
         try:
             if now_s - self._seen_s >= _SEEN_S:
-                self._ledger.see_receiver(self._describe(self._limit_per_s))
+                self._own = self._describe(self._limit_per_s)
+                self._ledger.see_receiver(self._own)
                 self._seen_s = now_s
-            stream = self._ledger.stream_rate(self._gate)
+            stream = self._ledger.stream_rate(self._gate, self._own.journal_id)
         except LedgerError as error:
             self._tell_away(error)
             return
@@ -133,35 +178,40 @@ class Rates:
             self._tell_away(error)
 
     def _follow(self, stream: StreamRate) -> None:
-        limit_per_s = self._limits.share(stream)
-        if limit_per_s != self._limit_per_s:
-            self._limit_per_s = limit_per_s
-            self._apply(limit_per_s)
-        if self._told is None or _is_other(limit_per_s, stream, *self._told):
-            self._told = limit_per_s, stream
-            self._tell_limit(stream)
+        share = self._limits.share(stream, self._own, self._end())
+        if share.limit_per_s != self._limit_per_s:
+            self._limit_per_s = share.limit_per_s
+            self._apply(share.limit_per_s)
+        knows_rate = stream.rate_per_s is not None
+        if knows_rate != self._knows_rate or self._told is None or _is_other(share, self._told):
+            self._told, self._knows_rate = share, knows_rate
+            self._tell_limit(share, stream.rate_per_s)
 
-    def _tell_limit(self, stream: StreamRate) -> None:
-        rate_per_s, limit_per_s = stream.rate_per_s, self._limit_per_s
+    def _tell_limit(self, share: Share, rate_per_s: float | None) -> None:
         has = (
             f"has no rate yet, and begins with {number(self._limits.initial_rate)}/s"
             if rate_per_s is None
             else f"has a rate of {number(rate_per_s)}/s"
         )
+        less = f", less while its query has {number(share.backlog)} records of this lane to read"
         _LOG.info(
-            "At most %s records/s: gate %r %s, for %d %s%s.",
-            number(limit_per_s),
+            "At most %s records/s: gate %r %s, for %d %s%s%s.",
+            number(share.limit_per_s),
             self._gate,
             has,
-            stream.receivers,
-            "receiver" if stream.receivers == 1 else "receivers",
-            ", and this one's own maximum is less" if limit_per_s == self._limits.max_rate else "",
+            share.receivers,
+            "receiver" if share.receivers == 1 else "receivers",
+            less if share.backlog else "",
+            ", and this one's own maximum is less"
+            if share.limit_per_s == self._limits.max_rate
+            else "",
             extra=event(
                 "limit",
                 gate=self._gate,
-                limit_per_s=limit_per_s,
+                limit_per_s=share.limit_per_s,
                 rate_per_s=rate_per_s,
-                receivers=stream.receivers,
+                receivers=share.receivers,
+                backlog=share.backlog,
             ),
         )
 
@@ -187,9 +237,9 @@ class Rates:
             )
 
 
-def _is_other(limit_per_s: float, stream: StreamRate, told_per_s: float, told: StreamRate) -> bool:
+def _is_other(share: Share, told: Share) -> bool:
     """Whether this is worth a line after what was told last."""
-    known = stream.rate_per_s is not None
-    if stream.receivers != told.receivers or known != (told.rate_per_s is not None):
+    if share.receivers != told.receivers:
         return True
-    return not told_per_s / _WORTH_TELLING < limit_per_s < told_per_s * _WORTH_TELLING
+    changed = share.even_per_s / told.even_per_s
+    return not 1 / _WORTH_TELLING < changed < _WORTH_TELLING

@@ -109,6 +109,7 @@ def _make_receiver() -> None:
         sa.Column("started_ms", sa.BigInteger(), nullable=False),
         sa.Column("seen_ms", sa.BigInteger(), nullable=False),
         sa.Column("limit_per_s", sa.Double()),
+        sa.Column("most_per_s", sa.Double()),
         sa.Column("records_per_s", sa.Double(), nullable=False),
         sa.Column("records", sa.BigInteger(), nullable=False),
         sa.Column("bytes", sa.BigInteger(), nullable=False),

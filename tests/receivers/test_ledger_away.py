@@ -1,0 +1,80 @@
+"""``headgate receive --gate`` while its ledger, a real PostgreSQL server, is away."""
+
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.ledger.samples import a_sample
+from tests.ledger.servers import postgresql_server
+from tests.receivers.processes import ReceiverProcess, receiver
+from tests.services.waiting import wait_until
+
+from headgate.journal import Journal
+from headgate.ledger import Ledger
+
+RATE_PER_S = 400.0
+LINES = 800
+"""Of which the rate lets in no more than a burst at once: the rest takes some looks."""
+
+
+def publish(url: str, time_ms: int, rate_per_s: float) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+        ledger.publish_rate(a_sample(time_ms, rate_per_s))
+
+
+def acknowledged(sender: socket.socket, count: int) -> int:
+    """Wait for that many lines to be durable."""
+    with sender.makefile("rb") as answers:
+        left = count
+        while left > 0:
+            word, number = answers.readline().split()
+            assert word == b"ok"
+            left -= int(number)
+    return count - left
+
+
+def has_said(running: ReceiverProcess, name: str, times: int) -> bool:
+    return len(running.events(name)) == times
+
+
+def limits(running: ReceiverProcess) -> list[float]:
+    return [each["limit_per_s"] for each in running.events("limit")]
+
+
+def test_while_the_ledger_is_away_the_rate_stays_and_that_is_told_once(tmp_path: Path) -> None:
+    with postgresql_server() as server:
+        publish(server.url, 1, RATE_PER_S)
+        options = ["--acknowledge", "--gate", "orders", "--ledger", server.url]
+        with (
+            receiver(tmp_path, "tcp", *options) as running,
+            socket.create_connection(running.address, timeout=60) as sender,
+        ):
+            wait_until(lambda: limits(running) == [RATE_PER_S])
+            ends: list[Callable[[], None]] = [partial(server.stop, "fast"), server.kill]
+            for outage, end in enumerate(ends, start=1):
+                end()
+                wait_until(partial(has_said, running, "ledger-away", outage))
+                sender.sendall(b"21.5\n" * LINES)
+                assert acknowledged(sender, LINES) == LINES
+                assert limits(running) == [RATE_PER_S]
+                server.start()
+                wait_until(partial(has_said, running, "ledger-back", outage))
+                assert has_said(running, "ledger-away", outage)
+            with Ledger.open(server.url) as ledger:
+                wait_until(
+                    lambda: [each.records for each in ledger.receivers("orders")] == [2 * LINES]
+                )
+                (known,) = ledger.receivers("orders")
+                assert known.limit_per_s == RATE_PER_S
+            publish(server.url, 2, 2 * RATE_PER_S)
+            wait_until(lambda: limits(running) == [RATE_PER_S, 2 * RATE_PER_S])
+            server.stop("fast")
+            sender.sendall(b"21.5\n")
+            running.send(signal.SIGTERM)
+            assert running.ended() == 0
+            assert "Traceback" not in running.errors
+        server.start()
+    assert Journal.open(str(tmp_path / "events")).bounds()[0][1] >= 2 * LINES
