@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headgate.control.assertion import Assertion
 from headgate.errors import SignalError
 from headgate.flow.signals import StageState
+
+SLACK_MS: Final = 1_000
+"""How far in the future something may seem to have been written, as clocks are read."""
 
 
 class AwayError(SignalError):
@@ -20,16 +23,25 @@ class Found:
     Attributes:
         stage: Whose it is, by the place where it was found.
         text: What it says.
-        age_ms: How long ago it was written, where the carrier knows.
-        mark: What another one, written later in the same place, would have different.
+        age_ms: How long ago it was written, by the carrier's own clock: those of the stages'
+            machines may differ as they like.
+        mark: What the carrier needs to delete this one, and no later one in its place.
         fault: Why it is not to be believed, whatever it says; None if nothing speaks against it.
     """
 
     stage: str
     text: str | bytes
-    age_ms: int | None
+    age_ms: int
     mark: Any
     fault: str | None = None
+
+    def counts(self, lease_ms: int) -> bool:
+        """Whether this lease is not over.
+
+        Nor does anything count that was written in the future, which is so after the clock was set
+        back: who lives says it anew soon, and who does not would hold others until then.
+        """
+        return -SLACK_MS <= self.age_ms < lease_ms
 
 
 class Carrier(Protocol):

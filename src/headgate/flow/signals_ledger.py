@@ -74,9 +74,11 @@ class _LedgerCarrier:
         with self._answering():
             if isinstance(item, Assertion):
                 self._ledger.post_signal(item.flow, item.sender, item.receiver, text)
-            else:
-                self._ledger.show_stage(item.flow, item.stage, text)
-                self._shown = text
+                return
+            if self._shown is None:
+                self._ledger.forget_notes(item.flow)
+            self._ledger.show_stage(item.flow, item.stage, text)
+            self._shown = text
 
     def look(self) -> Sequence[Found]:
         with self._answering():

@@ -9,8 +9,8 @@ Both are ephemeral, so what a stage has said is gone soon after it: at once if i
 order, and else when its session expires.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
@@ -27,6 +27,9 @@ from headgate.flow.zookeeper import ZookeeperSession
 LOOK_S: Final = 5.0
 """How often a stage looks for what has come although no watch says that something has."""
 
+CLOCK_S: Final = 60.0
+"""How long to go by what the servers' clock was asked last."""
+
 MOST_STRANGERS: Final = 100
 """How many nodes that are not from a stage's downstreams are removed at one look."""
 
@@ -36,8 +39,8 @@ MOST_STATES: Final = 10_000
 _ROUNDS: Final = 3
 """How often to try what others may undo at the same time."""
 
-_UNREAD: Final = (0, -1)
-"""Marks a node that was not read; -1 is whichever version it has."""
+_ANY: Final = -1
+"""Whichever version a node has, where it was not read."""
 
 _NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
 
@@ -81,6 +84,7 @@ class _ZookeeperCarrier:
         self._states = f"{root}/taskstate"
         self._state = f"{self._states}/{stage}"
         self._wake: Callable[[], None] = _nobody
+        self._clock: tuple[int, float] | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -92,7 +96,7 @@ class _ZookeeperCarrier:
 
     def begin(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._session.listen(wake)
+        self._session.listen(self._connected)
 
     def put(self, item: Item) -> None:
         data = text_of(item).encode("ascii")
@@ -107,29 +111,20 @@ class _ZookeeperCarrier:
         strangers = [name for name in names if name not in self._downstream]
         return [
             *self._read(self._inbox, [name for name in names if name in self._downstream]),
-            *(Found(name, "", None, _UNREAD) for name in strangers[:MOST_STRANGERS]),
+            *(Found(name, "", 0, _ANY) for name in strangers[:MOST_STRANGERS]),
         ]
 
     def drop(self, found: Found) -> None:
-        path = f"{self._inbox}/{found.stage}"
-        _, version = found.mark
         try:
-            self._session.ask(path, lambda client: client.delete_async(path, version))
-        except NoNodeError:
-            pass
+            self._delete(f"{self._inbox}/{found.stage}", found.mark)
         except BadVersionError:  # a newer one, of which no watch tells, for the node was there
             self._wake()
-        except NotEmptyError as error:
-            raise SignalError(
-                f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
-                " deleted, for it has children; remove it."
-            ) from error
 
     def states(self) -> Sequence[Found]:
         return self._read(self._states, sorted(self._children(self._states))[:MOST_STATES])
 
     def end(self) -> None:
-        self._session.forget(self._wake)
+        self._session.forget(self._connected)
         stat = self._session.ask(self._state, lambda client: client.exists_async(self._state))
         if stat is not None and stat.ephemeralOwner == self._session.id:
             self._delete(self._state)
@@ -163,11 +158,29 @@ class _ZookeeperCarrier:
             except AwayError:
                 raise
             except SignalError as error:
-                found.append(Found(name, "", None, _UNREAD, fault=str(error)))
+                found.append(Found(name, "", 0, _ANY, fault=str(error)))
             else:
+                age_ms = self._age_ms(stat.mtime)
                 fault = None if stat.ephemeralOwner else _NOT_EPHEMERAL
-                found.append(Found(name, data, None, (stat.mzxid, stat.version), fault))
+                found.append(Found(name, data, age_ms, stat.version, fault))
         return found
+
+    def _age_ms(self, written_ms: int) -> int:
+        try:
+            return self._now_ms() - written_ms
+        except AwayError:
+            raise
+        except (SignalError, NoNodeError):
+            return 0  # who may not write cannot know
+
+    def _now_ms(self) -> int:
+        """The servers' time: when they last wrote a node because we asked, and since then ours."""
+        if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_S:
+            self._make(self._inbox)
+            stat = self._session.ask(self._inbox, lambda client: client.set_async(self._inbox, b""))
+            self._clock = stat.mtime, time.monotonic()
+        then_ms, then_s = self._clock
+        return then_ms + round((time.monotonic() - then_s) * 1000)
 
     def _write(self, path: str, data: bytes, ways: list[_Way]) -> None:
         """Have this session's node at a path hold this, trying one way after the other."""
@@ -197,19 +210,33 @@ class _ZookeeperCarrier:
         self._delete(path)  # it would end with another session
         return False
 
-    def _delete(self, path: str) -> None:
-        with suppress(NoNodeError):
-            self._session.ask(path, lambda client: client.delete_async(path))
+    def _delete(self, path: str, version: int = _ANY) -> None:
+        try:
+            self._session.ask(path, lambda client: client.delete_async(path, version))
+        except NoNodeError:
+            pass
+        except NotEmptyError as error:
+            raise SignalError(
+                f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
+                " deleted, for it has children; remove it."
+            ) from error
 
     def _make(self, path: str) -> None:
         acl = self._session.acl
-        self._session.ask(path, lambda client: client.ensure_path_async(path, acl=acl))
+        try:
+            self._session.ask(path, lambda client: client.ensure_path_async(path, acl=acl))
+        except NoNodeError as error:
+            raise self._contended(path) from error
 
     def _contended(self, path: str) -> SignalError:
         return SignalError(
             f"The node {path} in ZooKeeper at {self._session.settings.servers} is made and deleted"
             " by somebody else all the time; see that each stage runs once."
         )
+
+    def _connected(self) -> None:
+        self._clock = None  # it may be another server's now
+        self._wake()
 
     def _changed(self, _event: Any) -> None:
         """Whatever has happened, the truth is to be read again."""

@@ -193,7 +193,7 @@ class StageSignals:
                 f" seems to have sent: {error}",
             )
         else:
-            if found.age_ms is None or found.age_ms < assertion.lease_ms:
+            if found.counts(assertion.lease_ms):
                 self._inbox.put(assertion)
         try:
             self._carrier.drop(found)

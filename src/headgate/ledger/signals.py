@@ -8,7 +8,6 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
-    Connection,
     Executable,
     Table,
     bindparam,
@@ -122,19 +121,18 @@ class StageNotes(Base):
         """Show no more what a stage has shown, unless another process shows its state by now."""
         self._database.change(_LEAVE, {"flow": flow, "stage": stage, "text": text})
 
+    def forget_notes(self, flow: str) -> None:
+        """Delete what nobody has taken, renewed or taken back for a day, of this flow."""
+        for forget in _FORGET:
+            self._database.change(forget, {"flow": flow})
+
     def _write_note(self, table: Table, place: Values, text: str) -> None:
-        insert = self._database.insert(table)
-        statement = insert.values(written_ms=_NowMs()).on_conflict_do_update(
+        insert = self._database.insert(table).values(written_ms=_NowMs())
+        statement = insert.on_conflict_do_update(
             index_elements=list(place),
             set_={"body": insert.excluded.body, "written_ms": insert.excluded.written_ms},
         )
-
-        def write(connection: Connection) -> None:
-            connection.execute(statement, {**place, "body": text})
-            for forget in _FORGET:
-                connection.execute(forget, {"flow": place["flow"]})
-
-        self._database.write(write)
+        self._database.change(statement, {**place, "body": text})
 
     def _notes(self, statement: Executable, values: Values) -> tuple[Note, ...]:
         return self._database.read(
