@@ -91,6 +91,21 @@ def test_why_nothing_is_removed_is_told(journal: Journal, ledger_url: str) -> No
     assert because("0s", "--without", "orders", "--unread") == "the last block of a lane stays"
 
 
+def test_one_lane_is_pruned_without_a_gate_that_reads_others_only(
+    journal: Journal, ledger_url: str
+) -> None:
+    with journal.writer(7) as writer:
+        writer.append(numbered(0, 2))
+        writer.append(numbered(2, 4))
+    read(ledger_url, journal, 0, 2, 12)
+    arguments = ["journal", "prune", journal.storage.url, "--older-than", "0s", "--lane", "7"]
+    held = invoke(ledger_url, *arguments)
+    assert cells(held.stdout.splitlines()[1])[6].strip() == "orders has read nothing of it yet"
+    result = invoke(ledger_url, *arguments, "--without", "orders", "--unread")
+    assert result.stdout.endswith("1 block with 2 records removed, 0.0 MiB.\n")
+    assert journal.bounds() == {0: (0, 12), 7: (2, 4)}
+
+
 def test_what_is_removed_is_told_as_json(journal: Journal, ledger_url: str) -> None:
     last = read(ledger_url, journal, 5, 12)
     sizes = [block.stored_bytes for block in journal.blocks(0)]
@@ -128,6 +143,7 @@ def test_what_is_removed_is_told_as_json(journal: Journal, ledger_url: str) -> N
         (["{}/orders", "--older-than", "0s"], "No gate that counts has read the journal"),
         (["{}/orders", "--older-than", "soon"], "--older-than is 'soon'; it must be a duration"),
         (["{}/none", "--older-than", "7 days"], "There is no journal"),
+        (["{}/orders", "--older-than", "7 days", "--lane", "3"], "has no lane 3; it has: 0, 7"),
         (["{}/orders", "--older-than", "7d", "--without", "a"], "has no gate 'a'"),
         (["{}/orders", "--older-than", "7d", "--ledger", "sqlite:///{}/none.db"], "none.db"),
     ],

@@ -205,6 +205,22 @@ def test_a_lane_that_no_gate_has_read_yet_is_kept_whole(journal: Journal, ledger
     assert (second.until, second.needed_by) == (0, Processed("orders", 1, 0))
 
 
+def test_a_lane_that_a_gate_will_never_read_is_pruned_apart(
+    journal: Journal, ledger: Ledger
+) -> None:
+    append(journal, 1, 2, 2)
+    read(ledger, journal, 0, 4, 5)
+    (lane,) = prune(
+        journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[1], without=["orders"], unread=True
+    )
+    assert (lane.lane, lane.until, lane.kept) == (1, 2, Kept.LAST)
+    assert journal.bounds() == {0: (0, 12), 1: (2, 4)}
+    (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[0])
+    assert (lane.lane, lane.until) == (0, 3)
+    with pytest.raises(JournalError, match="has no lane 2; it has: 0, 1"):
+        prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[0, 2])
+
+
 def test_what_was_declared_lost_goes_with_what_lies_around_it(
     journal: Journal, ledger: Ledger, tmp_path: Path
 ) -> None:

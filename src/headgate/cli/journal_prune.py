@@ -36,6 +36,9 @@ def prune(
         ),
     ],
     ledger: LedgerUrl = DEFAULT_LEDGER,
+    lane: Annotated[
+        list[int] | None, typer.Option(help="A lane to prune; all, if none is named.")
+    ] = None,
     without: Annotated[
         list[str] | None,
         typer.Option(metavar="GATE", help="A gate that will never read the journal again."),
@@ -53,7 +56,9 @@ def prune(
     """Remove the blocks that are processed, that no failed batch needs, and that are old enough.
 
     The ledger has to be that of the gates that read the journal: it says what is processed. The
-    last batch of each gate is kept, and the last block of each lane.
+    last batch of each gate is kept, and the last block of each lane. A gate that has read the
+    journal holds all its lanes, for it may come to each; of one that by its option `lanes` never
+    will, prune the other lanes apart: --lane 3 --without GATE.
 
     Exit status 0: what could be removed is removed, be it nothing.
     Exit status 1: there was an error.
@@ -68,13 +73,14 @@ def prune(
             reader,
             min_age_ms,
             now_ms=time.time_ns() // 1_000_000,
+            only=lane,
             without=without or (),
             unread=unread,
             dry_run=dry_run,
         )
     if as_json:
-        for lane in lanes:
-            typer.echo(json.dumps(_values(opened, lane, dry_run=dry_run)))
+        for each in lanes:
+            typer.echo(json.dumps(_values(opened, each, dry_run=dry_run)))
         return
     if lanes:
         Console().print(_table(lanes))

@@ -55,6 +55,7 @@ def prune(
     min_age_ms: int,
     *,
     now_ms: int,
+    only: Collection[int] | None = None,
     without: Collection[str] = (),
     unread: bool = False,
     dry_run: bool = False,
@@ -71,6 +72,7 @@ def prune(
         ledger: That of the gates that read it.
         min_age_ms: How long a block is kept at least, from when it was written.
         now_ms: The time (ms since the epoch).
+        only: The lanes to prune; None for all.
         without: Gates that do not read it any more, and are not asked.
         unread: Whether old blocks are to be removed although no gate has read the journal.
         dry_run: Only tell what would be removed.
@@ -79,11 +81,11 @@ def prune(
         What was removed, or would be, by lane.
 
     Raises:
-        JournalError: No gate has read the journal, and ``unread`` is not set; or it cannot be read
-            or changed.
+        JournalError: No gate has read the journal, and ``unread`` is not set; it has not the lanes
+            that are named; or it cannot be read or changed.
         LedgerError: The ledger cannot be read.
     """
-    lanes = journal.lanes()
+    lanes = _lanes(journal, only)
     processed = ledger.processed_until(journal.id, lanes, without=without)
     if lanes and not processed and not unread:
         raise JournalError(
@@ -100,6 +102,18 @@ def prune(
             journal.remove_before(lane, lane_pruning.until)
         found.append(lane_pruning)
     return tuple(found)
+
+
+def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
+    lanes = journal.lanes()
+    if only is None:
+        return lanes
+    if missing := sorted({*only}.difference(lanes)):
+        there = ", ".join(map(str, lanes)) or "none"
+        raise JournalError(
+            f"The journal {journal.storage.url} has no lane {missing[0]}; it has: {there}."
+        )
+    return sorted({*only})
 
 
 def _planned(
