@@ -217,6 +217,8 @@ def test_a_task_of_a_job_that_is_over_has_no_say_any_more(
     tracked.receives(1)
     tracked.tasks.end("Its executor was lost.")
     tracked.wait_for_task(2)
+    late = Report(tracked.tasks.tokens[0], "one", receiving=True)
+    assert tracked.lane.reported(HERE, late) is Order.STOP
     assert tracked.report(THERE) is Order.RECEIVE
     tracked.lane.left(HERE)
     assert tracked.status.host == "another"

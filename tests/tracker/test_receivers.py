@@ -31,6 +31,7 @@ from headgate.receivers import (
     TcpSettings,
 )
 from headgate.tracker import Receivers, ReceiverStatus, State, jobs
+from headgate.tracker import receivers as tracker
 from headgate.tracker.jobs import SparkJobs, last_words
 from headgate.tracker.task import Assignment, Outcome
 
@@ -270,12 +271,53 @@ def settings(monkeypatch: pytest.MonkeyPatch, **changed: str) -> None:
     )
 
 
-def test_a_core_is_no_slot_where_tasks_take_several(
+@pytest.mark.parametrize(
+    ("changed", "slots"),
+    [
+        ({"spark_task_cpus": "2"}, "1"),
+        (
+            {
+                "spark_dynamicAllocation_enabled": "true",
+                "spark_dynamicAllocation_maxExecutors": "2",
+                "spark_executor_cores": "3",
+                "spark_task_cpus": "2",
+            },
+            "2",
+        ),
+    ],
+)
+def test_slots_are_counted_as_spark_is_set_up(
+    receivers: Receivers,
+    hosting: Hosting,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+    slots: str,
+) -> None:
+    settings(monkeypatch, **changed)
+    with pytest.raises(OptionError, match=f"can run {slots} tasks at the same time"):
+        receivers.start(HTTP, int(slots), hosting)
+
+
+def test_executors_without_number_are_enough(
     receivers: Receivers, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings(monkeypatch, spark_task_cpus="2")
-    with pytest.raises(OptionError, match="can run 1 tasks at the same time"):
-        receivers.start(HTTP, 1, hosting)
+    settings(monkeypatch, spark_dynamicAllocation_enabled="true")
+    hosted = receivers.start(Silent(), 3, hosting)
+    assert [each.lane for each in hosted.status()] == [0, 1, 2]
+
+
+def test_executors_that_are_just_coming_are_waited_for(
+    receivers: Receivers, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(monkeypatch, spark_master="spark://master:7077")
+    cores = iter([2, 2, 4])
+    monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: next(cores)))
+    receivers.start(Silent(), 2, hosting)
+    assert list(cores) == []
+    monkeypatch.setattr(SparkContext, "defaultParallelism", 4)
+    monkeypatch.setattr(tracker, "_REGISTER_S", 0.0)
+    with pytest.raises(OptionError, match=r"beside the 2 that run.*: start 1 at most"):
+        receivers.start(Silent(), 2, replace(hosting, lane=2))
 
 
 def test_a_ledger_that_executors_cannot_use_is_refused(

@@ -80,6 +80,7 @@ class TrackedLane:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._state = State.STARTING
+        self._token = ""
         self._connection: object | None = None
         self._last: Report | None = None
         self._begun = 0
@@ -148,6 +149,8 @@ class TrackedLane:
     def reported(self, connection: object, report: Report) -> Order:
         """See `Reporting.reported`."""
         with self._changed:
+            if report.token != self._token:  # of a job that has ended just now
+                return Order.STOP
             if self._connection is None:
                 self._begin(connection)
             if connection is not self._connection:
@@ -168,6 +171,7 @@ class TrackedLane:
     def _run_once(self) -> Outcome:
         token = secrets.token_hex(_TOKEN_BYTES)
         with self._changed:
+            self._token = token
             self._state = State.STARTING
             self._last = None
             self._receiving_since_s = math.inf

@@ -1,10 +1,12 @@
 """Receivers on Spark's executors: what a program starts, watches and stops."""
 
+import math
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Self
+from typing import Final, Self
 
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
@@ -23,7 +25,12 @@ from headgate.tracker.lane import TrackedLane
 from headgate.tracker.status import State
 from headgate.tracker.task import Assignment
 
-_ENDED = (State.STOPPED, State.FAILED)
+_ENDED: Final = (State.STOPPED, State.FAILED)
+
+_REGISTER_S: Final = 30.0
+"""How long executors may take to come, when there are too few cores; Spark's own default."""
+
+_LOOK_S: Final = 0.2
 
 
 class Receivers:
@@ -67,7 +74,9 @@ class Receivers:
     def start(
         self, receiver: Receiver | Callable[[int], Receiver], n: int, hosting: Hosting
     ) -> HostedReceivers:
-        """Start receivers, each on a lane of its own, and return at once.
+        """Start receivers, each on a lane of its own, and do not wait until they receive.
+
+        Where there are too few cores, it waits up to 30 s for executors that are just coming.
 
         Args:
             receiver: The receiver, of which each task gets a copy; or a function that is called on
@@ -99,7 +108,7 @@ class Receivers:
             self._require_free(journal, lanes)
             channel = self._opened()
             everywhere = replace(hosting, journal=journal.storage.url, ledger=ledger)
-            tracker = (self._setting("spark.driver.host"), channel.port)
+            tracker = (_bare(self._setting("spark.driver.host")), channel.port)
             tracked = []
             for lane in lanes:
                 of_lane = replace(everywhere, lane=lane)
@@ -138,23 +147,26 @@ class Receivers:
     def _opened(self) -> Channel:
         if self._channel is None:
             host = self._setting("spark.driver.bindAddress") or self._setting("spark.driver.host")
-            self._channel = Channel(host, self._port)
+            self._channel = Channel(_bare(host), self._port)
         return self._channel
 
     def _require_cores(self, n: int) -> None:
         taken = sum(lane.status.state not in _ENDED for lane in self._taken.values())
-        cores = self._context.defaultParallelism
-        slots = cores // int(self._setting("spark.task.cpus") or 1)
-        if taken + n >= slots:
-            running = f" beside the {taken} that run" if taken else ""
-            free = slots - 1 - taken
-            fewer = f"start {free} at most, or " if free > 0 else ""
-            raise OptionError(
-                f"{n} receivers are to be started{running}, and this application can run {slots}"
-                " tasks at the same time; each receiver takes the place of one for as long as it"
-                f" runs, so that nothing else could ever run: {fewer}give the application more"
-                " cores."
-            )
+        is_local = re.match(r"local(\[|$)", self._setting("spark.master"))
+        deadline_s = time.monotonic() + (0 if is_local else _REGISTER_S)
+        while taken + n >= (slots := self._slots()):
+            if time.monotonic() >= deadline_s:
+                raise _too_few(n, taken, slots)
+            time.sleep(_LOOK_S)
+
+    def _slots(self) -> float:
+        """How many tasks can run at the same time, as far as executors have come by now."""
+        task_cores = int(self._setting("spark.task.cpus") or 1)
+        if self._setting("spark.dynamicAllocation.enabled") != "true":
+            return self._context.defaultParallelism // task_cores
+        most = self._setting("spark.dynamicAllocation.maxExecutors")
+        cores = int(self._setting("spark.executor.cores") or 1)
+        return int(most) * (cores // task_cores) if most else math.inf
 
     def _require_free(self, journal: Journal, lanes: list[int]) -> None:
         for lane in lanes:
@@ -164,6 +176,23 @@ class Receivers:
                     f"Lane {lane} of the journal {journal.name} has a receiver of this application"
                     " already; let the first lane in Hosting be one that is free, or stop that one."
                 )
+
+
+def _too_few(n: int, taken: int, slots: float) -> OptionError:
+    running = f" beside the {taken} that run" if taken else ""
+    free = slots - 1 - taken
+    fewer = f"start {free} at most, or " if free > 0 else ""
+    return OptionError(
+        f"{n} receivers are to be started{running}, and this application can run {slots} tasks at"
+        " the same time (its default parallelism, or its most executors); each receiver takes the"
+        " place of one for as long as it runs, so that nothing else could ever run:"
+        f" {fewer}give the application more cores."
+    )
+
+
+def _bare(host: str) -> str:
+    """A host without the brackets that Spark has around an address of IPv6."""
+    return host.removeprefix("[").removesuffix("]")
 
 
 def _run(lane: TrackedLane) -> threading.Thread:
