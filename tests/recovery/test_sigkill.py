@@ -79,9 +79,11 @@ def survive(count: int, topic: Topic, folder: Path, ledger_url: str = "") -> Non
     assert any(run.attempt > 1 for run in evidence.runs), "no batch was ever interrupted"
 
 
-@pytest.mark.timeout(600)  # most of it is Spark's coming up, eleven times
-def test_ten_kills_lose_nothing_and_double_nothing(topic: TopicFactory, tmp_path: Path) -> None:
-    survive(10, topic(PARTITIONS), tmp_path / "job")
+@pytest.mark.timeout(600)  # most of it is Spark's coming up, six times
+def test_a_kill_at_each_moment_loses_nothing_and_doubles_nothing(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    survive(len(WITHIN_S), topic(PARTITIONS), tmp_path / "job")
 
 
 @pytest.mark.soak
