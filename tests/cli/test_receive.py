@@ -1,8 +1,10 @@
 """``headgate receive``: real processes, sockets and signals."""
 
 import http.client
+import itertools
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -103,6 +105,36 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         running.send(signal.SIGINT)
         assert running.ended() == 130
     assert stored_in(tmp_path) == []
+
+
+def take_descriptors(process: int) -> tuple[int, int]:
+    """Let a process open no file more; answers its limits before."""
+    used = {int(each.name) for each in Path(f"/proc/{process}/fd").iterdir()}
+    free = next(number for number in itertools.count() if number not in used)
+    _, most = before = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (free, most))
+    return before
+
+
+def test_without_a_file_descriptor_nothing_is_acknowledged_and_with_one_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    with receiver(tmp_path, "tcp", "--acknowledge") as running:
+        process = running.process.pid
+        with socket.create_connection(running.address, timeout=60) as sender:
+            sender.sendall(b"one\n")
+            assert sender.recv(1_000) == b"ok 1\n"
+            before = take_descriptors(process)
+            sender.sendall(b"two\n")
+            with sender.makefile() as answers:
+                assert re.match("error .*Too many open files", answers.readline())
+        resource.prlimit(process, resource.RLIMIT_NOFILE, before)
+        with socket.create_connection(running.address, timeout=60) as sender:
+            sender.sendall(b"two\n")
+            assert sender.recv(1_000) == b"ok 1\n"
+        running.send(signal.SIGTERM)
+        assert running.ended() == 0
+    assert stored_in(tmp_path) == [b"one", b"two"]
 
 
 def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,6 +90,8 @@ def _with_crc(fields: bytes) -> bytes:
 def _lies() -> Iterator[tuple[str, BlockHeader]]:
     header, _ = read(stored(numbered(0, 3)))
     yield "length", replace(header, payload_bytes=2**62)
+    yield "length", replace(header, payload_bytes=2**31)
+    yield "records", replace(header, count=2**31)
     yield "length", replace(header, payload_bytes=0)
     yield "count", replace(header, count=2**32 - 1)
     yield "checksum", replace(header, payload_crc=0)
@@ -98,9 +101,16 @@ def _lies() -> Iterator[tuple[str, BlockHeader]]:
 def test_a_header_that_lies_is_not_believed(what: str, header: BlockHeader) -> None:
     """Its own checksum is right: nothing is allocated by what it says."""
     data = header.encode() + stored(numbered(0, 3))[HEADER_BYTES:]
-    with pytest.raises(CorruptionError, match="the block is damaged"):
-        read(data)
-    assert what
+    pool = pa.default_memory_pool()
+    before = pool.max_memory()
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError, match="the block is damaged"):
+            read(data)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert max(most, pool.max_memory() - before) < 2**20, what
 
 
 def test_a_newer_version_is_refused_by_name() -> None:

@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tests.journal.samples import NOW_MS, numbered, values_of
+from tests.journal.shim import Fast
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import CorruptionError, JournalError, OptionError
@@ -308,16 +309,38 @@ def test_a_writer_that_cannot_recover_gives_the_lane_back(journal: Journal) -> N
     journal.writer(0).close()
 
 
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 200, -1])
-def test_a_last_block_that_is_cut_off_stops_its_lane(journal: Journal, size: int) -> None:
+def test_a_last_block_that_is_cut_off_at_any_byte_stops_its_lane(tmp_path: Path) -> None:
     """As after a disk that kept the name but not the data, whatever it has promised."""
+    storage = LocalStorage(tmp_path / "orders", Fast())
+    journal = Journal.in_storage(storage, "orders", create=True)
     with journal.writer(0) as writer:
         writer.append(numbered(0, 2))
     path = Path(journal.storage.url) / "0" / FIRST
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(CorruptionError, match=r"\(offset 0 of lane 0\) is damaged"):
-        journal.writer(0)
-    assert path.exists()
+    data = path.read_bytes()
+    told = re.escape(f"{path} (offset 0 of lane 0) is damaged")
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(CorruptionError, match=told):
+            journal.writer(0)
+        with pytest.raises(CorruptionError, match=told):
+            next(journal.read(OffsetRange("orders", 0, 0, 2)))
+        assert path.stat().st_size == size, "it is left as it is"
+
+
+@pytest.mark.parametrize("lane", ["../1", "..", "/1", "1/../../2", -1, 100_000])
+def test_a_lane_that_is_no_number_leads_nowhere(journal: Journal, lane: int) -> None:
+    journal.writer(0).close()
+    outside = Path(journal.storage.url).parent
+    before = sorted(outside.rglob("*"))
+    look: Callable[[int], object]
+    for look in (journal.writer, journal.blocks, journal.lane_bounds, journal.lost, journal.firsts):
+        with pytest.raises(OptionError, match="not a whole number from 0 to 99999"):
+            look(lane)
+    with pytest.raises(OptionError, match="not a whole number from 0 to 99999"):
+        journal.remove_before(lane, 10)
+    with pytest.raises(OptionError, match="not a whole number from 0 to 99999"):
+        next(journal.read(OffsetRange("orders", lane, 0, 1)))
+    assert sorted(outside.rglob("*")) == before
 
 
 def test_a_closed_writer_writes_nothing(journal: Journal, writer: LaneWriter) -> None:
