@@ -19,12 +19,12 @@ would empty the queue sooner, and then leave the stage idle until the next signa
 LEAST_CHANGE: Final = 0.01
 """The least change of a level that is worth a message: 0.7 % of a rate, with the usual step."""
 
-_SPAN: Final = 10
-"""Sensitivity intervals over which what comes is measured, where nothing changes meanwhile."""
+_NEARLY: Final = 0.95
+"""The part of what should come at which a measurement of it is believed at once."""
 
-_SILENCE: Final = 5
-"""Sensitivity intervals after which nothing has come because nothing comes, not because the batches
-of the stage before are long."""
+_PATIENCE: Final = 10
+"""Sensitivity intervals for which less must come than should before that is believed: the stage
+before may be short of records for as long, because a stage before it is slowed more than it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,9 @@ class HopController:
         self._due_ms: float | None = None
         self._arrived_bytes: int | None = None
         self._overload: _Interval | None = None
-        self._light_since_ms: int | None = None
-        self._inflow = ChunkRate(_SPAN * settings.light_load_sensitivity_ms)
+        self._light: _Interval | None = None
+        interval_ms = settings.light_load_sensitivity_ms
+        self._inflow = ChunkRate(2 * _PATIENCE * interval_ms, _PATIENCE * interval_ms)
         self._expected_per_s: float | None = None
 
     @property
@@ -132,7 +133,7 @@ class HopController:
         """
         self._inflow.look(time_ms, queue.arrived_bytes)
         if queue.waiting_bytes >= self._settings.overload_bytes:
-            self._light_since_ms = None
+            self._light = None
             self._look_at_overload(time_ms, queue)
         else:
             self._overload = None
@@ -158,24 +159,22 @@ class HopController:
         return self._asserted
 
     def _look_at_overload(self, time_ms: int, queue: InputQueue) -> None:
-        interval = self._overload
-        if interval is None:
+        if self._overload is None:
             # What has made the queue an overload came just before the look that found it.
             before = queue.arrived_bytes if self._arrived_bytes is None else self._arrived_bytes
-            interval = self._overload = _Interval(
-                time_ms, self._settings.overload_sensitivity_ms, queue.waiting_bytes, before
-            )
-        has_come = queue.arrived_bytes != interval.arrived_bytes
-        if time_ms - interval.start_ms < interval.length_ms or not has_come:
+            length_ms = self._settings.overload_sensitivity_ms
+            self._overload = _Interval(time_ms, length_ms, queue.waiting_bytes, before)
+        interval = self._overload
+        interval.look(queue)
+        if not interval.is_over(time_ms) or queue.arrived_bytes == interval.arrived_bytes:
             return
-        self._overload = _Interval(
-            time_ms, self._settings.overload_spacing_ms, queue.waiting_bytes, queue.arrived_bytes
-        )
+        length_ms = self._settings.overload_spacing_ms
+        self._overload = _Interval(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes)
         self._change(time_ms, self._needed(time_ms, queue, interval))
 
     def _needed(self, time_ms: int, queue: InputQueue, interval: "_Interval") -> float:
         """How many levels bring what comes below what the stage takes; 0 if it is below."""
-        comes, takes = self._comes_per_s(time_ms), queue.takes_bytes_per_s
+        comes, takes = self._comes_per_s(time_ms), interval.takes_per_s
         if not comes or takes is None:
             return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
         if takes <= 0:
@@ -184,17 +183,24 @@ class HopController:
 
     def _look_at_light_load(self, time_ms: int, queue: InputQueue) -> None:
         if queue.left_bytes > self._settings.light_load_bytes:
-            self._light_since_ms = None
-        elif self._light_since_ms is None:
-            self._light_since_ms = time_ms
-        elif time_ms - self._light_since_ms >= self._settings.light_load_sensitivity_ms:
-            self._light_since_ms = time_ms
+            self._light = None
+            return
+        if self._light is None:
+            self._light = self._light_interval(time_ms, queue)
+        interval = self._light
+        interval.look(queue)
+        if interval.is_over(time_ms):
+            self._light = self._light_interval(time_ms, queue)
             if self._level > 0:
-                self._change(time_ms, -self._room(time_ms, queue))
+                self._change(time_ms, -self._room(time_ms, interval))
 
-    def _room(self, time_ms: int, queue: InputQueue) -> float:
+    def _light_interval(self, time_ms: int, queue: InputQueue) -> "_Interval":
+        length_ms = self._settings.light_load_sensitivity_ms
+        return _Interval(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes)
+
+    def _room(self, time_ms: int, interval: "_Interval") -> float:
         """By how many levels, at most one, more can come before it is all that the stage takes."""
-        comes, takes = self._comes_per_s(time_ms), queue.takes_bytes_per_s
+        comes, takes = self._comes_per_s(time_ms), interval.takes_per_s
         if not comes or takes is None:
             return 1.0
         if takes <= 0:
@@ -202,10 +208,17 @@ class HopController:
         return min(max(self._settings.levels_between(takes, comes), 0.0), 1.0)
 
     def _comes_per_s(self, time_ms: int) -> float | None:
-        """What comes (bytes/s), or soon will: a change is measured once it can have worked."""
-        interval_ms = self._settings.light_load_sensitivity_ms
-        measured = self._inflow.per_s(time_ms, interval_ms, _SILENCE * interval_ms)
-        return self._expected_per_s if measured is None else measured
+        """What comes (bytes/s), or would come if the stage before had enough.
+
+        That is what should come after the last change, unless more is measured once the change can
+        have worked, or less for long.
+        """
+        interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
+        measured = self._inflow.per_s(time_ms, interval_ms)
+        if expected is None or (measured is not None and measured >= _NEARLY * expected):
+            return measured
+        for_long = self._inflow.per_s(time_ms, _PATIENCE * interval_ms)
+        return expected if for_long is None else for_long
 
     def _change(self, time_ms: int, levels: float) -> None:
         if abs(levels) < LEAST_CHANGE:
@@ -214,17 +227,35 @@ class HopController:
         if level < LEAST_CHANGE:
             level = 0.0
         comes = self._comes_per_s(time_ms)
-        if comes is not None:
-            self._expected_per_s = comes * self._settings.step ** (level - self._level)
+        self._expected_per_s = (
+            None if comes is None else comes * self._settings.step ** (level - self._level)
+        )
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)
         self._level = level
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Interval:
-    """A time for which an overload must last, and what had waited and arrived when it began."""
+    """A time for which a condition must hold, and what was found when it began and meanwhile."""
 
     start_ms: int
     length_ms: int
     waiting_bytes: int
     arrived_bytes: int
+    looks: int = 0
+    takes_in_all: float = 0.0
+
+    def look(self, queue: InputQueue) -> None:
+        """Take note of what the stage takes."""
+        if queue.takes_bytes_per_s is not None:
+            self.looks += 1
+            self.takes_in_all += queue.takes_bytes_per_s
+
+    def is_over(self, time_ms: int) -> bool:
+        """Whether the condition has held for long enough."""
+        return time_ms - self.start_ms >= self.length_ms
+
+    @property
+    def takes_per_s(self) -> float | None:
+        """What the stage took on the average of all looks (bytes/s); None where it is not known."""
+        return self.takes_in_all / self.looks if self.looks else None

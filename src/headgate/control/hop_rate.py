@@ -11,10 +11,13 @@ class ChunkRate:
 
     Args:
         most_ms: How far back chunks are remembered (ms); at least two are, however old.
+        silence_ms: After how long nothing has moved because nothing moves, not because the chunks
+            are far apart (ms).
     """
 
-    def __init__(self, most_ms: int) -> None:
+    def __init__(self, most_ms: int, silence_ms: int) -> None:
         self._most_ms = most_ms
+        self._silence_ms = silence_ms
         self._from_ms: int | None = None
         self._total: int | None = None
         self._chunks: deque[tuple[int, int]] = deque()
@@ -42,18 +45,19 @@ class ChunkRate:
         self._total = None
         self._chunks.clear()
 
-    def per_s(self, time_ms: int, least_ms: int, silence_ms: int) -> float | None:
-        """The rate per second; None while it has not been measured for ``least_ms``.
+    def per_s(self, time_ms: int, least_ms: int) -> float | None:
+        """The rate per second over the newest chunks; None while they do not span ``least_ms``.
 
-        A silence longer than the chunks were apart counts too, and where there was none or only
-        one, the rate is 0 after ``silence_ms``.
+        A silence longer than the chunks were apart counts too.
         """
         if len(self._chunks) < 2:
             since_ms = self._chunks[0][0] if self._chunks else self._from_ms
-            return 0.0 if since_ms is not None and time_ms - since_ms >= silence_ms else None
-        (first_ms, first_total), (last_ms, last_total) = self._chunks[0], self._chunks[-1]
-        gap_ms = (last_ms - first_ms) / (len(self._chunks) - 1)
-        measured_ms = max(float(last_ms), time_ms - gap_ms) - first_ms
-        if measured_ms < least_ms or measured_ms <= 0:
-            return None
-        return (last_total - first_total) * 1000 / measured_ms
+            is_silent = since_ms is not None and time_ms - since_ms >= self._silence_ms
+            return 0.0 if is_silent else None
+        last_ms, last_total = self._chunks[-1]
+        gap_ms = (last_ms - self._chunks[0][0]) / (len(self._chunks) - 1)
+        until_ms = max(float(last_ms), time_ms - gap_ms)
+        for first_ms, first_total in reversed(self._chunks):
+            if until_ms - first_ms >= max(least_ms, 1) and first_ms < last_ms:
+                return (last_total - first_total) * 1000 / (until_ms - first_ms)
+        return None

@@ -65,7 +65,7 @@ class RunningStage:
             Limits(stage.interval_ms / 1000, initial_rate=initial_per_s),
             self.inlet.partitions,
         )
-        self._emitted = ChunkRate(5 * stage.interval_ms)
+        self._emitted = ChunkRate(5 * stage.interval_ms, 5 * stage.interval_ms)
         self._left = 0
         self._made = 0.0
         self.emission = Emission(flow, stage.name, downstreams, stage.hop)
@@ -84,8 +84,7 @@ class RunningStage:
 
     def emits_per_s(self, time_ms: int) -> float | None:
         """What it has really been admitting lately (records/s)."""
-        interval_ms = self.stage.interval_ms
-        return self._emitted.per_s(time_ms, interval_ms, 5 * interval_ms)
+        return self._emitted.per_s(time_ms, 2 * self.stage.interval_ms)
 
     def plan(self, time_ms: int) -> Batch | None:
         """Fire a trigger: the batch that begins, or None if there is nothing for one."""
