@@ -16,7 +16,7 @@ from headgate.control import OffsetRange
 from headgate.errors import JournalError, LedgerError, OptionError, ReceiverError
 from headgate.journal import Journal
 from headgate.journal.records import Records
-from headgate.ledger import Ledger
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 from headgate.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt, host
 from headgate.receivers.host import serve
 from headgate.receivers.telling import event_of
@@ -213,6 +213,40 @@ def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
             assert ledger.receivers("orders") == ()
 
         run(work())
+
+
+def begin(ledger: Ledger, journal: Journal, start: int, until: int) -> None:
+    """Have the gate ``orders`` begin to read these offsets."""
+    offsets = PlannedRange(OffsetRange(journal.name, 0, start, until), topic_id=journal.id)
+    ledger.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
+
+
+def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
+    hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal.open(hosting.journal, create=True)
+    with journal.writer(0) as writer:
+        writer.append(Records.of([b"x"] * 2_000, timestamp_ms=1))
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+        ledger.publish_rate(a_sample(1, 100.0))
+        begin(ledger, journal, 0, 500)
+
+        def limit_is(per_s: float) -> bool:
+            return [each.limit_per_s for each in ledger.receivers("orders")] == [per_s]
+
+        async def work() -> None:
+            gated = replace(hosting, gate="orders", ledger=f"sqlite:///{tmp_path}/ledger.db")
+            async with hosted(gated):
+                await until(lambda: limit_is(50))
+                begin(ledger, journal, 500, 1_990)
+                await until(lambda: limit_is(100))
+
+        with caplog.at_level(logging.INFO, "headgate.receivers"):
+            run(work())
+    told = [each for line in caplog.records if (each := event_of(line))["event"] == "limit"]
+    assert [(each["limit_per_s"], each["backlog"]) for each in told] == [(50, 1_500), (100, 0)]
+    assert "less while its query has 1,500 records of this lane to read" in caplog.text
 
 
 def refusals_told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
