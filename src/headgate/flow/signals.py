@@ -23,7 +23,8 @@ class StageState:
         stage: The stage's.
         held_by: The stage directly after it whose pressure is in force; None while it is free.
         level: How hard that one presses, above 0 to `MOST_LEVELS`; 0 while it is free.
-        rate_bound_per_s: What it may emit under that pressure (records/s); None while it is free.
+        rate_bound_per_s: What it may emit under that pressure (records/s); None while it is free,
+            or emits nothing of which there could be a part.
         queue_bytes: What waits on its incoming channels; None where that is not known.
         lease_ms: How long this holds unless it is published again; 1 to `MOST_LEASE_MS`.
 
@@ -61,11 +62,12 @@ class StageState:
                 f"The lease of a stage's state is {lease!r} ms; it must be a whole number from 1"
                 f" to {MOST_LEASE_MS}."
             )
-        if not (self.held_by is None) == (self.level == 0) == (bound is None):
+        is_free = self.held_by is None
+        if is_free != (self.level == 0) or (is_free and bound is not None):
             raise OptionError(
-                f"The state of stage {self.stage!r} is level {self.level}, held by"
-                f" {self.held_by!r}, with a rate bound of {bound!r}; a stage that is held back has"
-                " all three, and a free one has level 0 and None."
+                f"The state of stage {self.stage!r} is level {self.level!r}, held by"
+                f" {self.held_by!r}, with a rate bound of {bound!r}; a free stage has level 0 and"
+                " no bound, and one that is held back has a level."
             )
 
 

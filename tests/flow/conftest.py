@@ -1,0 +1,53 @@
+"""What carries signals, each kind in turn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.flow.worlds import LedgerWorld, World, ZookeeperWorld
+from tests.ledger.servers import postgresql_server
+from tests.services.zookeeper import ZookeeperServer
+
+from headgate.local import Java
+
+
+@pytest.fixture(scope="session")
+def zookeeper(java: Java) -> Iterator[ZookeeperServer]:
+    """The server that all tests share: leave it running, use flows of your own."""
+    with ZookeeperServer(java) as server:
+        yield server
+
+
+@pytest.fixture
+def own_zookeeper(java: Java) -> Iterator[ZookeeperServer]:
+    """A server that a test may stop, freeze and start as it likes."""
+    with ZookeeperServer(java) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of a PostgreSQL database that all tests share."""
+    with postgresql_server() as server:
+        yield server.url
+
+
+@pytest.fixture
+def flow(request: pytest.FixtureRequest) -> str:
+    """The name of a flow that no other test has."""
+    return str(request.node.name).replace("[", "-").replace("]", "").replace(" ", "-")[-100:]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "zookeeper"])
+def world(request: pytest.FixtureRequest, flow: str, tmp_path: Path) -> Iterator[World]:
+    """A flow over each kind of carrier in turn."""
+    made: World
+    if request.param == "zookeeper":
+        made = ZookeeperWorld(flow, request.getfixturevalue("zookeeper").hosts)
+    else:
+        url = f"sqlite:///{tmp_path}/ledger.db"
+        if request.param == "postgresql":
+            url = request.getfixturevalue("postgresql")
+        made = LedgerWorld(flow, url)
+    with made:
+        yield made

@@ -1,0 +1,33 @@
+"""Assertions and states for the tests of flows."""
+
+from headgate.control.assertion import Assertion, Incarnation
+from headgate.flow import StageState
+
+RUN = Incarnation(1_700_000_000_000, "run")
+
+
+def pressing(
+    level: float = 1,
+    *,
+    sequence: int = 0,
+    sender: str = "b",
+    receiver: str = "a",
+    lease_ms: int = 60_000,
+    flow: str = "clicks",
+    incarnation: Incarnation = RUN,
+) -> Assertion:
+    """What stage b says to stage a before it."""
+    return Assertion(flow, sender, receiver, incarnation, sequence, level, lease_ms)
+
+
+def state_of_stage(
+    stage: str,
+    held_by: str | None = None,
+    *,
+    queue_bytes: int | None = 7,
+    lease_ms: int = 60_000,
+    flow: str = "clicks",
+) -> StageState:
+    """A stage that is free, or held back a little."""
+    level, bound = (0, None) if held_by is None else (1.5, 250.5)
+    return StageState(flow, stage, held_by, level, bound, queue_bytes, lease_ms)

@@ -1,0 +1,172 @@
+"""A flow's stages over one carrier, and whoever else writes there."""
+
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from contextlib import ExitStack
+from typing import Any
+
+import sqlalchemy
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from sqlalchemy import text
+
+from headgate.flow import (
+    Signals,
+    ZookeeperSession,
+    ZookeeperSettings,
+    ledger_signals,
+    zookeeper_signals,
+)
+from headgate.ledger import Ledger, normalize_url
+
+SESSION_TIMEOUT_S = 1.0
+
+
+class World(ExitStack, ABC):
+    """Where the stages of one flow meet, until the block ends."""
+
+    def __init__(self, flow: str, where: str) -> None:
+        super().__init__()
+        self.flow = flow
+        self.where = where
+
+    @abstractmethod
+    def join(self, stage: str, downstream: Collection[str] = ()) -> Signals:
+        """Take part as a stage, as an application of its own would."""
+
+    @abstractmethod
+    def forge_message(self, receiver: str, sender: str, body: bytes) -> None:
+        """Write what stands where a message of this sender would."""
+
+    @abstractmethod
+    def forge_state(self, stage: str, body: bytes) -> None:
+        """Write what stands where the state of this stage would."""
+
+    @abstractmethod
+    def messages(self, receiver: str) -> list[str]:
+        """Whose messages stand there."""
+
+    def join_in_a_process(self, stage: str) -> subprocess.Popen[str]:
+        """Take part in a process of its own, which has shown its state when this returns."""
+        process = self.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.flow.worker", self.flow, stage, self.where],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        self.callback(process.kill)
+        assert process.stdout
+        assert process.stdout.readline() == "shown\n"
+        return process
+
+
+class LedgerWorld(World):
+    """Stages that meet in a database."""
+
+    def __init__(self, flow: str, url: str) -> None:
+        super().__init__(flow, url)
+        Ledger.open(url).close()
+
+    def join(self, stage: str, downstream: Collection[str] = ()) -> Signals:
+        ledger = self.enter_context(Ledger.open(self.where))
+        return self.enter_context(ledger_signals(ledger, self.flow, stage, downstream))
+
+    def forge_message(self, receiver: str, sender: str, body: bytes) -> None:
+        self._execute(
+            "INSERT INTO signal VALUES (:flow, :receiver, :sender, :body, :written_ms)",
+            receiver=receiver,
+            sender=sender,
+            body=body.decode("latin-1"),
+            written_ms=self._now_ms(),
+        )
+
+    def forge_state(self, stage: str, body: bytes) -> None:
+        self._execute(
+            "INSERT INTO stage_state VALUES (:flow, :stage, :body, :written_ms)",
+            stage=stage,
+            body=body.decode("latin-1"),
+            written_ms=self._now_ms(),
+        )
+
+    def messages(self, receiver: str) -> list[str]:
+        return self._execute(
+            "SELECT sender FROM signal WHERE flow = :flow AND receiver = :receiver",
+            receiver=receiver,
+        )
+
+    def _now_ms(self) -> int:
+        with Ledger.open(self.where) as ledger:
+            ledger.post_signal("clock", "clock", "clock", "")
+        (written_ms,) = self._execute("SELECT written_ms FROM signal WHERE flow = 'clock'")
+        return int(written_ms)
+
+    def _execute(self, statement: str, **values: Any) -> list[Any]:
+        engine = sqlalchemy.create_engine(normalize_url(self.where))
+        try:
+            with engine.begin() as connection:
+                named = {"flow": self.flow, **values} if ":flow" in statement else values
+                done = connection.execute(text(statement), named)
+                return list(done.scalars()) if done.returns_rows else []
+        finally:
+            engine.dispose()
+
+
+class ZookeeperWorld(World):
+    """Stages that meet in ZooKeeper, each with a session of its own."""
+
+    def __init__(self, flow: str, hosts: str, **settings: Any) -> None:
+        super().__init__(flow, hosts)
+        self.settings = ZookeeperSettings(
+            **{"hosts": hosts, "session_timeout_s": SESSION_TIMEOUT_S, **settings}
+        )
+        self.sessions: dict[str, ZookeeperSession] = {}
+        self._stranger: KazooClient | None = None
+
+    @property
+    def root(self) -> str:
+        return f"{self.settings.chroot}/{self.flow}"
+
+    @property
+    def stranger(self) -> KazooClient:
+        """A client of somebody who has no part in the flow."""
+        if self._stranger is None:
+            self._stranger = KazooClient(self.settings.servers, timeout=60)
+            self._stranger.start(30)
+            self.callback(self._stranger.close)
+            self.callback(self._stranger.stop)
+        return self._stranger
+
+    def join(self, stage: str, downstream: Collection[str] = ()) -> Signals:
+        session = self.enter_context(ZookeeperSession(self.settings))
+        self.sessions[stage] = session
+        return self.enter_context(zookeeper_signals(session, self.flow, stage, downstream))
+
+    def expire(self, stage: str) -> None:
+        """End a stage's session behind its back, as servers do that have not heard of it."""
+        client = self.sessions[stage]._client
+        thief = KazooClient(self.settings.servers, client_id=client.client_id, timeout=10)
+        thief.start(30)
+        thief.stop()
+        thief.close()
+
+    def forge_message(self, receiver: str, sender: str, body: bytes) -> None:
+        self.forge(f"taskmessage/{receiver}/{sender}", body)
+
+    def forge_state(self, stage: str, body: bytes) -> None:
+        self.forge(f"taskstate/{stage}", body)
+
+    def forge(self, path: str, body: bytes, **how: Any) -> None:
+        """Make a node under the flow's root, which is ephemeral if nothing else is said."""
+        self.stranger.create(
+            f"{self.root}/{path}", body, **{"ephemeral": True, "makepath": True, **how}
+        )
+
+    def messages(self, receiver: str) -> list[str]:
+        try:
+            return list(self.stranger.get_children(f"{self.root}/taskmessage/{receiver}"))
+        except NoNodeError:
+            return []
