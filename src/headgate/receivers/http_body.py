@@ -14,6 +14,10 @@ from headgate.receivers.settings import HttpSettings
 _NO_MEMORY_S: Final = 1.0
 """When memory is asked for again: bodies come and go within about this time."""
 
+_PIECE_BYTES: Final = 64 * 1024
+"""Less is put together as it comes, so that a body of single bytes takes no more memory than
+another; more is not, for what grows is copied again and again."""
+
 _DISCARD_S: Final = 2.0
 """How long the rest of a refused body is thrown away. If the connection were closed at once, the
 sender's system would throw away the answer instead."""
@@ -32,7 +36,7 @@ class Body:
         self._request = request
         self._settings = settings
         self._room = room
-        self._data = bytearray()
+        self._pieces: list[bytearray] = []
         self._held_bytes = 0
         self._came = request.stream()
         self._ended = False
@@ -63,7 +67,7 @@ class Body:
             ) from error
         except DamagedError as error:
             raise Refusal(400, f"The body cannot be decompressed ({encoding}): {error}.") from error
-        return bytes(self._data)
+        return b"".join(self._pieces)
 
     @property
     def ended(self) -> bool:
@@ -81,7 +85,7 @@ class Body:
 
     def release(self) -> None:
         """Give back the memory."""
-        self._data = bytearray()
+        self._pieces = []
         self._room.give_back(self._held_bytes)
         self._held_bytes = 0
 
@@ -113,4 +117,7 @@ class Body:
         if not self._room.try_take(len(piece)):
             raise come_back(_NO_MEMORY_S, "There is no memory for more bodies at present")
         self._held_bytes += len(piece)
-        self._data += piece
+        if self._pieces and len(self._pieces[-1]) < _PIECE_BYTES:
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
