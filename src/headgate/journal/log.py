@@ -1,12 +1,13 @@
 """A journal as a log: its lanes are the partitions of one topic."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import NoJournalError, SourceError
 from headgate.journal.journal import Journal
 from headgate.journal.options import JournalOptions
-from headgate.journal.seeking import first_at, header_at
+from headgate.journal.seeking import ahead, first_at
 from headgate.source.log import Topic
 from headgate.source.positions import Positions, partitions_of
 
@@ -73,18 +74,13 @@ class JournalLog:
         return {tp: first_at(journal, tp.partition, ms) for tp, ms in timestamps_ms.items()}
 
     def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
-        """The mean over the next block of each lane, whose header tells it."""
+        """The mean over the records that fit into ``maxBytesPerTrigger``, as headers tell it."""
         journal = self._open()
-        found = [
-            header_at(journal, tp.partition, current[tp])
-            for tp, end in latest.items()
-            if current[tp] < end
-        ]
-        headers = [header for header in found if header is not None]
-        if not headers:
-            return {}
-        total = sum(header.raw_bytes for header in headers)
-        return {journal.name: total / sum(header.count for header in headers)}
+        behind = [tp for tp, end in latest.items() if current[tp] < end]
+        most_bytes = (self._options.shared.limits.max_bytes or math.inf) / max(1, len(behind))
+        found = [ahead(journal, tp.partition, current[tp], most_bytes) for tp in behind]
+        records = sum(each.records for each in found)
+        return {journal.name: sum(each.bytes for each in found) / records} if records else {}
 
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """What a repair has declared lost of these ranges."""

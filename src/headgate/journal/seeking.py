@@ -1,22 +1,48 @@
 """Finding the block of an offset or of a time."""
 
-from headgate.journal.block import BlockHeader
+from itertools import islice
+from typing import Final, NamedTuple
+
 from headgate.journal.blocks import LaneFiles
 from headgate.journal.faults import told
 from headgate.journal.journal import Journal
 
+_MOST_HEADERS: Final = 64
+"""So many blocks are looked at in one answer; on an object store each is a request."""
 
-def header_at(journal: Journal, lane: int, offset: int) -> BlockHeader | None:
-    """The header of the block that holds an offset; None where it was lost or is not there.
+
+class Ahead(NamedTuple):
+    """Records that come next: how many, and their bytes."""
+
+    records: float
+    bytes: float
+
+
+def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
+    """How many records from an offset on have so many bytes together, as the blocks' headers say.
+
+    Of a block that is not taken whole, records count as if all had its mean size. It stops at the
+    lane's end, and after 64 blocks. What was declared lost has no records.
 
     Raises:
         JournalError: The lane cannot be read.
     """
     files = LaneFiles(journal.storage, journal.identity, lane)
+    records = taken_bytes = 0.0
     with told(f"Lane {lane} of the journal {journal.storage.url} cannot be read"):
         index = files.index()
-        first = index.holding(offset)
-        return None if first is None or first in index.lost else files.header(first)
+        start = index.holding(offset)
+        firsts = [first for first in index.firsts.tolist() if start is None or first >= start]
+        for first in islice((each for each in firsts if each not in index.lost), _MOST_HEADERS):
+            header = files.header(first)
+            mean_bytes = header.raw_bytes / header.count
+            here: float = header.until - max(first, offset)
+            if mean_bytes:
+                here = min(here, (most_bytes - taken_bytes) / mean_bytes)
+            records, taken_bytes = records + here, taken_bytes + here * mean_bytes
+            if taken_bytes >= most_bytes:
+                break
+    return Ahead(records, taken_bytes)
 
 
 def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
