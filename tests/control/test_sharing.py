@@ -5,6 +5,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,8 @@ def test_the_order_in_which_they_are_told_changes_nothing(
         ([hungry(), hungry()], [500, 500]),
         ([hungry(), sated(100.0)], [885, 115]),
         ([hungry(), sated(0.0)], [950, 50]),
+        # Its senders may be told to come back later, and wait elsewhere.
+        ([hungry(), Taker(100.0, 97.0, waits=False)], [500, 500]),
         ([hungry(), hungry(100.0), sated(0.0)], [1_000 - 100 - 100 / 3, 100, 100 / 3]),
         ([sated(100.0), sated(200.0)], [115 + 327.5, 230 + 327.5]),
         ([sated(100.0), replace(sated(400.0), waits=True), sated(700.0)], [115, 442.5, 442.5]),
@@ -171,6 +174,14 @@ def test_who_needs_its_part_again_has_it_within_two_seconds() -> None:
     assert other.limits[at_30_s - 1] == pytest.approx(950)
     in_two_seconds = woken.limits[at_30_s + int(2 / STEP_S)]
     assert in_two_seconds == pytest.approx(500)
+
+
+def test_who_begins_is_held_back_once_and_not_again_and_again() -> None:
+    """What it takes is a mean of five seconds, and at first less than it needs."""
+    woken, _ = simulated(60, lambda now_s: 0.0 if now_s < 30 else 300.0, steady(5_000))
+    since = woken.limits[int(30 / STEP_S) :]
+    leaps = [after for before, after in pairwise(since) if abs(after - before) > 0.25 * before]
+    assert leaps == [pytest.approx(500)]
 
 
 @pytest.mark.parametrize("period_s", [2, 7, 10, 30])
