@@ -63,14 +63,12 @@ def main(job: Job) -> None:
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query."""
     gate = headgate.Gate(GATE, interval="500 ms", ledger=job.ledger)
-    df = (
-        gate.read(spark, "kafka")
-        .option("kafka.bootstrap.servers", job.servers)
-        .option("subscribe", job.topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 60)
-        .load()
-    )
+    if job.servers:
+        reader = gate.read(spark, "kafka").option("kafka.bootstrap.servers", job.servers)
+        reader = reader.option("subscribe", job.topic).option("startingOffsets", "earliest")
+    else:
+        reader = gate.read(spark, "journal").option("path", str(job.path / job.topic))
+    df = reader.option("maxOffsetsPerTrigger", 60).load()
     policy: str | OnFailure = job.on_failure
     if policy == "isolate":
         policy = headgate.isolate(max_runs=job.max_runs)
@@ -150,8 +148,6 @@ def session(master: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
-        # Start soon rather than run fast.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         # On a cluster: begin with all executors.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }

@@ -13,7 +13,7 @@ class Job:
     """A gated query, and what goes wrong in it.
 
     Attributes:
-        servers: the brokers.
+        servers: the brokers; a journal is read, in whose folder it is, where there are none.
         topic: what is read.
         folder: where checkpoint and sink are; the next driver goes on from there.
         master: Spark's.
