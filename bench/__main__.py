@@ -72,7 +72,7 @@ def main(
         int | None, typer.Option(min=1, help="Rounds of each comparison.", show_default="5")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only see that it works, within a minute.")
+        bool, typer.Option("--quick", help="Only see that it works, within minutes.")
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures here too.")

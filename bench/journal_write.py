@@ -1,65 +1,72 @@
-"""How fast blocks become durable in a journal, beside plain synced writes of the same bytes."""
+"""How fast records become durable in a journal, beside plain synced writes of the same blocks."""
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from bench.figures import AtLeast, Figure
 from bench.load.records import chunk
-from bench.made import random_records
-from bench.pairs import Spread, in_turn
+from bench.pairs import in_turn
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.synced import synced_writes
 from headgate.journal import Journal
-from headgate.journal.block import encode
+from headgate.journal.block import Compression, encode
+from headgate.journal.lane import LaneWriter
 from headgate.journal.records import Records
 
 PLAIN: Final = "plain"
-JOURNAL: Final = "journal"
 PROMISED: Final = AtLeast(0.8)
 
 _LANE: Final = 0
 
+Write = Callable[[LaneWriter, Records, int], None]
+"""Writes the same records so many times, as a block each."""
+
+
+def _in_a_row(writer: LaneWriter, records: Records, blocks: int) -> None:
+    for written in [writer.submit(records) for _ in range(blocks)]:
+        written.result()
+
+
+def _awaited(writer: LaneWriter, records: Records, blocks: int) -> None:
+    for _ in range(blocks):
+        writer.append(records)
+
+
+SIDES: Final[dict[str, tuple[Compression, Write]]] = {
+    "not compressed": ("none", _in_a_row),
+    "lz4": ("lz4", _in_a_row),
+    "lz4, each block awaited": ("lz4", _awaited),
+}
+
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
-    """Records that do not compress, as they are; and JSON, compressed as receivers do."""
-    raw = random_records(scale.block_records)
-    json_lines = Records.of_lines(chunk(scale.block_records), timestamp_ms=1)
-    yield from _written(stage, scale, raw, "none")
-    yield from _written(stage, scale, json_lines, "lz4")
-
-
-def _written(
-    stage: Stage, scale: Scale, records: Records, compression: Literal["none", "lz4"]
-) -> Iterator[Figure]:
-    stored = _stored(records, compression)
-    rates = in_turn(
-        {
-            PLAIN: partial(_plain_rate, stage, scale, stored),
-            JOURNAL: partial(_journal_rate, stage, scale, records, compression, len(stored)),
-        },
+    """JSON of 200 bytes a record; what is counted are the records' own bytes, on every side."""
+    records = Records.of_lines(chunk(scale.block_records), timestamp_ms=1)
+    megabytes = records.bytes * scale.blocks / 1e6
+    sizes = {compression: len(_stored(records, compression)) for compression, _ in SIDES.values()}
+    times_s = in_turn(
+        {PLAIN: partial(_plain_s, stage, scale, _stored(records, "none"))}
+        | {name: partial(_journal_s, stage, scale, records, *how) for name, how in SIDES.items()},
         scale.pairs,
         scale.warm_ups,
     )
-    size = f"{len(stored) / 1e6:.1f} MB blocks"
-    yield Figure.side_by_side(
-        f"written, {size}, {'not compressed' if compression == 'none' else compression}",
-        "MB/s",
-        headgate=rates[JOURNAL],
-        native=rates[PLAIN],
-        target=PROMISED,
-        details=rates,
-    )
-    if compression != "none":
-        share = records.bytes / len(stored)
-        own = Spread.of([rate * share for rate in rates[JOURNAL]])
-        yield Figure("the same, as the records' own bytes", "MB/s", own)
+    rates = {side: [megabytes / each for each in found] for side, found in times_s.items()}
+    for name, (compression, _) in SIDES.items():
+        yield Figure.side_by_side(
+            f"written, {name}",
+            "MB/s",
+            headgate=rates[name],
+            native=rates[PLAIN],
+            target=PROMISED if compression == "none" else None,
+            details={"rates": rates, "block_bytes": sizes},
+        )
 
 
-def _stored(records: Records, compression: Literal["none", "lz4"]) -> bytes:
+def _stored(records: Records, compression: Compression) -> bytes:
     """The file that a block of these records is."""
     block = encode(
         records, journal_id=bytes(16), writer=bytes(16), lane=0, first=0, compression=compression
@@ -67,24 +74,17 @@ def _stored(records: Records, compression: Literal["none", "lz4"]) -> bytes:
     return b"".join(bytes(part) for part in block.parts)
 
 
-def _plain_rate(stage: Stage, scale: Scale, data: bytes) -> float:
-    took_s = sum(synced_writes(stage.folder, data, scale.blocks))
-    return scale.blocks * len(data) / took_s / 1e6
+def _plain_s(stage: Stage, scale: Scale, block: bytes) -> float:
+    return sum(synced_writes(stage.folder, block, scale.blocks))
 
 
-def _journal_rate(
-    stage: Stage,
-    scale: Scale,
-    records: Records,
-    compression: Literal["none", "lz4"],
-    stored_bytes: int,
+def _journal_s(
+    stage: Stage, scale: Scale, records: Records, compression: Compression, write: Write
 ) -> float:
-    """Block after block, each encoded anew while the one before is synced."""
     folder = stage.fresh_folder("journal")
     with Journal.open(str(folder), create=True).writer(_LANE, compression=compression) as writer:
         began_s = time.perf_counter()
-        for written in [writer.submit(records) for _ in range(scale.blocks)]:
-            written.result()
+        write(writer, records, scale.blocks)
         took_s = time.perf_counter() - began_s
     shutil.rmtree(folder)
-    return scale.blocks * stored_bytes / took_s / 1e6
+    return took_s
