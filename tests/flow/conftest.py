@@ -1,5 +1,6 @@
 """What carries signals, each kind in turn."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def postgresql() -> Iterator[str]:
 @pytest.fixture
 def flow(request: pytest.FixtureRequest) -> str:
     """The name of a flow that no other test has."""
-    return str(request.node.name).replace("[", "-").replace("]", "").replace(" ", "-")[-100:]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name)[-100:]
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "zookeeper"])

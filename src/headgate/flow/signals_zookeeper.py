@@ -30,7 +30,7 @@ LOOK_S: Final = 5.0
 CLOCK_S: Final = 60.0
 """How long to go by what the servers' clock was asked last."""
 
-MOST_STRANGERS: Final = 100
+MOST_STRANGERS: Final = 20
 """How many nodes that are not from a stage's downstreams are removed at one look."""
 
 MOST_STATES: Final = 10_000

@@ -1,0 +1,118 @@
+"""Signals over the ledger's database: how often it is asked, and what an outage does."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from sqlalchemy import text
+from tests.flow.samples import pressing, state_of_stage
+from tests.flow.worlds import LedgerWorld
+from tests.ledger.servers import PostgresqlServer, postgresql_server
+from tests.services.waiting import wait_until
+
+from headgate.flow import ledger_signals
+from headgate.flow.signals_ledger import LOOK_S
+from headgate.ledger import Ledger, normalize_url
+from headgate.ledger.signals import REMEMBERED_MS, Note
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresqlServer]:
+    """A PostgreSQL server that a test may stop and start as it likes."""
+    with postgresql_server() as own:
+        yield own
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_an_outage_passes_and_what_counts_is_delivered(
+    server: PostgresqlServer, flow: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headgate.flow")
+    with LedgerWorld(flow, server.url) as world:
+        a, b = world.join("a", ["b"]), world.join("b")
+        a.publish(state_of_stage("a", flow=flow))
+        wait_until(lambda: "a" in b.states())
+        server.stop(how)
+        b.send(pressing(sequence=1, flow=flow))
+        wait_until(lambda: not a.is_connected and not b.is_connected)
+        b.send(pressing(sequence=2, flow=flow))
+        assert a.receive() == []
+        assert set(b.states()) == {"a"}, "what is known is known until its lease is over"
+        server.start()
+        assert a.receive(WAIT_S) == [pressing(sequence=2, flow=flow)]
+        wait_until(lambda: a.is_connected and b.is_connected)
+    lines = [line for line in caplog.messages if flow in line]
+    assert len([line for line in lines if "can neither signal nor be signalled" in line]) == 2
+    assert len([line for line in lines if line.endswith("signals again.")]) == 2
+
+
+def test_a_stage_asks_the_database_twice_a_second_at_most(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    enough = threading.Event()
+    with Ledger.open(url) as ledger:
+        signals = ledger.signals
+
+        def count(flow: str, stage: str) -> tuple[Note, ...]:
+            asked.append(time.monotonic())
+            if len(asked) == 5:
+                enough.set()
+            return signals(flow, stage)
+
+        monkeypatch.setattr(ledger, "signals", count)
+        with ledger_signals(ledger, "clicks", "a") as a:
+            while not enough.wait(0.05):
+                a.publish(state_of_stage("a"))  # which is written at once, and asks nothing
+    gaps = [later - before for before, later in pairwise(asked)]
+    assert min(gaps) >= LOOK_S
+
+
+def test_what_nobody_has_touched_for_a_day_is_forgotten(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        for flow in ("clicks", "orders"):
+            ledger.post_signal(flow, "b", "a", "old")
+            ledger.show_stage(flow, "b", "old")
+        engine = sqlalchemy.create_engine(normalize_url(url))
+        with engine.begin() as connection:
+            for table in ("signal", "stage_state"):
+                connection.execute(
+                    text(f"UPDATE {table} SET written_ms = written_ms - {REMEMBERED_MS + 1}")  # noqa: S608
+                )
+        engine.dispose()
+        ledger.post_signal("clicks", "c", "a", "new")
+        ledger.forget_notes("clicks")
+        assert [note.stage for note in ledger.signals("clicks", "a")] == ["c"]
+        assert ledger.shown_stages("clicks") == ()
+        assert len(ledger.signals("orders", "a")) == len(ledger.shown_stages("orders")) == 1
+
+
+def test_what_was_replaced_since_it_was_read_is_not_taken(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.post_signal("clicks", "b", "a", "first")
+        ledger.post_signal("clicks", "b", "a", "second")
+        ledger.take_signal("clicks", "b", "a", "first")
+        (note,) = ledger.signals("clicks", "a")
+        assert (note.stage, note.text) == ("b", "second")
+        ledger.take_signal("clicks", "b", "a", "second")
+        assert ledger.signals("clicks", "a") == ()
+
+
+def test_a_state_that_another_process_shows_by_now_stays(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.show_stage("clicks", "a", "mine")
+        ledger.show_stage("clicks", "a", "its")
+        ledger.hide_stage("clicks", "a", "mine")
+        assert [note.text for note in ledger.shown_stages("clicks")] == ["its"]

@@ -1,0 +1,315 @@
+"""Signals over ZooKeeper: sessions that end, nodes that others have made, rights."""
+
+import logging
+import random
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from kazoo.exceptions import NoAuthError
+from kazoo.security import ACL, Id, Permissions, make_digest_acl
+from tests.flow.samples import pressing, state_of_stage
+from tests.flow.worlds import SESSION_TIMEOUT_S, ZookeeperWorld
+from tests.services.waiting import wait_until
+from tests.services.zookeeper import ZookeeperServer
+
+from headgate.control.assertion import Assertion
+from headgate.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
+from headgate.flow.wire import text_of
+
+WAIT_S = 30.0
+ANYBODY = Id("world", "anyone")
+SECRET, GUESSED = "s3cret", "gue55ed"
+
+
+@pytest.fixture
+def world(zookeeper: ZookeeperServer, flow: str) -> Iterator[ZookeeperWorld]:
+    with ZookeeperWorld(flow, zookeeper.hosts) as made:
+        yield made
+
+
+@pytest.fixture
+def own_world(own_zookeeper: ZookeeperServer, flow: str) -> Iterator[ZookeeperWorld]:
+    with ZookeeperWorld(flow, own_zookeeper.hosts) as made:
+        yield made
+
+
+def to_a(world: ZookeeperWorld, sequence: int, level: float = 1) -> Assertion:
+    return pressing(level, sequence=sequence, flow=world.flow)
+
+
+def shows(signals: Signals, state: StageState) -> bool:
+    return signals.states().get(state.stage) == state
+
+
+def test_the_nodes_are_those_that_the_documentation_names(world: ZookeeperWorld) -> None:
+    b = world.join("b")
+    b.send(to_a(world, 1))
+    b.publish(state_of_stage("b", flow=world.flow))
+    wait_until(lambda: "b" in b.states() and world.messages("a"))
+    root = f"/headgate/{world.flow}"
+    for path, value in (
+        (f"{root}/taskmessage/a/b", to_a(world, 1)),
+        (f"{root}/taskstate/b", state_of_stage("b", flow=world.flow)),
+    ):
+        data, stat = world.stranger.get(path)
+        assert data.decode() == text_of(value)
+        assert stat.ephemeralOwner == world.sessions["b"].id
+
+
+def test_a_state_is_kept_and_updated_not_made_anew(world: ZookeeperWorld) -> None:
+    b = world.join("b")
+    states = [state_of_stage("b", flow=world.flow, queue_bytes=number) for number in range(20)]
+    for state in states:
+        b.publish(state)
+        wait_until(partial(shows, b, state))
+    stat = world.stranger.exists(f"{world.root}/taskstate/b")
+    assert stat.version == 19, "written twenty times"
+    assert stat.czxid != stat.mzxid, "and made once"
+
+
+@pytest.mark.parametrize("stage", ["a", "b"])
+def test_a_session_that_expires_is_begun_anew_and_all_goes_on(
+    world: ZookeeperWorld, stage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = world.join("a", ["b"]), world.join("b")
+    world.join("onlooker")
+    for signals, name in ((a, "a"), (b, "b")):
+        signals.publish(state_of_stage(name, flow=world.flow))
+    wait_until(lambda: set(a.states()) == {"a", "b"})
+    before = world.sessions[stage].id
+    with caplog.at_level(logging.INFO, "headgate.flow"):
+        world.expire(stage)
+        wait_until(lambda: world.sessions[stage].id != before)
+        wait_until(lambda: set(a.states()) == {"a", "b"})
+        b.send(to_a(world, 1))
+        assert a.receive(WAIT_S) == [to_a(world, 1)]
+    assert any("was lost; what stages say is said anew" in line for line in caplog.messages)
+
+
+def test_a_message_that_was_lost_with_its_session_is_sent_again(world: ZookeeperWorld) -> None:
+    b = world.join("b")
+    b.send(to_a(world, 1))
+    wait_until(lambda: world.messages("a") == ["b"])
+    before = world.sessions["b"].id
+    world.expire("b")
+    wait_until(lambda: world.sessions["b"].id != before)
+    assert world.join("a", ["b"]).receive(WAIT_S) == [to_a(world, 1)]
+
+
+def test_twenty_sessions_expire_in_any_order_and_all_that_counts_comes_through_once(
+    world: ZookeeperWorld,
+) -> None:
+    chance = random.Random(6)
+    a, b = world.join("a", ["b"]), world.join("b")
+    came = []
+    for sequence in range(20):
+        wait_until(lambda: a.is_connected and b.is_connected)
+        todo = [partial(b.send, to_a(world, sequence)), partial(world.expire, chance.choice("ab"))]
+        chance.shuffle(todo)
+        for do in todo:
+            do()
+        came += a.receive(WAIT_S)
+    assert came == [to_a(world, sequence) for sequence in range(20)]
+    assert a.receive() == []
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "freeze", "lose data"])
+def test_an_outage_passes_and_what_counts_is_delivered(
+    own_world: ZookeeperWorld,
+    own_zookeeper: ZookeeperServer,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = own_world
+    caplog.set_level(logging.INFO, "headgate.flow")
+    a, b = world.join("a", ["b"]), world.join("b")
+    a.publish(state_of_stage("a", flow=world.flow))
+    b.send(to_a(world, 0))
+    assert a.receive(WAIT_S) == [to_a(world, 0)]
+    wait_until(lambda: "a" in b.states())
+    if how == "freeze":
+        own_zookeeper.freeze()
+    else:
+        own_zookeeper.kill() if how == "kill" else own_zookeeper.stop()
+    for sequence in range(1, 100):
+        b.send(to_a(world, sequence))
+    wait_until(lambda: not a.is_connected and not b.is_connected)
+    assert a.receive() == []
+    assert set(b.states()) == {"a"}, "what is known is known until its lease is over"
+    wait_until(lambda: len([line for line in caplog.messages if "is away" in line]) == 2)
+    if how == "freeze":
+        own_zookeeper.thaw()
+    else:
+        if how == "lose data":
+            own_zookeeper.lose_data()
+        own_zookeeper.start()
+    assert a.receive(WAIT_S) == [to_a(world, 99)]
+    wait_until(lambda: "a" in b.states())
+    assert a.receive() == []
+    assert len([line for line in caplog.messages if "is away" in line]) == 2, "one each"
+    assert len([line for line in caplog.messages if " is there after " in line]) == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_whose_thread_has_ended_in_an_error_is_replaced(
+    world: ZookeeperWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_timeout: float) -> None:
+        raise RuntimeError("xids do not match")
+
+    a, b = world.join("a", ["b"]), world.join("b")
+    wait_until(lambda: a.is_connected and b.is_connected)
+    client = world.sessions["a"]._client
+    monkeypatch.setattr(client._connection, "_read_socket", fail)
+    wait_until(lambda: not a.is_connected)
+    b.send(to_a(world, 1))
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+    assert world.sessions["a"]._client is not client
+
+
+def test_a_node_that_would_outlive_its_stage_is_told_and_removed(
+    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = text_of(to_a(world, 1, level=20)).encode()
+    world.forge("taskmessage/a/b", forged, ephemeral=False)
+    world.forge(
+        "taskstate/z", text_of(state_of_stage("z", flow=world.flow)).encode(), ephemeral=False
+    )
+    a, b = world.join("a", ["b"]), world.join("b")
+    wait_until(lambda: world.messages("a") == [])
+    b.send(to_a(world, 2))
+    assert a.receive(WAIT_S) == [to_a(world, 2)]
+    assert a.states() == {}
+    assert len([line for line in caplog.messages if "It would stay" in line]) == 2
+
+
+def test_somebody_elses_node_in_place_of_ours_is_replaced(world: ZookeeperWorld) -> None:
+    world.forge("taskmessage/a/b", b"forged", ephemeral=False)
+    world.forge("taskstate/b", b"forged", ephemeral=False)
+    b = world.join("b")
+    b.publish(state_of_stage("b", flow=world.flow))
+    b.send(to_a(world, 1))
+    wait_until(lambda: set(b.states()) == {"b"})
+    assert world.join("a", ["b"]).receive(WAIT_S) == [to_a(world, 1)]
+
+
+def test_a_crowd_of_strangers_stops_nobody(
+    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = [
+        world.stranger.create_async(
+            f"{world.root}/taskmessage/a/stranger-{number}", b"x", makepath=True
+        )
+        for number in range(1_000)
+    ]
+    for each in made:
+        each.get(timeout=30)
+    a, b = world.join("a", ["b"]), world.join("b")
+    b.send(to_a(world, 1))
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+    wait_until(lambda: world.messages("a") == [])
+    assert len([line for line in caplog.messages if line.startswith("Stage 'a'")]) <= 101
+
+
+def test_what_cannot_be_deleted_comes_once_and_is_told_once(
+    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    rights = ACL(Permissions.ALL & ~Permissions.DELETE, ANYBODY)
+    world.stranger.ensure_path(f"{world.root}/taskmessage")
+    world.stranger.create(f"{world.root}/taskmessage/a", b"", acl=[rights])
+    a, b = world.join("a", ["b"]), world.join("b")
+    b.send(to_a(world, 1))
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+    b.send(to_a(world, 2))
+    assert a.receive(WAIT_S) == [to_a(world, 2)], "which stands in the same node"
+    assert a.receive(2.5) == []
+    assert world.messages("a") == ["b"]
+    (told,) = [line for line in caplog.messages if "the right to" in line]
+    assert f"{world.root}/taskmessage/a/b" in told
+    world.stranger.set_acls(f"{world.root}/taskmessage/a", [ACL(Permissions.ALL, ANYBODY)])
+    wait_until(lambda: world.messages("a") == [])
+
+
+def test_a_message_with_children_is_told_and_stops_nobody(
+    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.forge("taskmessage/a/b/child", b"", ephemeral=False)
+    world.forge("taskstate/b/child", b"", ephemeral=False)
+    a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
+    b.publish(state_of_stage("b", flow=world.flow))
+    b.send(to_a(world, 1))
+    from_c = pressing(sender="c", flow=world.flow)
+    c.send(from_c)
+    assert a.receive(WAIT_S) == [from_c]
+    wait_until(lambda: len([line for line in caplog.messages if "has children" in line]) == 3)
+    world.stranger.delete(f"{world.root}/taskmessage/a/b/child")
+    world.stranger.delete(f"{world.root}/taskstate/b/child")
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+    wait_until(lambda: "b" in a.states())
+
+
+def test_an_unreadable_node_is_told_and_removed(
+    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = [make_digest_acl("mallory", "s", all=True)]
+    world.forge("taskmessage/a/b", b"", ephemeral=False, makepath=True)
+    world.stranger.set_acls(f"{world.root}/taskmessage/a/b", secret)
+    world.join("a", ["b"])
+    wait_until(lambda: world.messages("a") == [])
+    assert "Stage 'a'" in caplog.text
+
+
+def test_with_a_user_nobody_else_reads_or_writes(
+    zookeeper: ZookeeperServer, flow: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosts = f"{zookeeper.hosts}/safe"
+    user = {"user": "flows"}
+    with (
+        ZookeeperWorld(flow, hosts, **user, password=SECRET) as ours,
+        ZookeeperWorld(flow, hosts, **user, password=GUESSED) as theirs,
+    ):
+        a, b = ours.join("a", ["b"]), ours.join("b")
+        b.publish(state_of_stage("b", flow=flow))
+        b.send(to_a(ours, 1))
+        assert a.receive(WAIT_S) == [to_a(ours, 1)]
+        wait_until(lambda: set(a.states()) == {"b"})
+        mallory, spy = theirs.join("b"), theirs.join("a", ["b"])
+        wait_until(lambda: mallory.is_connected and spy.is_connected)
+        mallory.send(to_a(ours, 2, level=20))
+        mallory.publish(state_of_stage("b", "c", flow=flow))
+        wait_until(lambda: caplog.text.count("the right to /safe/") >= 3)
+        assert mallory.states() == {}
+        b.send(to_a(ours, 3))
+        assert a.receive(WAIT_S) == [to_a(ours, 3)]
+        assert spy.receive() == []
+        assert a.states()["b"] == state_of_stage("b", flow=flow)
+        with pytest.raises(NoAuthError):
+            ours.stranger.get(f"{ours.root}/taskstate/b")
+    assert SECRET not in caplog.text
+    assert GUESSED not in caplog.text
+
+
+def test_two_stages_of_a_process_share_a_session(world: ZookeeperWorld) -> None:
+    with ZookeeperSession(world.settings) as session:
+        with (
+            zookeeper_signals(session, world.flow, "a", ["b"]) as a,
+            zookeeper_signals(session, world.flow, "b") as b,
+        ):
+            b.publish(state_of_stage("b", flow=world.flow))
+            b.send(to_a(world, 1))
+            assert a.receive(WAIT_S) == [to_a(world, 1)]
+            wait_until(lambda: "b" in a.states())
+            b.close()
+            assert a.states() == {}
+        assert session.is_connected
+
+
+def test_the_servers_expire_what_a_killed_process_has_said(world: ZookeeperWorld) -> None:
+    process = world.join_in_a_process("b")
+    assert world.stranger.get_children(f"{world.root}/taskstate") == ["b"]
+    process.kill()
+    wait_until(
+        lambda: world.stranger.get_children(f"{world.root}/taskstate") == [],
+        timeout_s=20 * SESSION_TIMEOUT_S,
+    )
