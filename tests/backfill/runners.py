@@ -96,7 +96,7 @@ def a_dispatch(
     allowance: FixedAllowance | None = None,
     events: Events | None = None,
     max_backfills: int = 10,
-    live_attempts: int = 1,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Dispatch:
     return Dispatch(
         ledger,
@@ -106,7 +106,7 @@ def a_dispatch(
         on_event=events or Events(),
         clock=clock,
         max_backfills=max_backfills,
-        live_attempts=live_attempts,
+        stopped=stopped,
         lease_ms=LEASE_MS,
     )
 

@@ -78,7 +78,7 @@ def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
     assert failed.error.message == "price is -2"
     assert "PriceError" in failed.error.error_class
     row = stored(ledger, key)
-    assert (row.status, row.attempts) == (Status.DEAD, 3)
+    assert (row.status, row.attempts, row.backfills) == (Status.DEAD, 4, 3)
     assert row.error == buried.error
     assert [cost.succeeded for cost in allowance.costs] == [False] * 3
     assert [(r.levelname, r.getMessage().split(":")[0]) for r in caplog.records] == [

@@ -1,7 +1,9 @@
 """Batches that are divided: too large for now, or partly gone; and those that are not."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
+import pytest
 from tests.backfill.runners import (
     ERROR,
     LEASE_MS,
@@ -57,9 +59,9 @@ def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_hal
 def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    raised = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
-    assert ledger.take(raised, "other", LEASE_MS)
-    assert ledger.give_back(raised, "other", ERROR, max_backfills=10)
+    ended = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
+    assert ledger.take(ended, "other", LEASE_MS)
+    assert ledger.give_back(ended, "other", ERROR, max_backfills=10, cut_short=True)
     crashed = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 10, 20)))
     assert ledger.take(crashed, "other", LEASE_MS)
     settled = ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
@@ -68,9 +70,9 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     assert ledger.settle("orders", but=None, unowned_before_ms=0) == [settled]
     runner = FakeRunner(ledger)
     dispatch = a_dispatch(ledger, runner, clock, allowance=FixedAllowance(1))
-    for key in (raised, crashed, settled):
+    for key in (ended, crashed, settled):
         assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Done)
-    assert [key for key, _ in runner.runs] == [raised, crashed, settled]
+    assert [key for key, _ in runner.runs] == [ended, crashed, settled]
 
 
 def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
@@ -90,19 +92,35 @@ def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
     assert [type(outcome) for outcome in outcomes] == [Split, Done, Split]
 
 
-def test_a_batch_that_raised_at_each_of_the_streams_retries_is_divided(
+def test_a_batch_of_which_each_run_has_raised_is_divided_however_many_there_were(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    keys = []
-    for batch, attempts in ((WIDE, 3), (a_batch(OffsetRange("orders", 2, 0, 9)), 2)):
-        begun = [ledger.begin(batch) for _ in range(attempts)]
-        keys.append(begun[0].schedule_id)
-        assert ledger.fail(keys[-1], ERROR)
-    dispatch = a_dispatch(
-        ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(5), live_attempts=3
-    )
-    outcomes = [dispatch.work_off(key, ledger.ranges(key)) for key in keys]
-    assert [type(outcome) for outcome in outcomes] == [Split, Done]
+    key = ledger.begin(WIDE).schedule_id
+    ledger.attach(key, 7, owner="driver", lease_ms=LEASE_MS)
+    assert ledger.retry(key, "driver", LEASE_MS)
+    assert ledger.fail(key, ERROR, owner="driver")
+    assert ledger.begin(WIDE).attempts == 3
+    assert ledger.fail(key, ERROR)
+    assert ledger.take(key, "other", LEASE_MS)
+    assert ledger.give_back(key, "other", ERROR, max_backfills=10)
+    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(5))
+    assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Split)
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), ValueError("the context was shut down")])
+def test_a_run_that_did_not_raise_by_itself_may_be_in_its_sink(
+    ledger: Ledger, clock: ManualClock, ends: BaseException
+) -> None:
+    class Ended(FakeRunner):
+        def run(self, batch: BatchRecord) -> BaseException | None:
+            return ends
+
+    key = one_that_failed(ledger, WIDE)
+    stopped = isinstance(ends, Exception)
+    dispatch = a_dispatch(ledger, Ended(ledger), clock, stopped=lambda: stopped)
+    with nullcontext() if stopped else pytest.raises(KeyboardInterrupt):
+        dispatch.work_off(key, ledger.ranges(key))
+    assert (stored(ledger, key).status, stored(ledger, key).cut_short) == (Status.FAILED, True)
 
 
 def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone(

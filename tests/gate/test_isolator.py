@@ -1,6 +1,6 @@
 """Batches that are isolated, with a real ledger, and with crashes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from headgate.backfill import LEASE_MS, MAX_BACKFILLS
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.gate.batch import Handler
 from headgate.gate.owner import new_owner
-from headgate.gate.policy import isolate, parse_on_failure
+from headgate.gate.policy import OnFailure, isolate, parse_on_failure, retry
 from headgate.gate.runner import BatchRunner
 from headgate.ledger import BatchRecord, Ledger, LetterStatus, Status
 
@@ -32,15 +32,25 @@ def open_ledger(folder: Path) -> Iterator[Ledger]:
         yield ledger
 
 
-def runner_of(ledger: Ledger, owner: str, handler: Handler, runs: int = 1_000) -> BatchRunner:
-    policy = isolate(max_runs=runs)
+def runner_of(
+    ledger: Ledger,
+    owner: str,
+    handler: Handler,
+    runs: int = 1_000,
+    *,
+    policy: OnFailure | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    max_backfills: int = MAX_BACKFILLS,
+) -> BatchRunner:
     return BatchRunner(
         ledger,
         owner,
         handler,
-        policy=policy,
+        policy=policy or isolate(max_runs=runs),
         replay=FakeReplay(),
         turn=nullcontext(),
+        stopped=stopped,
+        max_backfills=max_backfills,
     )
 
 
@@ -156,6 +166,77 @@ def test_a_batch_that_a_crash_cut_short_after_the_sink_is_not_divided_for_a_pass
         backfill(ledger, sink)
         assert sink.everything == EVERYTHING
         assert row_of(ledger, key).status is Status.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        [parse_on_failure("defer")],
+        [parse_on_failure("stop"), parse_on_failure("defer")],
+        [retry(2, "1 ms", then="defer")],
+    ],
+)
+def test_what_has_only_raised_is_isolated_by_the_first_backfill_that_is_to_do_so(
+    tmp_path: Path, live: list[OnFailure]
+) -> None:
+    bad = {(0, 3), (1, 104)}
+    with open_ledger(tmp_path) as ledger:
+        sink = KeyedSink(bad)
+        for policy in live:
+            key = ledger.begin(planned("orders", *WHOLE)).schedule_id
+            ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+            runner = runner_of(ledger, "me", sink, policy=policy)
+            with suppress(Poisoned):
+                runner.run_live(frame(WHOLE), row_of(ledger, key), 7)
+            assert row_of(ledger, key).status is Status.FAILED
+        taken = ledger.take(key, "by hand", LEASE_MS)
+        assert taken is not None
+        deferring = runner_of(ledger, "by hand", sink, policy=parse_on_failure("defer"))
+        error = deferring.run(taken)
+        assert error is not None
+        ledger.give_back(key, "by hand", error, max_backfills=MAX_BACKFILLS)
+        taken = ledger.take(key, "a backfill", LEASE_MS)
+        assert taken is not None
+        assert runner_of(ledger, "a backfill", sink).run(taken) is None
+        assert letters(ledger) == sorted(bad)
+        assert sink.everything == sorted(set(EVERYTHING) - bad)
+
+
+def test_what_was_cut_short_is_isolated_by_the_last_backfill_that_there_may_be(
+    tmp_path: Path,
+) -> None:
+    with open_ledger(tmp_path) as ledger:
+        key = ledger.begin(planned("orders", *WHOLE)).schedule_id
+        ledger.begin(planned("orders", *WHOLE))
+        ledger.fail(key, ValueError("no"))
+        assert row_of(ledger, key).cut_short
+        sink = KeyedSink({(0, 3)})
+        for number, is_divided in ((1, False), (2, True)):
+            taken = ledger.take(key, "by hand", LEASE_MS)
+            assert taken is not None
+            runner = runner_of(ledger, "by hand", sink, max_backfills=2)
+            error = runner.run(taken)
+            assert (error is None) == is_divided, number
+            if error is not None:
+                ledger.give_back(key, "by hand", error, max_backfills=2)
+        assert letters(ledger) == [(0, 3)]
+
+
+def test_a_backfill_isolates_nothing_while_its_query_is_stopped(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        key = ledger.begin(planned("orders", *WHOLE)).schedule_id
+        ledger.fail(key, ValueError("no"))
+        taken = ledger.take(key, "beside", LEASE_MS)
+        assert taken is not None
+        sink = KeyedSink({(0, 3)})
+        runner = runner_of(ledger, "beside", sink, stopped=lambda: True)
+        assert isinstance(runner.run(taken), Poisoned)
+        assert ledger.parts(key) == ()
+        between = runner_of(ledger, "beside", sink, stopped=lambda: sink.calls > 3)
+        assert isinstance(between.run(taken), Poisoned)
+        assert letters(ledger) == []
+        assert row_of(ledger, key).status is Status.BACKFILLING
+        assert {part.status for part in ledger.parts(key)} <= {Status.FAILED, Status.SUCCESS}
 
 
 def row_of(ledger: Ledger, key: str) -> BatchRecord:

@@ -276,7 +276,7 @@ def test_one_source_that_cannot_be_taken_in_does_not_keep_the_others_from_it(
 def test_a_failure_that_cannot_be_written_is_a_warning(
     ledger: Ledger, warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> bool:
+    def fail(*_: object, **__: object) -> bool:
         raise LedgerError("The ledger is gone.")
 
     run = uuid4()

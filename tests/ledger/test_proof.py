@@ -292,6 +292,26 @@ def test_a_topic_that_was_made_anew_is_a_topic_of_its_own() -> None:
     }
 
 
+def test_a_loss_of_a_topic_explains_nothing_of_one_that_was_made_anew() -> None:
+    rows = [
+        covered(start, until, topic_id=topic_id)
+        for topic_id in ("A", "B")
+        for start, until in ((0, 10), (30, 40))
+    ]
+    loss = Loss("orders", 1, a_range(10, 30), "A")
+    gap, lost = proven(rows, [loss]).findings
+    assert (gap.kind, gap.topic_id, gap.offsets) == (FindingKind.GAP, "B", a_range(10, 30))
+    assert (lost.kind, lost.topic_id, lost.offsets) == (FindingKind.LOST, "A", a_range(10, 30))
+    behind = Loss("orders", 1, a_range(40, 50), "B")
+    both = proven(rows, [loss, replace(loss, topic_id="B"), behind])
+    assert both.verdict is Verdict.PROVEN
+    assert [(f.topic_id, str(f.offsets)) for f in both.findings] == [
+        ("A", "orders-0 [10, 30)"),
+        ("B", "orders-0 [10, 30)"),
+        ("B", "orders-0 [40, 50)"),
+    ]
+
+
 def test_runs_come_by_age_though_some_of_their_partitions_are_pruned() -> None:
     def row(run_id: str, partition: int, created_ms: int | None) -> Covered:
         offsets = a_range(0, 10, partition)

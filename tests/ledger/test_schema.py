@@ -12,7 +12,7 @@ from tests.ledger.servers import url_as_new_role
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError, SchemaError
-from headgate.ledger import ErrorReport, Ledger, PlannedRange, Status, normalize_url
+from headgate.ledger import ErrorReport, Ledger, Loss, PlannedRange, Status, normalize_url
 from headgate.ledger.schema import MIGRATIONS
 from headgate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
@@ -82,6 +82,7 @@ OLD_ROWS = """
          NULL, NULL, NULL),
         ('e1', 'orders', 'run', 'live', 'failed', 1, 1, 20, 21, 22, 'rate', 5, 9, 50.5, NULL,
          'ValueError', 'no', 'trace');
+    INSERT INTO lost VALUES ('orders', 'orders', 0, 10, 20, 30);
     INSERT INTO failure (schedule_id, topic, partition, start_offset, until_offset,
                          bootstrap_servers, latest_offset, reason) VALUES
         ('d1', 'orders', 0, 0, 5, 'localhost:9092', 14, 'share'),
@@ -103,6 +104,12 @@ def test_a_ledger_of_schema_0001_is_used_on_once_it_is_brought_up_to_date(
         assert (failed.status, succeeded.status) == (Status.FAILED, Status.SUCCESS)
         assert failed.error == ErrorReport("ValueError", "no", "trace")
         assert (failed.owner, failed.lease_until_ms, failed.parent) == (None, None, None)
+        # What had become of its runs nobody wrote down.
+        assert (failed.cut_short, succeeded.cut_short) == (True, False)
+        lost = OffsetRange("orders", 0, 10, 20)
+        assert ledger.losses("orders") == (Loss("orders", 30, lost),)
+        ledger.record_losses("orders", [lost], {"orders": "of another topic"})
+        assert len(ledger.losses("orders")) == 2
         offsets = OffsetRange("orders", 0, 5, 10)
         assert ledger.ranges("e1") == (PlannedRange(offsets, latest=14, reason="share"),)
         assert ledger.begin(a_batch()).created_time_ms > failed.created_time_ms

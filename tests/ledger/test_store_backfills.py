@@ -220,7 +220,7 @@ def test_arrow_h_counts_attempts_until_arrow_i_ends_them(
         assert (batch.status, batch.error, batch.end_time_ms) == (status, error, clock())
         assert (batch.owner, batch.lease_until_ms) == (None, None)
         seen.append((taken.attempts, batch.attempts, status))
-    assert seen == [(1, 2, Status.FAILED), (2, 3, Status.FAILED), (3, 3, Status.DEAD)]
+    assert seen == [(1, 2, Status.FAILED), (2, 3, Status.FAILED), (3, 4, Status.DEAD)]
 
 
 def test_however_often_the_live_stream_has_begun_a_batch_it_has_all_its_backfills(

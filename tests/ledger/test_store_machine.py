@@ -63,7 +63,7 @@ class Model:
         self.batches: dict[str, BatchRecord] = {}
         self.rates: list[RateSample] = []
         self.in_force: dict[str, float] = {}
-        self.losses: dict[str, dict[OffsetRange, Loss]] = defaultdict(dict)
+        self.losses: dict[str, dict[tuple[int, str | None], Loss]] = defaultdict(dict)
         self.begins: dict[str, list[str]] = defaultdict(list)
         self.pruned: set[str] = set()
 
@@ -87,6 +87,7 @@ class Model:
                 key,
                 status=Status.IN_PROGRESS,
                 attempts=found.attempts + 1,
+                cut_short=found.cut_short or found.status is Status.IN_PROGRESS,
                 start_time_ms=None,
                 end_time_ms=None,
                 records=None,
@@ -113,6 +114,9 @@ class Model:
         self.change(
             key, status=status, end_time_ms=now_ms, owner=None, lease_until_ms=None, **values
         )
+
+    def cut(self, key: str, cut_short: bool) -> None:
+        self.change(key, cut_short=self.batches[key].cut_short or cut_short)
 
     def change(self, key: str, **values: Any) -> None:
         self.batches[key] = replace(self.batches[key], **values)
@@ -226,14 +230,15 @@ class LedgerMachine(RuleBasedStateMachine):
             if records is not None:
                 self.model.change(key, records=records)
 
-    @rule(planned=begun, message=messages)
-    def fail(self, planned: PlannedBatch, message: str) -> None:
+    @rule(planned=begun, message=messages, cut_short=st.booleans())
+    def fail(self, planned: PlannedBatch, message: str, cut_short: bool) -> None:
         key = planned.schedule_id
         report = ErrorReport("ValueError", message, message)
         moves = self.model.is_(key, Status.IN_PROGRESS)
-        assert self.ledger.fail(key, report) == moves
+        assert self.ledger.fail(key, report, cut_short=cut_short) == moves
         if moves:
             self.model.end(key, Status.FAILED, self.clock(), error=report)
+            self.model.cut(key, cut_short)
 
     @rule(planned=begun, owner=owners, number=st.integers(0, 9))
     def attach_as_an_owner(self, planned: PlannedBatch, owner: str, number: int) -> None:
@@ -275,6 +280,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.settle(gate, but=spared, unowned_before_ms=before_ms) == left
         for key in left:
             self.model.end(key, Status.FAILED, self.clock(), error=OWNER_GONE)
+            self.model.cut(key, True)
 
     @precondition(lambda self: self.model.keys(*TO_BE_TAKEN))
     @rule(data=st.data(), owner=owners)
@@ -289,6 +295,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 status=Status.BACKFILLING,
                 attempts=found.attempts + expired,
                 backfills=found.backfills + expired,
+                cut_short=found.cut_short or expired,
                 start_time_ms=self.clock(),
                 end_time_ms=None,
                 records=None,
@@ -309,24 +316,24 @@ class LedgerMachine(RuleBasedStateMachine):
             self.model.end(key, Status.SUCCESS, self.clock(), error=None)
 
     @precondition(lambda self: self.model.keys(Status.BACKFILLING))
-    @rule(data=st.data(), owner=owners, most=st.integers(1, 3), message=messages)
-    def give_back(self, data: st.DataObject, owner: str, most: int, message: str) -> None:
+    @rule(data=st.data(), owner=owners, most=st.integers(1, 3), cut_short=st.booleans())
+    def give_back(self, data: st.DataObject, owner: str, most: int, cut_short: bool) -> None:
         key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
-        report = ErrorReport("ValueError", message, "")
+        report = ErrorReport("ValueError", "no", "")
         moves = self.model.owner_of(key) == owner
-        status = self.ledger.give_back(key, owner, report, max_backfills=most)
+        status = self.ledger.give_back(key, owner, report, max_backfills=most, cut_short=cut_short)
         if moves:
             found = self.model.batches[key]
             expected = Status.FAILED if found.backfills + 1 < most else Status.DEAD
-            counted = int(expected is Status.FAILED)
             self.model.end(
                 key,
                 expected,
                 self.clock(),
                 error=report,
-                attempts=found.attempts + counted,
-                backfills=found.backfills + counted,
+                attempts=found.attempts + 1,
+                backfills=found.backfills + 1,
             )
+            self.model.cut(key, cut_short)
             assert status is expected
         else:
             assert status is None
@@ -370,14 +377,19 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.model.is_(key, Status.IN_PROGRESS):
             self.model.end(key, Status.SUCCESS, now_ms)
 
-    @rule(gate=gates, start=st.integers(0, 2), count=st.integers(0, 3))
-    def record_losses(self, gate: str, start: int, count: int) -> None:
+    @rule(
+        gate=gates,
+        start=st.integers(0, 2),
+        count=st.integers(0, 3),
+        topic_id=st.sampled_from([None, "A", "B"]),
+    )
+    def record_losses(self, gate: str, start: int, count: int, topic_id: str | None) -> None:
         offsets = OffsetRange("orders", 0, start, start + count)
-        self.ledger.record_losses(gate, [offsets])
+        self.ledger.record_losses(gate, [offsets], {"orders": topic_id} if topic_id else {})
         if count:
             known = self.model.losses[gate]
-            position = replace(offsets, until=0)
-            first = known.setdefault(position, Loss(gate, self.clock(), offsets))
+            position = start, topic_id
+            first = known.setdefault(position, Loss(gate, self.clock(), offsets, topic_id))
             if first.offsets.until < offsets.until:
                 known[position] = replace(first, offsets=offsets)
 
@@ -417,7 +429,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 or self.model.is_free(batch.schedule_id, Status.BACKFILLING, None, self.clock())
             )
             lost = self.model.losses[gate].values()
-            in_order = sorted(lost, key=lambda loss: (loss.time_ms, loss.offsets))
+            in_order = sorted(
+                lost, key=lambda loss: (loss.time_ms, loss.topic_id or "", loss.offsets)
+            )
             assert self.ledger.losses(gate) == tuple(in_order)
 
 

@@ -78,12 +78,12 @@ def test_arrows_b_and_c_take_parts_up_again_and_what_is_done_stays_done(
     ledger.begin(a_batch())
     assert ledger.attach(whole.schedule_id, 7, owner="restarted", lease_ms=LEASE_MS)
     again = ledger.split(whole.schedule_id, fifths, "restarted", LEASE_MS)
-    assert [(part.status, part.owner, part.attempts) for part in again] == [
-        (Status.SUCCESS, None, 1),
-        (Status.IN_PROGRESS, "restarted", 2),
-        (Status.IN_PROGRESS, "restarted", 2),
-        (Status.BACKFILLING, "backfill", 1),
-        (Status.IN_PROGRESS, "theirs", 1),
+    assert [(part.status, part.owner, part.attempts, part.cut_short) for part in again] == [
+        (Status.SUCCESS, None, 1, False),
+        (Status.IN_PROGRESS, "restarted", 2, False),
+        (Status.IN_PROGRESS, "restarted", 2, True),
+        (Status.BACKFILLING, "backfill", 1, False),
+        (Status.IN_PROGRESS, "theirs", 1, False),
     ]
     assert again[1].error is None
     assert again[2].created_time_ms == open_.created_time_ms

@@ -4,7 +4,7 @@ from headgate.backfill.admission import Cost, Live
 from headgate.backfill.allowance import Allowance, BesideStream, FromOutside, Unlimited
 from headgate.backfill.backoff import Backoff
 from headgate.backfill.centre import DispatchCentre
-from headgate.backfill.dispatch import LEASE_MS, MAX_BACKFILLS, Dispatch, Runner, has_only_raised
+from headgate.backfill.dispatch import LEASE_MS, MAX_BACKFILLS, Dispatch, Runner
 from headgate.backfill.events import (
     BackfillEvent,
     Buried,
@@ -48,6 +48,5 @@ __all__ = [
     "Split",
     "Taken",
     "Unlimited",
-    "has_only_raised",
     "parse_schedule",
 ]

@@ -75,20 +75,6 @@ class Runner(Protocol):
         ...
 
 
-def has_only_raised(batch: BatchRecord, live_attempts: int) -> bool:
-    """Whether each run of a batch has raised, so that its sink has nothing of it.
-
-    So it is where the live stream ran it, saw it raise, and nobody has run it since. A part was not
-    run alone when it was split off; what cut a run short has counted an attempt.
-
-    Args:
-        batch: Its row, before it is run again.
-        live_attempts: How often the live stream runs a batch before it leaves it.
-    """
-    attempts = live_attempts if batch.parent is None else 1
-    return batch.attempts == attempts and batch.error != OWNER_GONE
-
-
 class Dispatch:
     """Works off one batch at a time.
 
@@ -105,8 +91,8 @@ class Dispatch:
         clock: Answers the time, in ms since the epoch.
         max_backfills: How many backfills of a batch fail before it is dead: 1 or more. Too few, and
             an outage makes dead what could have been processed.
-        live_attempts: How often the live stream runs a batch before it leaves it: 1, and its
-            retries.
+        stopped: Answers whether its application is being stopped: what a run raises then is not its
+            handler's own.
         lease_ms: How long a batch is this owner's unless the runner renews it (ms). Too short, and
             a pause loses the batch to another owner; too long, and after a crash it waits as long.
     """
@@ -121,7 +107,7 @@ class Dispatch:
         on_event: Callable[[BackfillEvent], None],
         clock: Clock,
         max_backfills: int = MAX_BACKFILLS,
-        live_attempts: int = 1,
+        stopped: Callable[[], bool] = lambda: False,
         lease_ms: int = LEASE_MS,
     ) -> None:
         self.ledger = ledger
@@ -131,7 +117,7 @@ class Dispatch:
         self._on_event = on_event
         self.clock = clock
         self._max_backfills = max_backfills
-        self._live_attempts = live_attempts
+        self._stopped = stopped
         self._lease_ms = lease_ms
 
     def work_off(self, schedule_id: str, ranges: Sequence[PlannedRange]) -> BackfillEvent | None:
@@ -139,9 +125,9 @@ class Dispatch:
 
         What has left Kafka is parted from what is still there, and then buried; a batch with more
         records than are allowed is divided. The parts are failed batches of their own from then on,
-        with keys of their own. So a batch that a run before may have written to its sink, though
-        the outcome was never told, is not divided: it is run as a whole, under its key, even if
-        less is allowed.
+        with keys of their own. So a batch that a run before was cut short of, which may have
+        written it to its sink, is not divided: it is run as a whole, under its key, even if less is
+        allowed.
 
         Args:
             schedule_id: The batch.
@@ -165,10 +151,10 @@ class Dispatch:
             return self.tell(Passed(schedule_id))
         self.tell(Taken(batch))
         if parts := self.ledger.parts(schedule_id):
-            return self._leave_to(batch, parts, OWNER_GONE)
+            return self._leave_to(batch, parts, OWNER_GONE, cut_short=True)
         if gone:
             return self._split(batch, (gone, there)) if there else self._bury(batch, gone)
-        if batch.planned_records > allowed and has_only_raised(batch, self._live_attempts):
+        if batch.planned_records > allowed and not batch.cut_short:
             return self._split(batch, earlier_and_later(there))
         return self._run(batch)
 
@@ -200,7 +186,13 @@ class Dispatch:
                 return self.tell(Done(batch, elapsed_ms))
         else:
             report = ErrorReport.of(error)
-            status = self.ledger.give_back(key, owner, report, max_backfills=self._max_backfills)
+            status = self.ledger.give_back(
+                key,
+                owner,
+                report,
+                max_backfills=self._max_backfills,
+                cut_short=self._stopped() or not isinstance(error, Exception),
+            )
             if status is Status.FAILED:
                 return self.tell(Failed(batch, report, elapsed_ms))
             if status is Status.DEAD:
@@ -242,10 +234,15 @@ class Dispatch:
             for portion in portions
         ]
         parts = self.ledger.split(batch.schedule_id, planned, self._owner, self._lease_ms)
-        return self._leave_to(batch, parts, batch.error or OWNER_GONE)
+        return self._leave_to(batch, parts, batch.error or OWNER_GONE, cut_short=False)
 
     def _leave_to(
-        self, batch: BatchRecord, parts: Sequence[BatchRecord], error: ErrorReport
+        self,
+        batch: BatchRecord,
+        parts: Sequence[BatchRecord],
+        error: ErrorReport,
+        *,
+        cut_short: bool,
     ) -> BackfillEvent:
         """Make the parts of a batch failed batches of their own, and the batch ``success``.
 
@@ -256,10 +253,11 @@ class Dispatch:
             batch: The batch.
             parts: All of its parts.
             error: Why those have failed that are in progress.
+            cut_short: Whether somebody may have begun to run them.
         """
         for part in parts:
             if part.status is Status.IN_PROGRESS and self._is_left(part):
-                self.ledger.fail(part.schedule_id, error, owner=part.owner)
+                self.ledger.fail(part.schedule_id, error, owner=part.owner, cut_short=cut_short)
         parts = self.ledger.parts(batch.schedule_id)
         if any(part.status is Status.IN_PROGRESS for part in parts):
             return self.tell(Passed(batch.schedule_id))

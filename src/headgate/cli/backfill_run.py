@@ -126,6 +126,7 @@ class HandRun:
             policy=self._job.policy,
             replay=Replay(self._spark, way.connector, way.options),
             turn=nullcontext(),
+            max_backfills=self._job.max_backfills,
         )
         dispatch = Dispatch(
             self._ledger,
@@ -154,7 +155,11 @@ class HandRun:
         report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
         with waiting_ends(lambda: True, "the backfill was ended"):
             self._ledger.give_back(
-                self._in_hand.schedule_id, self._owner, report, max_backfills=_NO_LIMIT
+                self._in_hand.schedule_id,
+                self._owner,
+                report,
+                max_backfills=_NO_LIMIT,
+                cut_short=True,
             )
 
 

@@ -125,8 +125,10 @@ def _named_facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | T
     yield "gate", batch.gate
     yield "run", batch.run_id
     yield "status", status_text(batch)
-    failed = f", {batch.backfills} of them backfills that failed" if batch.backfills else ""
-    yield "attempts", count(batch.attempts) + failed
+    by_stream = f"{count(batch.attempts - batch.backfills)} by the stream"
+    yield "attempts", f"{by_stream}, {plural(batch.backfills, 'backfill')} that failed"
+    if batch.cut_short:
+        yield "cut short", "one of its runs was; its sink may have it"
     yield "planned", full_time(batch.created_time_ms, now_ms)
     yield "started", full_time(batch.start_time_ms, now_ms)
     yield "ended", full_time(batch.end_time_ms, now_ms)

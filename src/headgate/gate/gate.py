@@ -158,7 +158,6 @@ class Gate:
             owner,
             self.interval_ms,
             schedule,
-            live_attempts=1 + policy.retries,
         )
 
         def started(query: StreamingQuery) -> None:

@@ -63,7 +63,7 @@ class GatedHandler:
         self._replay = replay
         self._owner = new_owner()
         self._query: StreamingQuery | None = None
-        self._runner = self.runner(self._owner, self._stopped)
+        self._runner = self.runner(self._owner)
         begun = ledger.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._settled = False
@@ -73,7 +73,7 @@ class GatedHandler:
         self._query = query
         state_of(self._gate).is_stopped_by(self._stopped)
 
-    def runner(self, owner: str, stopped: Callable[[], bool] = lambda: False) -> BatchRunner:
+    def runner(self, owner: str) -> BatchRunner:
         """Runs batches with this handler as an owner; no two of them at a time."""
         return BatchRunner(
             shared_ledger(self._ledger_url),
@@ -81,7 +81,7 @@ class GatedHandler:
             self._handler,
             policy=self._policy,
             replay=self._replay,
-            stopped=stopped,
+            stopped=self._stopped,
             turn=self._turn,
             sleep=self._sleep,
         )

@@ -100,10 +100,10 @@ class Isolator:
             if error is None:
                 self._succeed(self._rows[part])
             elif self._stopped():
-                self._leave(error)
+                self._leave(self._rows[part], error)
                 raise error
-            elif self._rows[part].attempts > 1:
-                # A crash cut it short before: it may be in the sink, under its own key.
+            elif self._rows[part].cut_short:
+                # It may be in the sink, under its own key.
                 self._ledger.fail(self._rows[part].schedule_id, error, owner=self._owner)
             else:
                 self._failed(isolation, part, error)
@@ -115,10 +115,11 @@ class Isolator:
             self._letters.flush()
         return isolation.result
 
-    def _leave(self, error: Exception) -> None:
+    def _leave(self, running: BatchRecord, error: Exception) -> None:
         """Let go of what is not done; it is taken up again when the query is started again."""
         for row in [*self._rows.values(), *self._wholes]:
-            self._ledger.fail(row.schedule_id, error, owner=self._owner)
+            cut_short = row.schedule_id == running.schedule_id
+            self._ledger.fail(row.schedule_id, error, owner=self._owner, cut_short=cut_short)
 
     def _failed(self, isolation: Isolation[Why], part: Ranges, error: Exception) -> None:
         isolation.settle(part, error)

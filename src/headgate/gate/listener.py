@@ -91,7 +91,8 @@ class GateListener(JsonStreamingQueryListener):
                 with waiting_ends(lambda: True, "the query ended"):
                     open_batch = watched.ledger.open_batch(gate)
                     if open_batch is not None:
-                        watched.ledger.fail(open_batch.schedule_id, report)
+                        # Its handler may have gone through, and only that not be told.
+                        watched.ledger.fail(open_batch.schedule_id, report, cut_short=True)
             except HeadgateError as error:
                 _LOG.warning("A batch's failure was not taken in: %s", error)
 

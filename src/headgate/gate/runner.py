@@ -9,10 +9,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from headgate.backfill import LEASE_MS, MAX_BACKFILLS, has_only_raised
+from headgate.backfill import LEASE_MS, MAX_BACKFILLS
 from headgate.control.isolation import Isolated, Ranges
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import OptionError
+from headgate.errors import LedgerError, OptionError
 from headgate.gate.batch import Batch, Handler
 from headgate.gate.isolator import Isolator, Why
 from headgate.gate.owner import Leases
@@ -38,6 +38,7 @@ class BatchRunner:
         stopped: answers whether the query is being stopped: what the handler raises then says
             nothing of the batch.
         turn: held while the handler runs: it is never called twice at a time.
+        max_backfills: how many backfills of a batch fail before it is dead.
         sleep: waits so many seconds.
     """
 
@@ -51,9 +52,11 @@ class BatchRunner:
         replay: Replay | None,
         turn: AbstractContextManager[object],
         stopped: Callable[[], bool] = lambda: False,
+        max_backfills: int = MAX_BACKFILLS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ledger = ledger
+        self._max_backfills = max_backfills
         self._owner = owner
         self._handler = handler
         self._policy = policy
@@ -89,12 +92,12 @@ class BatchRunner:
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
             elif self._stopped():
-                self._ledger.fail(batch.schedule_id, error, owner=self._owner)
+                self._ledger.fail(batch.schedule_id, error, owner=self._owner, cut_short=True)
                 raise error
-            elif self._policy.last == "isolate" and batch.attempts == 1:
+            elif self._policy.last == "isolate" and not batch.cut_short:
                 self._isolate(batch, leases, error)
             else:
-                # Also one that a crash cut short before: it may be in the sink, under its own key.
+                # Also one that was cut short before: it may be in the sink, under its own key.
                 self._fail(batch, error)
             return at_once
 
@@ -110,11 +113,16 @@ class BatchRunner:
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
             error = self._run_again(batch, self._ranges(batch))
-            if error is not None and self._policy.last == "isolate" and self._may_divide(batch):
+            if error is None or self._stopped() or not self._may_divide(batch):
+                self._needed_replay().close()
+                return error
+            try:
                 self._isolate(batch, leases, error)
-                return None
-            self._needed_replay().close()
-            return error
+            except LedgerError:
+                raise
+            except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
+                return raised
+            return None
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         """What has left Kafka of these ranges.
@@ -226,11 +234,12 @@ class BatchRunner:
     def _may_divide(self, batch: BatchRecord) -> bool:
         """Whether a batch that fails in a backfill may be run in parts, under their own keys.
 
-        If all its runs have raised, the sink has nothing of it. A run that a crash cut short may
-        have come further: such a batch is run whole, until one backfill is left.
+        If all its runs have raised, the sink has nothing of it. A run that was cut short may have
+        come further: such a batch is run whole, until one backfill is left. What has failed so
+        often, over hours, has most likely failed in that run too.
         """
-        only_raised = has_only_raised(batch, live_attempts=1 + self._policy.retries)
-        return only_raised or batch.backfills >= MAX_BACKFILLS - 1
+        is_last = batch.backfills >= self._max_backfills - 1
+        return self._policy.last == "isolate" and (is_last or not batch.cut_short)
 
     def _needed_replay(self) -> Replay:
         if self._replay is None:

@@ -39,7 +39,6 @@ class StreamBackfill:
         owner: whose they are meanwhile.
         interval_ms: the gate's.
         schedule: when it runs.
-        live_attempts: how often the stream itself runs a batch that fails.
     """
 
     gate: str
@@ -48,7 +47,6 @@ class StreamBackfill:
     owner: str
     interval_ms: int
     schedule: Schedule
-    live_attempts: int
 
     def follow(self, query: StreamingQuery) -> None:
         """Run until the query ends; in threads of its own."""
@@ -59,7 +57,7 @@ class StreamBackfill:
             allowance=BesideStream(self._live, wall_clock_ms),
             on_event=lambda _event: None,  # The log tells them.
             clock=wall_clock_ms,
-            live_attempts=self.live_attempts,
+            stopped=lambda: not query.isActive,
         )
         centre = DispatchCentre(dispatch)
         for name, target in (

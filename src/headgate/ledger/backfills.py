@@ -69,7 +69,8 @@ class Backfills(Base):
         """Move a batch from ``failed`` to ``backfilling`` (arrow F).
 
         One that is ``backfilling`` can be taken too, once its owner's lease has run out (H, then
-        F): that backfill has failed, and counts as an attempt. The error it failed with stays.
+        F): that backfill was cut short, has failed, and counts as an attempt. The error that it
+        failed with before stays.
 
         Args:
             schedule_id: The batch.
@@ -105,6 +106,7 @@ class Backfills(Base):
         error: BaseException | ErrorReport,
         *,
         max_backfills: int,
+        cut_short: bool = False,
     ) -> Status | None:
         """Move a batch from ``backfilling`` to ``failed`` (arrow H), or at last to ``dead`` (I).
 
@@ -114,17 +116,19 @@ class Backfills(Base):
             error: Why the backfill failed.
             max_backfills: The batch is dead when so many backfills of it have failed, this one
                 counted; however often the live stream has begun it.
+            cut_short: Whether it may be in its sink though it failed: the run did not raise by
+                itself.
 
         Returns:
             Its status now, or None if it was not the owner's; nothing is changed then.
         """
-        values = self._failed(schedule_id, owner, error)
+        values = self._failed(schedule_id, owner, error) | {"cut": cut_short}
         spared = {**values, "most_backfills": max_backfills}
 
         def give_back(connection: Connection) -> Status | None:
             if changed_rows(connection, moves.GIVE_BACK, spared):
                 return Status.FAILED
-            return Status.DEAD if changed_rows(connection, moves.BURY, values) else None
+            return Status.DEAD if changed_rows(connection, moves.GIVE_UP, values) else None
 
         return self._database.write(give_back)
 

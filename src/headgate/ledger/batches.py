@@ -137,7 +137,12 @@ class Batches(Base):
         return self._database.change(moves.SUCCEED, self._ended(schedule_id, owner, records)) == 1
 
     def fail(
-        self, schedule_id: str, error: BaseException | ErrorReport, *, owner: str | None = None
+        self,
+        schedule_id: str,
+        error: BaseException | ErrorReport,
+        *,
+        owner: str | None = None,
+        cut_short: bool = False,
     ) -> bool:
         """Move a batch from ``in_progress`` to ``failed`` (arrow E).
 
@@ -145,11 +150,14 @@ class Batches(Base):
             schedule_id: The batch.
             error: Why: the exception, or what the engine told of one.
             owner: Who must own it, if the caller attached as an owner.
+            cut_short: Whether it may be in its sink though it failed: its run did not raise by
+                itself, or nobody knows.
 
         Returns:
             Whether it was ``in_progress``, and that owner's; if not, nothing is changed.
         """
-        return self._database.change(moves.FAIL, self._failed(schedule_id, owner, error)) == 1
+        values = self._failed(schedule_id, owner, error) | {"cut": cut_short}
+        return self._database.change(moves.FAIL, values) == 1
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:

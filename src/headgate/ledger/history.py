@@ -1,6 +1,6 @@
 """What was lost, and old history: deleted in steps that keep no batch waiting."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -28,17 +28,32 @@ _BEFORE_ALL_MS: Final = -(2**63)
 class History(Base):
     """Losses, and the end of old rows."""
 
-    def record_losses(self, gate_name: str, ranges: Iterable[OffsetRange]) -> None:
+    def record_losses(
+        self,
+        gate_name: str,
+        ranges: Iterable[OffsetRange],
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
         """Count offsets that were gone from the source before they were read.
 
-        A loss is known by the position it begins at: recorded again, by a plan that was made again,
-        it is counted once, up to the offset it has reached by then.
+        A loss is known by its topic and the position it begins at: recorded again, by a plan that
+        was made again, it is counted once, up to the offset it has reached by then.
+
+        Args:
+            gate_name: Whose they are.
+            ranges: Which.
+            topic_ids: Tell the topics from others made before and later under their names; by name,
+                of those that have an id.
 
         Raises:
             LedgerError: The gate is not declared.
         """
-        now_ms = self._clock()
-        rows = [loss_row(gate_name, offsets, now_ms) for offsets in ranges if offsets.count]
+        now_ms, ids = self._clock(), topic_ids or {}
+        rows = [
+            loss_row(gate_name, offsets, ids.get(offsets.topic), now_ms)
+            for offsets in ranges
+            if offsets.count
+        ]
         statement = self._database.insert(lost)
         longer = statement.excluded.until_offset
         statement = statement.on_conflict_do_update(

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ColumnElement,
     Text,
     Update,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     case,
     func,
     or_,
+    true,
     update,
 )
 
@@ -47,6 +49,8 @@ _LEASED: Final[dict[str, Any]] = {"owner": bindparam("by"), "lease_until_ms": bi
 _NO_ERROR = error_values(None)
 _AFRESH: Final = {"start_time_ms": None, "end_time_ms": None, "records": None, **_NO_ERROR}
 _ERROR: Final[dict[str, Any]] = {name: bindparam(name) for name in _NO_ERROR}
+# Once it is, it stays.
+_CUT_IF_TOLD: Final = or_(control.c.cut_short, bindparam("cut", type_=Boolean))
 _COUNTED = func.coalesce(bindparam("counted", type_=BigInteger), control.c.records)
 
 
@@ -65,6 +69,7 @@ def _moved(
     allowed: ColumnElement[bool],
     *,
     failed: ColumnElement[int] | int | None = None,
+    cut_from: Status | None = None,
     **values: Any,
 ) -> Update:
     """The move to where an arrow leads, from wherever it is allowed.
@@ -73,6 +78,7 @@ def _moved(
         arrow: Where it leads, and what it counts.
         allowed: Where it is allowed from.
         failed: How many backfills have failed by it, if the arrow does not say.
+        cut_from: Where it is moved from when a run before it was cut short.
         values: What else is set.
     """
     made = and_(control.c.status == arrow.after, control.c.last_move == bindparam("move"))
@@ -81,6 +87,9 @@ def _moved(
         failed = arrow.backfills
     if failed is not None:
         values["backfills"] = control.c.backfills + case((made, 0), else_=failed)
+    if cut_from is not None:
+        cases = [(made, control.c.cut_short), (control.c.status == cut_from, true())]
+        values["cut_short"] = case(*cases, else_=control.c.cut_short)
     return (
         update(control)
         .where(_BATCH, or_(made, allowed))
@@ -96,7 +105,10 @@ def _moved(
 # Arrows B and C in one statement: between two, another process could move the row from one's
 # beginning to the other's.
 BEGIN_AGAIN: Final = _moved(
-    RUN_AGAIN, control.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]), **_AFRESH
+    RUN_AGAIN,
+    control.c.status.in_([RUN_AGAIN.before, FAILED_RUN_AGAIN.before]),
+    cut_from=RUN_AGAIN.before,
+    **_AFRESH,
 )
 
 ATTACH: Final = (
@@ -133,13 +145,19 @@ SUCCEED: Final = _move(
 )
 
 FAIL: Final = _move(
-    FAILED, _OWNED_IF_ASKED, end_time_ms=bindparam("ended_ms"), **_ERROR, **_NOBODYS
+    FAILED,
+    _OWNED_IF_ASKED,
+    end_time_ms=bindparam("ended_ms"),
+    cut_short=_CUT_IF_TOLD,
+    **_ERROR,
+    **_NOBODYS,
 )
 
 SETTLE: Final = _move(
     FAILED,
     or_(control.c.owner.is_(None), _LEASE_HAS_RUN_OUT),
     end_time_ms=bindparam("ended_ms"),
+    cut_short=true(),
     **_ERROR,
     **_NOBODYS,
 )
@@ -152,6 +170,7 @@ TAKE: Final = _moved(
         and_(control.c.status == BACKFILL_FAILED.before, _LEASE_HAS_RUN_OUT),
     ),
     failed=case((control.c.status == BACKFILL_FAILED.before, 1), else_=0),
+    cut_from=BACKFILL_FAILED.before,
     start_time_ms=bindparam("now_ms"),
     end_time_ms=None,
     records=None,
@@ -172,6 +191,18 @@ GIVE_BACK: Final = _move(
     _OWNED,
     control.c.backfills + 1 < bindparam("most_backfills"),
     end_time_ms=bindparam("ended_ms"),
+    cut_short=_CUT_IF_TOLD,
+    **_ERROR,
+    **_NOBODYS,
+)
+
+# Arrow I, of the last backfill that may fail.
+GIVE_UP: Final = _move(
+    BACKFILL_GAVE_UP,
+    _OWNED,
+    failed=1,
+    end_time_ms=bindparam("ended_ms"),
+    cut_short=_CUT_IF_TOLD,
     **_ERROR,
     **_NOBODYS,
 )
@@ -207,6 +238,7 @@ BEGIN_PART_AGAIN: Final = _moved(
             ),
         ),
     ),
+    cut_from=RUN_AGAIN.before,
     **_AFRESH,
     **_LEASED,
 )

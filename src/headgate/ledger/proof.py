@@ -1,7 +1,7 @@
 """The proof that a gate leaves nothing out: its ranges follow each other, each with its outcome."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby
@@ -13,6 +13,9 @@ from headgate.ledger.partition_check import PartitionCheck
 from headgate.ledger.records import BatchRecord, Covered, ErrorReport, Loss
 from headgate.ledger.store import Ledger
 from headgate.ledger.tiles import Tiles, merged, pieces
+
+Lost = Mapping[str | None, Mapping[TopicPartition, Sequence[OffsetRange]]]
+"""What was lost, by the topic's id."""
 
 _MAY_BE_LOST: Final = (FindingKind.GAP, FindingKind.SKIPPED)
 
@@ -53,7 +56,7 @@ def prove(
         spans.append(check.end())
         found += check.findings
     found += _between_runs(spans)
-    lost = [loss.offsets for loss in losses()]
+    lost = _by_topic(losses())
     found = [*_explained(found, lost), *_lost_outside(spans, lost)]
     return Verification(
         spans=tuple(_by_age(_accounted(spans, found))),
@@ -78,14 +81,21 @@ def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
             tiles.lay(span.offsets, span.run_id)
 
 
-def _explained(found: Iterable[Finding], lost: Iterable[OffsetRange]) -> Iterator[Finding]:
+def _by_topic(losses: Iterable[Loss]) -> Lost:
+    found: dict[str | None, list[OffsetRange]] = defaultdict(list)
+    for loss in losses:
+        found[loss.topic_id].append(loss.offsets)
+    return {topic_id: merged(ranges) for topic_id, ranges in found.items()}
+
+
+def _explained(found: Iterable[Finding], lost: Lost) -> Iterator[Finding]:
     """The same, but what losses explain is lost."""
-    cover = merged(lost)
     for each in found:
         if each.kind not in _MAY_BE_LOST:
             yield each
             continue
-        for piece, is_lost in pieces(each.offsets, cover.get(each.offsets.topic_partition, ())):
+        cover = lost.get(each.topic_id, {}).get(each.offsets.topic_partition, ())
+        for piece, is_lost in pieces(each.offsets, cover):
             if is_lost:
                 run_id = each.run_id if each.kind is FindingKind.GAP else None
                 yield Finding(FindingKind.LOST, piece, run_id, topic_id=each.topic_id)
@@ -93,18 +103,21 @@ def _explained(found: Iterable[Finding], lost: Iterable[OffsetRange]) -> Iterato
                 yield replace(each, offsets=piece)
 
 
-def _lost_outside(spans: Iterable[Span], lost: Iterable[OffsetRange]) -> Iterator[Finding]:
+def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
     """What was lost before or behind all that was read."""
-    read: dict[TopicPartition, OffsetRange] = {}
-    for offsets in (span.offsets for span in spans):
-        so_far = read.get(offsets.topic_partition, offsets)
+    read: dict[tuple[str | None, TopicPartition], OffsetRange] = {}
+    for span in spans:
+        place, offsets = (span.topic_id, span.offsets.topic_partition), span.offsets
+        so_far = read.get(place, offsets)
         start, until = min(so_far.start, offsets.start), max(so_far.until, offsets.until)
-        read[offsets.topic_partition] = replace(offsets, start=start, until=until)
-    for partition, ranges in merged(lost).items():
-        hull = [read[partition]] if partition in read else []
-        for piece, inside in (each for offsets in ranges for each in pieces(offsets, hull)):
-            if not inside:
-                yield Finding(FindingKind.LOST, piece, run_id=None)
+        read[place] = replace(offsets, start=start, until=until)
+    for topic_id, of_topic in lost.items():
+        for partition, ranges in of_topic.items():
+            place = topic_id, partition
+            hull = [read[place]] if place in read else []
+            for piece, inside in (each for offsets in ranges for each in pieces(offsets, hull)):
+                if not inside:
+                    yield Finding(FindingKind.LOST, piece, run_id=None, topic_id=topic_id)
 
 
 def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span]:

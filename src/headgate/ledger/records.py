@@ -131,6 +131,9 @@ class BatchRecord:
     """Why nobody needs to look after it any more, though it is dead."""
     backfills: int = 0
     """How many backfills of it have failed; each counts as an attempt, too."""
+    cut_short: bool = False
+    """Whether it may be in its sink though it failed: one of its runs was cut short, by a crash or
+    by somebody who stopped it. If not, each run that failed has raised by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,8 @@ class Loss:
     time_ms: int
     offsets: OffsetRange
     """From the position that was lost to the first offset there was to read."""
+    topic_id: str | None = None
+    """Tells the topic from one made anew under its name; None where the broker gave none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,11 +79,12 @@ def rate_row(sample: RateSample) -> Values:
     return asdict(sample)
 
 
-def loss_row(gate: str, offsets: OffsetRange, now_ms: int) -> Values:
+def loss_row(gate: str, offsets: OffsetRange, topic_id: str | None, now_ms: int) -> Values:
     """The row of a loss."""
     return {
         "gate": gate,
         "topic": offsets.topic,
+        "topic_id": topic_id or "",
         "partition": offsets.partition,
         "from_offset": offsets.start,
         "until_offset": offsets.until,
@@ -110,4 +111,4 @@ def range_from(row: Sequence[Any]) -> PlannedRange:
 def loss_from(row: Row[Any]) -> Loss:
     """The loss that a row of ``lost`` describes."""
     offsets = OffsetRange(row.topic, row.partition, row.from_offset, row.until_offset)
-    return Loss(row.gate, row.time_ms, offsets)
+    return Loss(row.gate, row.time_ms, offsets, row.topic_id or None)

@@ -193,7 +193,7 @@ LEFT_BEHIND: Final = (
 LOSSES: Final = (
     select(lost)
     .where(lost.c.gate == bindparam("gate"))
-    .order_by(lost.c.time_ms, lost.c.topic, lost.c.partition, lost.c.from_offset)
+    .order_by(lost.c.time_ms, lost.c.topic, lost.c.topic_id, lost.c.partition, lost.c.from_offset)
 )
 
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))

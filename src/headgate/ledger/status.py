@@ -13,9 +13,9 @@
                                    H                        v
                                                           dead
 
-====== =================================================================== ========
+====== =================================================================== =========
 letter when                                                                attempts
-====== =================================================================== ========
+====== =================================================================== =========
 A      the plan fixed the ranges, and nothing has been read yet            1
 B      the engine runs its last planned batch again after a crash          + 1
 C      the same, of a batch that had failed                                + 1
@@ -24,9 +24,9 @@ E      it raised, or its owner is dead
 F      a backfill takes the batch
 G      the backfill finished
 H      the backfill raised; there are attempts left                        + 1
-I      its attempts are spent, its ranges have left Kafka, or its one record
-       is kept as a dead letter
-====== =================================================================== ========
+I      the last backfill that there may be raised                          + 1
+       or its ranges have left Kafka, or its one record is a dead letter   0
+====== =================================================================== =========
 
 Where a backfill's lease has run out, whoever takes the batch next moves it along H and F at once; a
 live batch whose one record cannot be processed moves along E, F and I at once.

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Double,
     ForeignKey,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 VERSION_TABLE: Final = "headgate_version"
@@ -105,6 +107,8 @@ control: Final = Table(
     Column("parent", Text, index=True),
     # Of the attempts, backfills that failed.
     Column("backfills", Integer, nullable=False, server_default="0"),
+    # Whether what became of one of its runs is not known: it may be in its sink.
+    Column("cut_short", Boolean, nullable=False, server_default=false()),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )
@@ -137,6 +141,8 @@ lost: Final = Table(
     Column("from_offset", BigInteger, primary_key=True),
     Column("until_offset", BigInteger, nullable=False),
     Column("time_ms", BigInteger, nullable=False),
+    # "" where it is not known, for a key has no nulls.
+    Column("topic_id", Text, primary_key=True, server_default=""),
 )
 
 dead_letter: Final = Table(

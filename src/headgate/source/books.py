@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -121,10 +121,10 @@ class GateBooks:
         if batch.schedule_id != self._begun:
             self._begun_before, self._begun = self._begun, batch.schedule_id
 
-    def record_losses(self, missing: Sequence[OffsetRange]) -> None:
-        """Count offsets that were gone before they were read."""
+    def record_losses(self, missing: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        """Count offsets that were gone before they were read, of topics with these ids."""
         with self._while_the_driver_lives():
-            self._ledger.record_losses(self._gate.name, missing)
+            self._ledger.record_losses(self._gate.name, missing, topic_ids)
 
     @contextmanager
     def _while_the_driver_lives(self) -> Iterator[None]:

@@ -105,9 +105,9 @@ class StreamPlanner:
         topics, earliest, latest = self._look()
         footing = find_footing(offset, topics, earliest, latest)
         self._latest = latest
-        self._account_for(footing.losses)
+        self._account_for(footing.losses, footing.topic_ids)
         decided = self._decide(footing, self._admissible(footing, latest), everything=everything)
-        self._account_for(self._lost_between(footing.current, decided.until))
+        self._account_for(self._lost_between(footing.current, decided.until), footing.topic_ids)
         if decided.records == 0 and not offset.first and not footing.losses:
             return start
         # A query that had no gate, or another one, when its checkpoint was made has this one now.
@@ -183,7 +183,7 @@ class StreamPlanner:
         self._last_let_through = now
         return False
 
-    def _account_for(self, losses: Sequence[Loss]) -> None:
+    def _account_for(self, losses: Sequence[Loss], topic_ids: Mapping[str, str]) -> None:
         if not losses:
             return
         told = "; ".join(
@@ -199,7 +199,7 @@ class StreamPlanner:
             "%s has lost records that this query had still to read: %s", self._log.name, told
         )
         if self._books is not None:
-            self._books.record_losses([loss.missing for loss in losses])
+            self._books.record_losses([loss.missing for loss in losses], topic_ids)
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         """The ranges of the batch between two offsets, once the ledger has them."""

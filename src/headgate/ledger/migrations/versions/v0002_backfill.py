@@ -20,8 +20,15 @@ def upgrade() -> None:
     op.add_column("control", sa.Column("parent", sa.Text()))
     backfills = sa.Column("backfills", sa.Integer(), nullable=False, server_default="0")
     op.add_column("control", backfills)
+    op.add_column(
+        "control",
+        sa.Column("cut_short", sa.Boolean(), nullable=False, server_default=sa.false()),
+    )
+    # Until now a crash, too, could be why a batch had failed.
+    op.execute("UPDATE control SET cut_short = true WHERE status = 'failed'")
     op.create_index("ix_control_parent", "control", ["parent"])
     op.add_column("failure", sa.Column("topic_id", sa.Text()))
+    _tell_losses_of_topics_apart()
     _make_dead_letter()
     op.create_table(
         "pruned",
@@ -39,6 +46,16 @@ def upgrade() -> None:
     )
     _make_position()
     _make_receiver()
+
+
+def _tell_losses_of_topics_apart() -> None:
+    """Put the topic's id into the key; SQLite makes the table anew for it."""
+    with op.batch_alter_table("lost") as lost:
+        lost.add_column(sa.Column("topic_id", sa.Text(), nullable=False, server_default=""))
+        lost.drop_constraint("pk_lost", type_="primary")
+        lost.create_primary_key(
+            "pk_lost", ["gate", "topic", "partition", "from_offset", "topic_id"]
+        )
 
 
 def _make_dead_letter() -> None:
