@@ -7,7 +7,7 @@ from headgate.control.estimator import (
     RateEstimator,
     create_estimator,
 )
-from headgate.control.hop_controller import HopController, InputQueue, slowed
+from headgate.control.hop_controller import HopController, InputQueue, takes_per_s
 from headgate.control.hop_emission import Bound, Emission, Obeyed, Pressure
 from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
@@ -59,5 +59,5 @@ __all__ = [
     "plan",
     "should_wait",
     "simulate",
-    "slowed",
+    "takes_per_s",
 ]

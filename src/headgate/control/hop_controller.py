@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headgate.control.assertion import MOST_LEVELS, Assertion, Incarnation
+from headgate.control.hop_emission import Bound
 from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 
@@ -16,13 +17,25 @@ DRAINING: Final = 0.9
 """The part of what an overloaded stage takes that it lets come: the rest works off what waits. Less
 would empty the queue sooner, and then leave the stage idle until the next signal has worked."""
 
+HEADROOM: Final = 0.97
+"""The part of an estimated rate that a stage asks for: with all of it, every batch would take its
+whole interval, and chance alone would make the queue grow."""
+
+FREE: Final = 0.1
+"""A level that has fallen below this is 0: with the usual step, 7 % of the origin rate are not
+worth holding a stage for, and an estimate is not that exact."""
+
 LEAST_CHANGE: Final = 0.01
 """The least change of a level that is worth a message: 0.7 % of a rate, with the usual step."""
 
 _NEARLY: Final = 0.95
 """The part of what should come at which a measurement of it is believed at once."""
 
-_PATIENCE: Final = 10
+_SILENCE: Final = 5
+"""Sensitivity intervals after which nothing has come because nothing comes, not because the batches
+of the stage before are long."""
+
+_PATIENCE: Final = 30
 """Sensitivity intervals for which less must come than should before that is believed: the stage
 before may be short of records for as long, because a stage before it is slowed more than it."""
 
@@ -36,9 +49,8 @@ class InputQueue:
         left_bytes: What its newest batch left waiting, of that which was there when the batch was
             planned: 0 where it took all. Where that is not known, ``waiting_bytes``.
         arrived_bytes: What has ever come, counted from any one beginning.
-        takes_bytes_per_s: The rate that the stage would admit if there were enough: the least of
-            its estimator's rate, its own bound and its caps, and no more than what the batch at
-            hand can have (`slowed`). None where it is not known.
+        takes_bytes_per_s: The rate that the stage would admit if there were enough: `takes_per_s`
+            times the size of a record. None where it is not known.
     """
 
     waiting_bytes: int
@@ -47,21 +59,27 @@ class InputQueue:
     takes_bytes_per_s: float | None = None
 
 
-def slowed(rate_per_s: float, interval_ms: int, batch_records: int, running_ms: int) -> float:
-    """A stage's rate, while a batch is running that takes longer than this rate promised.
+def takes_per_s(
+    rate_per_s: float, bound: Bound | None, interval_ms: int, batch_records: int, running_ms: int
+) -> float:
+    """The rate that a stage would admit if there were enough (records/s), for `InputQueue`.
 
-    A batch is reported when it ends, and a stage that has become slow ends it late. Until then it
-    is known that its rate is at most its records over the time they have taken already.
+    It is the least of three: its bound under the pressure from the stages after it; `HEADROOM` of
+    its gate's rate; and the same of what a batch can have that takes longer than its interval: it
+    is reported only when it ends, and a stage that has become slow ends it late, but until then it
+    is known that its records took at least the time for which it has been running.
 
     Args:
-        rate_per_s: The rate in force (records/s).
+        rate_per_s: The gate's rate, of its estimator and its caps (records/s).
+        bound: Its bound, if it has one.
         interval_ms: The time that a batch should take.
         batch_records: The records of the batch that is running.
         running_ms: How long it has been running; 0 if none is.
     """
-    if running_ms <= interval_ms:
-        return rate_per_s
-    return min(rate_per_s, batch_records * 1000 / running_ms)
+    if running_ms > interval_ms:
+        rate_per_s = min(rate_per_s, batch_records * 1000 / running_ms)
+    takes = HEADROOM * rate_per_s
+    return takes if bound is None else bound.applied_to(takes)
 
 
 class HopController:
@@ -116,13 +134,19 @@ class HopController:
         self._overload: _Interval | None = None
         self._light: _Interval | None = None
         interval_ms = settings.light_load_sensitivity_ms
-        self._inflow = ChunkRate(2 * _PATIENCE * interval_ms, _PATIENCE * interval_ms)
+        self._inflow = ChunkRate(2 * _PATIENCE * interval_ms, _SILENCE * interval_ms)
         self._expected_per_s: float | None = None
+        self._is_confirmed = False
 
     @property
     def level(self) -> float:
         """How hard it presses: 0, not at all, to 20."""
         return self._level
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether time alone may change what it asserts: it presses, or there is an overload."""
+        return self._level > 0 or self._overload is not None
 
     def look(self, time_ms: int, queue: InputQueue) -> Assertion | None:
         """Look at the queue once.
@@ -132,6 +156,8 @@ class HopController:
             again. None if nothing is.
         """
         self._inflow.look(time_ms, queue.arrived_bytes)
+        if self._level > 0 and not self._is_confirmed:
+            self._comes_per_s(time_ms)
         if queue.waiting_bytes >= self._settings.overload_bytes:
             self._light = None
             self._look_at_overload(time_ms, queue)
@@ -182,7 +208,7 @@ class HopController:
         return max(self._settings.levels_between(comes, DRAINING * takes), 0.0)
 
     def _look_at_light_load(self, time_ms: int, queue: InputQueue) -> None:
-        if queue.left_bytes > self._settings.light_load_bytes:
+        if self._level == 0 or queue.left_bytes > self._settings.light_load_bytes:
             self._light = None
             return
         if self._light is None:
@@ -191,8 +217,7 @@ class HopController:
         interval.look(queue)
         if interval.is_over(time_ms):
             self._light = self._light_interval(time_ms, queue)
-            if self._level > 0:
-                self._change(time_ms, -self._room(time_ms, interval))
+            self._change(time_ms, -self._room(time_ms, interval))
 
     def _light_interval(self, time_ms: int, queue: InputQueue) -> "_Interval":
         length_ms = self._settings.light_load_sensitivity_ms
@@ -215,6 +240,11 @@ class HopController:
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms)
+        if measured is not None and not self._is_confirmed:
+            # The first after a rise is believed whatever it is: the stage before was not short of
+            # records when it was pressed, and it cannot be so soon.
+            self._expected_per_s, self._is_confirmed = measured, True
+            return measured
         if expected is None or (measured is not None and measured >= _NEARLY * expected):
             return measured
         for_long = self._inflow.per_s(time_ms, _PATIENCE * interval_ms)
@@ -224,12 +254,13 @@ class HopController:
         if abs(levels) < LEAST_CHANGE:
             return
         level = min(max(self._level + levels, 0.0), float(MOST_LEVELS))
-        if level < LEAST_CHANGE:
+        if levels < 0 and level < FREE:
             level = 0.0
         comes = self._comes_per_s(time_ms)
         self._expected_per_s = (
             None if comes is None else comes * self._settings.step ** (level - self._level)
         )
+        self._is_confirmed = self._is_confirmed and level < self._level
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)
         self._level = level
 

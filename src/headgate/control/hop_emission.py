@@ -143,6 +143,8 @@ class Emission:
 
         Of equal bounds, the one of the stage whose name comes first.
         """
+        if not self._pressures:
+            return None
         bounds = [
             Bound(
                 pressure.origin_per_s * self._step**pressure.level,

@@ -1,4 +1,4 @@
-"""Gates and flows in simulated time, on the control code itself, against a world that is scripted."""
+"""Gates and flows in simulated time: the control code itself against a world that is scripted."""
 
 from headgate.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
 from headgate.simulation.engine import run

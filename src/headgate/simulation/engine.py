@@ -101,7 +101,8 @@ class _Run:
         self._trigger_at(stage.next_trigger_ms(time_ms, time_ms), stage)
 
     def _look_again(self, stage: RunningStage, time_ms: int) -> None:
-        self._look(stage, time_ms)
+        if self._policy is not Policy.HOP_BY_HOP or not stage.is_quiet:
+            self._look(stage, time_ms)
         self._at(time_ms + self._world.look_ms, lambda now_ms: self._look_again(stage, now_ms))
 
     def _look(self, stage: RunningStage, time_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from headgate.errors import OptionError
 from headgate.simulation.checks import require_number
@@ -33,11 +34,7 @@ class Load:
 
     def __post_init__(self) -> None:
         times = [at_s for at_s, _ in self.points]
-        if (
-            not times
-            or times[0] != 0
-            or any(a >= b for a, b in zip(times, times[1:], strict=False))
-        ):
+        if not times or times[0] != 0 or any(a >= b for a, b in pairwise(times)):
             raise OptionError(
                 f"The times of a load are {times} s; the first must be 0 and each of the others"
                 " after the one before it."

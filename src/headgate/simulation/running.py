@@ -13,7 +13,7 @@ from headgate.control import (
     InputQueue,
     Limits,
     Plan,
-    slowed,
+    takes_per_s,
 )
 from headgate.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
 from headgate.simulation.gate import SimulatedGate, duration_ms, next_trigger_ms
@@ -56,8 +56,12 @@ class RunningStage:
         self.processed = 0
         self.is_stopped = False
         self._flow = flow
-        self._disturbances = disturbances
         self._random = random
+        self.deaths = [d for d in disturbances if isinstance(d, Dead)]
+        self._slow = [d for d in disturbances if isinstance(d, Slow)]
+        self._lost = [d for d in disturbances if isinstance(d, Lost)]
+        pauses = [d for d in disturbances if isinstance(d, Pause)]
+        self._pauses = sorted(pauses, key=lambda pause: pause.from_s)
         self.inlet = Inlet(stage, [d for d in disturbances if isinstance(d, Spike)])
         initial_per_s = stage.initial_rate_per_s or stage.estimator.min_rate
         self._gate = SimulatedGate(
@@ -67,14 +71,10 @@ class RunningStage:
         )
         self._emitted = ChunkRate(5 * stage.interval_ms, 5 * stage.interval_ms)
         self._left = 0
+        self._looked_at = (-1, -1)
         self._made = 0.0
         self.emission = Emission(flow, stage.name, downstreams, stage.hop)
         self._controllers = [self._controller(name, 0, 0.0) for name in stage.after]
-
-    @property
-    def deaths(self) -> list[Dead]:
-        """When it is not there."""
-        return [d for d in self._disturbances if isinstance(d, Dead)]
 
     def rate_per_s(self, time_ms: int) -> float | None:
         """The rate in force (records/s): the least of estimator and bound; None for none."""
@@ -130,20 +130,27 @@ class RunningStage:
     def queue(self, time_ms: int) -> InputQueue:
         """What a look finds."""
         self.inlet.accrue(time_ms)
-        size, rate = self.stage.record_bytes, self.rate_per_s(time_ms)
-        if rate is not None and self.batch is not None:
-            rate = slowed(
-                rate,
-                self.stage.interval_ms,
-                self.batch.planned.records,
-                time_ms - self.batch.start_ms,
-            )
+        size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
+        takes = rate and takes_per_s(
+            rate,
+            self.emission.bound(time_ms),
+            self.stage.interval_ms,
+            0 if batch is None else batch.planned.records,
+            0 if batch is None else time_ms - batch.start_ms,
+        )
         return InputQueue(
             waiting_bytes=self.inlet.waiting * size,
             left_bytes=self._left * size,
             arrived_bytes=self.inlet.arrived * size,
-            takes_bytes_per_s=None if rate is None else rate * size,
+            takes_bytes_per_s=takes and takes * size,
         )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a look finds what the one before it found, and the law has nothing to wait for."""
+        counts = (self.inlet.arrived, self.inlet.admitted)
+        before, self._looked_at = self._looked_at, counts
+        return counts == before and not any(c.is_watching for c in self._controllers)
 
     def look(self, time_ms: int, queue: InputQueue) -> list[Assertion]:
         """Look at the queue: what to send to the stages before."""
@@ -152,15 +159,11 @@ class RunningStage:
 
     def loses_a_signal(self, time_ms: int) -> bool:
         """Whether what it sends now is lost."""
-        return any(
-            self._random.random() < d.part
-            for d in self._disturbances
-            if isinstance(d, Lost) and d.holds(time_ms)
-        )
+        return any(self._random.random() < d.part for d in self._lost if d.holds(time_ms))
 
     def is_dead(self, time_ms: int) -> bool:
         """Whether it is not there."""
-        return any(d.holds(time_ms) for d in self._disturbances if isinstance(d, Dead))
+        return any(d.holds(time_ms) for d in self.deaths)
 
     def next_trigger_ms(self, start_ms: int, end_ms: int) -> int:
         """When the trigger fires that follows the one at ``start_ms``."""
@@ -169,9 +172,8 @@ class RunningStage:
     def capacity_per_s(self, time_ms: int) -> float:
         """How many records are processed in a second of a batch that begins now, without noise."""
         capacity = self.stage.capacity_per_s
-        for disturbance in self._disturbances:
-            if isinstance(disturbance, Slow) and disturbance.holds(time_ms):
-                capacity *= disturbance.factor
+        for slow in self._slow:
+            capacity *= slow.factor if slow.holds(time_ms) else 1.0
         return capacity
 
     def _noise(self) -> float:
@@ -181,21 +183,17 @@ class RunningStage:
 
     def _with_pauses(self, start_ms: int, end_ms: int) -> int:
         """When a batch ends that would end then, did nothing pause."""
-        for pause in self._pauses():
+        for pause in self._pauses:
             from_ms, until_ms = round(pause.from_s * 1000), round(pause.until_s * 1000)
             if start_ms < until_ms and from_ms < end_ms:
                 end_ms += until_ms - max(from_ms, start_ms)
         return end_ms
 
     def _with_pauses_before(self, time_ms: int) -> int:
-        for pause in self._pauses():
+        for pause in self._pauses:
             if pause.holds(time_ms):
                 time_ms = round(pause.until_s * 1000)
         return time_ms
-
-    def _pauses(self) -> list[Pause]:
-        pauses = [d for d in self._disturbances if isinstance(d, Pause)]
-        return sorted(pauses, key=lambda pause: pause.from_s)
 
     def _controller(self, upstream: str, time_ms: int, level: float) -> HopController:
         return HopController(

@@ -1,6 +1,6 @@
 """A gated query, as it is simulated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.control import EstimatorSettings, HopSettings
 from headgate.control.assertion import require_name
@@ -49,8 +49,8 @@ class SimulatedStage:
     backlog: int = 0
     noise: float = 0.0
     initial_rate_per_s: float | None = None
-    estimator: EstimatorSettings = EstimatorSettings()
-    hop: HopSettings = HopSettings()
+    estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
+    hop: HopSettings = field(default_factory=HopSettings)
 
     def __post_init__(self) -> None:
         require_name("A stage's name", self.name)
