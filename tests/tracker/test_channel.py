@@ -145,6 +145,7 @@ def test_only_so_many_may_be_connected_without_a_report(
     channel: Channel, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel_module, "_MOST_STRANGERS", 2)
+    monkeypatch.setattr(channel_module, "_STRANGER_S", 3600)
     with connected(channel) as known:
         assert answer(known, Report(TOKEN, "worker").encode())
         with connected(channel), connected(channel), connected(channel) as third:

@@ -126,7 +126,7 @@ class Sender(threading.Thread):
     def wait_for_more(self, count: int = 20) -> None:
         """Wait until so many more are acknowledged."""
         before = len(self.acknowledged)
-        wait_until(lambda: len(self.acknowledged) >= before + count)
+        wait_until(lambda: len(self.acknowledged) >= before + count, 120)
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def test_neither_a_dead_executor_nor_a_dead_driver_costs_what_was_acknowledged(
             lost = [lane for lane in LANES if app.executor(lane) == killed]
             os.kill(killed, signal.SIGKILL)
             for lane in lost:
-                wait_until(partial(app.is_receiving, lane, restarts=1), 60)
+                wait_until(partial(app.is_receiving, lane, restarts=1), 120)
                 senders[lane].address = app.ask("status")[lane]["address"]
                 assert app.executor(lane) != killed
             for sender in senders:
@@ -202,4 +202,4 @@ def test_neither_a_dead_executor_nor_a_dead_driver_costs_what_was_acknowledged(
         app.ask("start")
         assert not any(is_free(journal, lane) for lane in LANES)
         app.process.kill()
-        wait_until(lambda: all(is_free(journal, lane) for lane in LANES), 60)
+        wait_until(lambda: all(is_free(journal, lane) for lane in LANES), 120)
