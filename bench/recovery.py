@@ -26,11 +26,9 @@ from headgate.control import (
     EstimatorSettings,
     Limits,
     Reason,
-    SimulatedBatch,
-    batches_to_settle,
-    simulate,
 )
 from headgate.gate import Batch, Gate
+from headgate.simulation import SimulatedBatch, batches_to_settle, simulate
 
 INTERVAL_MS: Final = 1_000
 CAPACITY_PER_S: Final = 10_000.0

@@ -18,7 +18,6 @@ from headgate.control.rate_law import max_messages_per_partition
 from headgate.control.reason import Reason
 from headgate.control.settings import EstimatorSettings
 from headgate.control.sharing import Taker, catching_up, parts
-from headgate.control.simulate import SimulatedBatch, batches_to_settle, simulate
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.control.token_bucket import TokenBucket
 
@@ -45,12 +44,10 @@ __all__ = [
     "Pressure",
     "RateEstimator",
     "Reason",
-    "SimulatedBatch",
     "Taker",
     "TokenBucket",
     "TopicPartition",
     "batch_stats",
-    "batches_to_settle",
     "catching_up",
     "create_estimator",
     "hold",
@@ -58,6 +55,5 @@ __all__ = [
     "parts",
     "plan",
     "should_wait",
-    "simulate",
     "takes_per_s",
 ]

@@ -147,7 +147,7 @@ class RunningStage:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether a look finds what the one before it found, and the law has nothing to wait for."""
+        """Whether a look would find what the last one found, and time alone changes nothing."""
         counts = (self.inlet.arrived, self.inlet.admitted)
         before, self._looked_at = self._looked_at, counts
         return counts == before and not any(c.is_watching for c in self._controllers)

@@ -11,10 +11,8 @@ from headgate.control import (
     Limits,
     PIDRateEstimator,
     Reason,
-    SimulatedBatch,
-    batches_to_settle,
-    simulate,
 )
+from headgate.simulation import SimulatedBatch, batches_to_settle, simulate
 
 SLOW_FROM_MS, SLOW_UNTIL_MS = 20_000, 50_000
 
