@@ -194,6 +194,16 @@ def test_somebody_elses_node_in_place_of_ours_is_replaced(world: ZookeeperWorld)
     assert world.join("a", ["b"]).receive(WAIT_S) == [to_a(world, 1)]
 
 
+def test_a_node_without_data_is_told_and_removed(world: ZookeeperWorld) -> None:
+    world.forge("taskmessage/a/b", None)
+    world.forge("taskstate/z", None)
+    a, b = world.join("a", ["b"]), world.join("b")
+    wait_until(lambda: world.messages("a") == [])
+    assert a.states() == {}
+    b.send(to_a(world, 1))
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+
+
 def test_a_crowd_of_strangers_stops_nobody(
     world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

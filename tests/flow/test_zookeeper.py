@@ -15,6 +15,7 @@ from tests.services.zookeeper import ZookeeperServer
 import headgate.flow
 from headgate.errors import OptionError, SetupError, SignalError
 from headgate.flow import ZookeeperSession, ZookeeperSettings
+from headgate.flow.carrier import AwayError
 from headgate.local import Java
 from headgate.local.ports import free_ports
 
@@ -63,6 +64,21 @@ def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
             assert caplog.text.count("is away") == 2
     finally:
         server.close()
+
+
+class Stumbling:
+    """An answer that kazoo could not read."""
+
+    def get(self, timeout: float) -> None:
+        raise RuntimeError("xids do not match")
+
+
+def test_an_answer_that_nobody_understands_is_none(zookeeper: ZookeeperServer) -> None:
+    with (
+        ZookeeperSession(settings(zookeeper.hosts)) as session,
+        pytest.raises(AwayError, match="was not understood: RuntimeError"),
+    ):
+        session.answer("/headgate", Stumbling())
 
 
 @pytest.mark.parametrize("hosts", ["no-such-host.invalid:2181", "127.0.0.1:1"])

@@ -159,7 +159,7 @@ class ZookeeperWorld(World):
     def forge_state(self, stage: str, body: bytes) -> None:
         self.forge(f"taskstate/{stage}", body)
 
-    def forge(self, path: str, body: bytes, **how: Any) -> None:
+    def forge(self, path: str, body: bytes | None, **how: Any) -> None:
         """Make a node under the flow's root, which is ephemeral if nothing else is said."""
         self.stranger.create(
             f"{self.root}/{path}", body, **{"ephemeral": True, "makepath": True, **how}

@@ -162,7 +162,7 @@ class _ZookeeperCarrier:
             else:
                 age_ms = self._age_ms(stat.mtime)
                 fault = None if stat.ephemeralOwner else _NOT_EPHEMERAL
-                found.append(Found(name, data, age_ms, stat.version, fault))
+                found.append(Found(name, data or b"", age_ms, stat.version, fault))
         return found
 
     def _age_ms(self, written_ms: int) -> int:

@@ -86,6 +86,8 @@ class StageSignals:
             pass  # told by the carrier; until it is back, what is known is known
         except SignalError as error:
             self._troubles.tell("states", str(error))
+        else:
+            self._troubles.is_over("states")
         return self._known.living(time.monotonic())
 
     @property

@@ -158,6 +158,8 @@ class ZookeeperSession:
             raise SignalError(
                 f"ZooKeeper at {servers} refuses what was asked of {path}: {error!r}."
             ) from error
+        except Exception as error:  # whatever kazoo stumbled over: its connection is not to be used
+            raise AwayError(f"ZooKeeper at {servers} was not understood: {error!r}.") from error
 
     def ask(self, path: str, request: Callable[[KazooClient], AsyncResult]) -> Any:
         """Ask something about the node at this path, and wait for the answer.
