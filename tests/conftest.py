@@ -15,7 +15,7 @@ from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka
 # third of the processor's time away.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-LONG = ("recovery", "demo", "examples", "bench")
+LONG = ("recovery", "tracker", "demo", "examples", "bench")
 """Folders whose tests take longest: they come first, so that the workers end together."""
 
 
