@@ -196,11 +196,12 @@ class HopController:
             return
         length_ms = self._settings.overload_spacing_ms
         self._overload = _Interval(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes)
-        self._change(time_ms, self._needed(time_ms, queue, interval))
+        comes = self._comes_per_s(time_ms) or interval.came_per_s(time_ms, queue)
+        self._change(time_ms, self._needed(comes, queue, interval), comes)
 
-    def _needed(self, time_ms: int, queue: InputQueue, interval: "_Interval") -> float:
+    def _needed(self, comes: float | None, queue: InputQueue, interval: "_Interval") -> float:
         """How many levels bring what comes below what the stage takes; 0 if it is below."""
-        comes, takes = self._comes_per_s(time_ms), interval.takes_per_s
+        takes = interval.takes_per_s
         if not comes or takes is None:
             return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
         if takes <= 0:
@@ -217,18 +218,19 @@ class HopController:
         interval.look(queue)
         if interval.is_over(time_ms):
             self._light = self._light_interval(time_ms, queue)
-            self._change(time_ms, -self._room(time_ms, interval))
+            comes = self._comes_per_s(time_ms)
+            self._change(time_ms, -self._room(comes, interval), comes)
 
     def _light_interval(self, time_ms: int, queue: InputQueue) -> "_Interval":
         length_ms = self._settings.light_load_sensitivity_ms
         return _Interval(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes)
 
-    def _room(self, time_ms: int, interval: "_Interval") -> float:
+    def _room(self, comes: float | None, interval: "_Interval") -> float:
         """By how many levels, at most one, more can come before it is all that the stage takes."""
-        comes, takes = self._comes_per_s(time_ms), interval.takes_per_s
-        if not comes or takes is None:
+        takes = interval.takes_per_s
+        if takes is None or comes == 0:
             return 1.0
-        if takes <= 0:
+        if takes <= 0 or comes is None:
             return 0.0
         return min(max(self._settings.levels_between(takes, comes), 0.0), 1.0)
 
@@ -250,13 +252,12 @@ class HopController:
         for_long = self._inflow.per_s(time_ms, _PATIENCE * interval_ms)
         return expected if for_long is None else for_long
 
-    def _change(self, time_ms: int, levels: float) -> None:
+    def _change(self, time_ms: int, levels: float, comes: float | None) -> None:
         if abs(levels) < LEAST_CHANGE:
             return
         level = min(max(self._level + levels, 0.0), float(MOST_LEVELS))
         if levels < 0 and level < FREE:
             level = 0.0
-        comes = self._comes_per_s(time_ms)
         self._expected_per_s = (
             None if comes is None else comes * self._settings.step ** (level - self._level)
         )
@@ -281,6 +282,11 @@ class _Interval:
         if queue.takes_bytes_per_s is not None:
             self.looks += 1
             self.takes_in_all += queue.takes_bytes_per_s
+
+    def came_per_s(self, time_ms: int, queue: InputQueue) -> float | None:
+        """What came since it began (bytes/s), by and large; None if it has only just begun."""
+        lasted_ms = time_ms - self.start_ms
+        return (queue.arrived_bytes - self.arrived_bytes) * 1000 / lasted_ms if lasted_ms else None
 
     def is_over(self, time_ms: int) -> bool:
         """Whether the condition has held for long enough."""
