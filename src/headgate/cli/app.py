@@ -14,6 +14,7 @@ from headgate.cli.drop import drop
 from headgate.cli.failures import failures
 from headgate.cli.letters import letters
 from headgate.cli.letters_send import send
+from headgate.cli.prune import prune
 from headgate.cli.status import status
 from headgate.cli.verify import verify
 
@@ -57,6 +58,7 @@ app.command()(failures)
 app.command()(verify)
 app.command()(backfill)
 app.command()(drop)
+app.command()(prune)
 letters.command()(send)
 app.add_typer(letters, name="letters")
 app.command()(doctor)

@@ -119,6 +119,7 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord, now_ms: int) -> 
             error = "" if batch.error is None else f" ({printable(short_error(batch.error))})"
             why = (
                 f"is dead{error}, which is final; a record that is kept as a dead letter can be"
-                " sent again with `headgate letters send`"
+                " sent again with `headgate letters send`, and of a whole batch"
+                f" `headgate batches {key}` tells the ranges, to read them with Spark itself"
             )
     raise OptionError(f"Batch {key} of gate {batch.gate!r} {why}.")

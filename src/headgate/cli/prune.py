@@ -1,0 +1,46 @@
+"""``headgate prune``: deletes old history."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
+from headgate.cli.words import plural
+from headgate.errors import OptionError
+from headgate.ledger import Ledger
+from headgate.ledger.base import wall_clock_ms
+from headgate.source.values import duration_ms
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="Keep what ended since: '30 days', '12h'.")
+    ],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Delete batches that ended long ago, and rates that old, of all gates of a ledger.
+
+    What is not processed, or is dead and not made good, stays, whatever its age; so do losses, the
+    newest batch of each gate, and whatever headgate verify needs to find a gap or an overlap.
+    It may be done while queries run.
+    """
+    # A number alone would be milliseconds, which nobody means here.
+    age_ms = 0 if older_than.strip().isdecimal() else duration_ms("--older-than", older_than)
+    if age_ms <= 0:
+        raise OptionError(
+            f"--older-than is {older_than!r}; it must be a time above 0 with its unit, such as"
+            " '30 days'."
+        )
+    # What is to be pruned is there already: a ledger that is not is never made here.
+    Ledger.open(ledger, create=False).close()
+    with Ledger.open(ledger) as opened:
+        pruned = opened.prune(wall_clock_ms() - age_ms)
+    if as_json:
+        typer.echo(json.dumps(asdict(pruned)))
+    else:
+        typer.echo(
+            f"Deleted: {plural(pruned.batches, 'batch')} and {plural(pruned.rates, 'rate')}."
+        )
