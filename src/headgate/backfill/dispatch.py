@@ -32,8 +32,10 @@ from headgate.ledger.backfills import OWNER_GONE
 
 _LOG: Final = logging.getLogger("headgate.backfill")
 
-MAX_BACKFILLS: Final = 10
-"""How many backfills of a batch fail before it is dead."""
+MAX_BACKFILLS: Final = 100
+"""How many backfills of a batch fail before it is dead. With their waits these are some four days:
+longer than a sink is away over a weekend, shorter than the week that Kafka keeps records unless it
+is told otherwise."""
 
 LEASE_MS: Final = 30_000
 """How long a batch is kept from others without a sign of life from its runner (ms)."""

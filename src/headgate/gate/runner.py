@@ -22,6 +22,10 @@ from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
+_SURELY_RAISES: Final = 10
+"""How many backfills of a batch fail, over some hours, before it is taken for certain that so has
+the run that was cut short."""
+
 _LOOK_S: Final = 0.5
 """How often it is seen, between retries, whether the query is being stopped."""
 
@@ -235,11 +239,12 @@ class BatchRunner:
         """Whether a batch that fails in a backfill may be run in parts, under their own keys.
 
         If all its runs have raised, the sink has nothing of it. A run that was cut short may have
-        come further: such a batch is run whole, until one backfill is left. What has failed so
-        often, over hours, has most likely failed in that run too.
+        come further: such a batch is run whole, until it has failed so often that it has most
+        likely failed in that run too, or one backfill is left.
         """
-        is_last = batch.backfills >= self._max_backfills - 1
-        return self._policy.last == "isolate" and (is_last or not batch.cut_short)
+        enough = min(self._max_backfills, _SURELY_RAISES) - 1
+        may_divide = batch.backfills >= enough or not batch.cut_short
+        return self._policy.last == "isolate" and may_divide
 
     def _needed_replay(self) -> Replay:
         if self._replay is None:
