@@ -15,7 +15,9 @@ from bench.stage import Stage
 from headgate.control import OffsetRange
 from headgate.journal import Journal
 from headgate.journal.block import encode
+from headgate.journal.log import JournalLog
 from headgate.journal.names import BLOCK, file_name
+from headgate.journal.options import parse_options
 from headgate.journal.records import Records
 from headgate.receivers import Intake
 from headgate.receivers.remembering import remember
@@ -58,25 +60,35 @@ def _fill(folder: Path, blocks: int) -> None:
 
 
 def _recovered(folder: Path, blocks: int) -> dict[str, float]:
+    """How long each step takes (s)."""
     journal = Journal.open(str(folder))
+    end = blocks * RECORDS
+    steps: dict[str, Callable[[], object]] = {
+        "writer": lambda: _write(journal, end),
+        "message ids": lambda: remember(journal, _LANE, Intake(_never)),
+        "plan": lambda: _plan(folder, end),
+        "tasks": lambda: journal.firsts(_LANE),
+    }
     steps_s = {}
-
-    def timed(name: str, step: Callable[[], object]) -> object:
+    for name, step in steps.items():
         began_s = time.perf_counter()
-        answer = step()
+        step()
         steps_s[name] = time.perf_counter() - began_s
-        return answer
-
-    def write() -> None:
-        with journal.writer(_LANE) as writer:
-            assert writer.end == blocks * RECORDS
-
-    timed("writer", write)
-    timed("message ids", lambda: remember(journal, _LANE, Intake(_never)))
-    assert timed("bounds", journal.bounds) == {_LANE: (0, blocks * RECORDS)}
-    timed("blocks", lambda: journal.blocks(_LANE))
-    timed("tasks", lambda: journal.firsts(_LANE))
     return steps_s
+
+
+def _write(journal: Journal, end: int) -> None:
+    with journal.writer(_LANE) as writer:
+        assert writer.end == end
+
+
+def _plan(folder: Path, end: int) -> None:
+    """What a query asks of its source before its first batch."""
+    log = JournalLog(parse_options({"path": str(folder)}, streaming=True))
+    lanes = log.partitions(log.topics(must_exist=True))
+    earliest, latest = log.bounds(lanes)
+    assert set(latest.values()) == {end}
+    log.sizes(earliest, latest)
 
 
 def _never(_records: Records) -> OffsetRange:

@@ -75,9 +75,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             {"rates_per_s": rates},
             absolute=True,
         )
-        yield Figure(
-            f"{flood.name}: the sender's share of a core", "", Spread.of(shares[-scale.pairs :])
-        )
+        yield Figure(f"{flood.name}: its sender", "cores", Spread.of(shares[-scale.pairs :]))
 
 
 def _rate(stage: Stage, scale: Scale, flood: Flood, shares: list[float]) -> float:

@@ -6,7 +6,6 @@ from typing import Final
 from headgate.control import OffsetRange
 from headgate.errors import JournalError
 from headgate.journal import Journal
-from headgate.journal.journal import BlockRef
 from headgate.receivers.intake import Intake
 
 _MOST_BLOCKS: Final = 1_000
@@ -25,28 +24,23 @@ def remember(journal: Journal, lane: int, intake: Intake) -> None:
     Raises:
         JournalError: The lane cannot be listed.
     """
+    lost = {each.first for each in journal.lost(lane)}
+    newest = [first for first in reversed(journal.firsts(lane)) if first not in lost]
     known = []
-    for block in _newest(journal.blocks(lane), intake.settings.remembered_ids):
+    count = size_bytes = 0
+    for first in newest[:_MOST_BLOCKS]:
+        if count >= intake.settings.remembered_ids or size_bytes >= _MOST_BYTES:
+            break
         try:
-            ids = journal.records(lane, block.first).batch.column("id")
+            records = journal.records(lane, first)
         except JournalError as error:
             _LOG.warning("Message ids before a damaged block are not remembered: %s", error)
             break
+        count += records.count
+        size_bytes += records.batch.nbytes
+        ids = records.batch.column("id")
         if ids.null_count < len(ids):
-            offsets = OffsetRange(journal.name, lane, block.first, block.until)
+            offsets = OffsetRange(journal.name, lane, first, first + records.count)
             known.append((ids.to_pylist(), offsets))
     for names, offsets in reversed(known):
         intake.remember(names, offsets)
-
-
-def _newest(blocks: list[BlockRef], records: int) -> list[BlockRef]:
-    """The last blocks with so many records, newest first."""
-    chosen: list[BlockRef] = []
-    size_bytes = 0
-    for block in reversed(blocks[-_MOST_BLOCKS:]):
-        size_bytes += block.stored_bytes
-        if records <= 0 or size_bytes > _MOST_BYTES:
-            break
-        chosen.append(block)
-        records -= block.until - block.first
-    return chosen
