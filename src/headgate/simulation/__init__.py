@@ -2,6 +2,8 @@
 
 from headgate.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
 from headgate.simulation.engine import run
+from headgate.simulation.figures import Phase, StageFigures, phases, turns
+from headgate.simulation.file import read_world, world_of
 from headgate.simulation.gate import SimulatedBatch, batches_to_settle, simulate
 from headgate.simulation.load import Load, Shape
 from headgate.simulation.result import Move, Result, Series
@@ -15,6 +17,7 @@ __all__ = [
     "Lost",
     "Move",
     "Pause",
+    "Phase",
     "Policy",
     "Result",
     "Series",
@@ -23,8 +26,13 @@ __all__ = [
     "SimulatedStage",
     "Slow",
     "Spike",
+    "StageFigures",
     "World",
     "batches_to_settle",
+    "phases",
+    "read_world",
     "run",
     "simulate",
+    "turns",
+    "world_of",
 ]

@@ -1,6 +1,5 @@
 """What goes wrong in a simulation, where and when."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +28,8 @@ class Disturbance:
 
     def __post_init__(self) -> None:
         require_number("from_s", self.from_s, "s", 0)
-        if not (math.isfinite(self.until_s) and self.until_s > self.from_s):
+        require_number("until_s", self.until_s, "s", 0)
+        if not self.until_s > self.from_s:
             raise OptionError(
                 f"until_s is {self.until_s!r} s; it must be after from_s, which is"
                 f" {self.from_s:g} s."

@@ -41,6 +41,8 @@ class Load:
             )
         for _, per_s in self.points:
             require_number("A rate of a load", per_s, "records/s", 0)
+        if self.repeat_s is not None:
+            require_number("repeat_s", self.repeat_s, "s", 0, above=True)
         if self.repeat_s is not None and not self.repeat_s > times[-1]:
             raise OptionError(
                 f"repeat_s is {self.repeat_s!r} s; it must be after the load's last point, which"
