@@ -16,7 +16,7 @@ def test_what_failed_is_listed_earliest_first_and_dead_letters_below(
     shop: Shop, width: int
 ) -> None:
     result = invoke(shop.url, "failures", width=width)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= width
     batches, letters = lines.index("4 batches:"), lines.index("1 dead letter:")
@@ -42,7 +42,7 @@ def test_a_batch_that_was_begun_more_than_once_says_how_often(shop: Shop) -> Non
 
 def test_json_is_a_line_for_each_batch_and_letter(shop: Shop) -> None:
     result = invoke(shop.url, "failures", "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     *batches, letter = map(json.loads, result.stdout.splitlines())
     assert [each["what"] for each in batches] == ["batch"] * 4
     assert [each["schedule_id"] for each in batches] == [getattr(shop, n) for n in EARLIEST_FIRST]
@@ -56,7 +56,7 @@ def test_json_is_a_line_for_each_batch_and_letter(shop: Shop) -> None:
 
 def test_a_list_that_is_cut_says_so_and_still_fails(shop: Shop) -> None:
     result = invoke(shop.url, "failures", "--limit", "2")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "More than 2 batches, of which these are the first; --limit shows more:" in result.stdout
     assert shop.left[:8] not in result.stdout
     assert len(invoke(shop.url, "failures", "--limit", "2", "--json").stdout.splitlines()) == 3
@@ -87,7 +87,7 @@ def test_a_letter_alone_is_1_until_it_is_resolved(tmp_path: Path, shop: Shop) ->
     assert "1 dead letter" in before.stdout
     assert "dead letter" not in after.stdout
     assert shop.dead[:8] in after.stdout
-    assert (before.exit_code, after.exit_code) == (1, 1)
+    assert (before.exit_code, after.exit_code) == (3, 3)
 
 
 def test_one_gate_of_several_is_listed_alone(shop: Shop) -> None:

@@ -48,6 +48,19 @@ def test_arrow_a_writes_the_parts_down_right_after_their_parent(
     assert (stored.status, stored.lease_until_ms) == (Status.IN_PROGRESS, clock() + LEASE_MS)
 
 
+def test_parts_that_a_backfill_plans_are_of_its_kind(ledger: Ledger, clock: ManualClock) -> None:
+    whole = one_of_mine(ledger)
+    ledger.fail(whole.schedule_id, ERROR)
+    ledger.take(whole.schedule_id, "backfill", LEASE_MS)
+    parts = ledger.split(whole.schedule_id, HALVES, "backfill", LEASE_MS)
+    assert {part.kind for part in parts} == {Kind.BACKFILL}
+    assert set(ledger.batches(kind=Kind.BACKFILL)) == set(parts)
+    clock.now_ms += LEASE_MS
+    left = [part.schedule_id for part in parts]
+    assert ledger.settle("orders", but=None, unowned_before_ms=0) == left
+    assert {part.status for part in ledger.parts(whole.schedule_id)} == {Status.FAILED}
+
+
 def test_a_part_is_split_like_a_batch(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
     first, _ = ledger.split(whole.schedule_id, HALVES, "me", LEASE_MS)

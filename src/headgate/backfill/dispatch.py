@@ -231,7 +231,6 @@ class Dispatch:
                 bootstrap_servers=self.runner.bootstrap_servers,
                 lag=batch.lag,
                 rate_per_s=batch.rate_per_s,
-                kind=batch.kind,
             )
             for portion in portions
         ]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -25,6 +25,9 @@ from headgate.cli.words import count, duration, plural
 from headgate.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
 from headgate.ledger.base import wall_clock_ms
 
+THERE_ARE_SOME: Final = 3
+"""The exit status; the same as that of ``headgate verify`` where some batches are not done."""
+
 
 def failures(
     ledger: LedgerUrl = DEFAULT_LEDGER,
@@ -40,7 +43,8 @@ def failures(
     backfilling, busy: somebody works on it.
     backfilling, gone: whoever did has ended; the next backfill takes it.
     Exit status 0: there is none.
-    Exit status 1: there are some, or there was an error.
+    Exit status 3: there are some.
+    Exit status 1: there was an error, and nobody knows.
     """
     with Ledger.open(ledger, create=False) as opened:
         gates = gates_of(opened, gate, ledger)
@@ -51,7 +55,7 @@ def failures(
     else:
         _print_tables(batches, letters, limit, name_gates=len(gates) > 1)
     if batches or letters:
-        raise typer.Exit(1)
+        raise typer.Exit(THERE_ARE_SOME)
 
 
 def _print_json(batches: Sequence[BatchRecord], letters: Sequence[DeadLetterRecord]) -> None:

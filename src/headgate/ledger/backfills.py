@@ -24,7 +24,7 @@ class Backfills(Base):
     """The moves of a batch that failed."""
 
     def settle(self, gate_name: str, *, but: str | None, unowned_before_ms: int) -> list[str]:
-        """Move the live batches that nobody runs any more to ``failed`` (arrow E).
+        """Move the live batches, and parts, that nobody runs any more to ``failed`` (arrow E).
 
         These are ``in_progress``, and either their owner's lease has run out, or they never had an
         owner and are old.

@@ -11,6 +11,7 @@ from headgate.ledger.bulk import insert_rows
 from headgate.ledger.engine import changed_rows
 from headgate.ledger.records import BatchRecord, PlannedBatch
 from headgate.ledger.rows import Values, batch_from, control_row, failure_rows
+from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, failure
 
 
@@ -28,10 +29,11 @@ class Parts(Base):
     ) -> tuple[BatchRecord, ...]:
         """Write the parts of a batch down, before any of them is read.
 
-        A part that is not in the ledger yet becomes ``in_progress`` (arrow A), of its parent's kind
-        and created right after it. One that is there was split off before a crash: ``in_progress``
-        or ``failed`` is taken up again (B, C) unless it is another owner's, any other status stays.
-        The parent's lease is renewed; what becomes of its row is up to the caller.
+        A part that is not in the ledger yet becomes ``in_progress`` (arrow A), created right after
+        its parent; of the kind ``backfill`` where that is ``backfilling``. One that is there was
+        split off before a crash: ``in_progress`` or ``failed`` is taken up again (B, C) unless it
+        is another owner's, any other status stays. The parent's lease is renewed; what becomes of
+        its row is up to the caller.
 
         Args:
             schedule_id: The batch, or part, to split.
@@ -62,7 +64,7 @@ class Parts(Base):
                 created_ms = parent.created_time_ms + number
                 row = control_row(part, part.schedule_id, created_ms, splitter["move"])
                 row |= {
-                    "kind": parent.kind,
+                    "kind": _kind_of_parts(parent),
                     "owner": owner,
                     "lease_until_ms": lease["until_ms"],
                     "parent": schedule_id,
@@ -98,6 +100,10 @@ class Parts(Base):
 def _batch(connection: Connection, schedule_id: str) -> BatchRecord:
     row = connection.execute(statements.BATCH, {"schedule_id": schedule_id})
     return batch_from(row.mappings().one())
+
+
+def _kind_of_parts(parent: BatchRecord) -> Kind:
+    return Kind.BACKFILL if parent.status is Status.BACKFILLING else parent.kind
 
 
 def _refuse_others(parent: BatchRecord, parts: Sequence[PlannedBatch]) -> None:

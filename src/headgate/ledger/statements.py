@@ -184,7 +184,8 @@ _settled = and_(control.c.status == Status.FAILED, control.c.last_move == bindpa
 # go through all batches in that order instead of those of these states.
 LEFT_BEHIND: Final = (
     select(control.c.created_time_ms, control.c.schedule_id)
-    .where(control.c.gate == bindparam("gate"), control.c.kind == Kind.LIVE)
+    .where(control.c.gate == bindparam("gate"))
+    .where(or_(control.c.kind == Kind.LIVE, control.c.parent.is_not(None)))
     .where(control.c.schedule_id != bindparam("but"))
     .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
     .where(or_(_settled, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
