@@ -15,6 +15,7 @@ from headgate.cli.failures import failures
 from headgate.cli.letters import letters
 from headgate.cli.letters_send import send
 from headgate.cli.prune import prune
+from headgate.cli.simulate import simulate
 from headgate.cli.status import status
 from headgate.cli.verify import verify
 
@@ -61,6 +62,7 @@ app.command()(drop)
 app.command()(prune)
 letters.command()(send)
 app.add_typer(letters, name="letters")
+app.command()(simulate)
 app.command()(doctor)
 
 
