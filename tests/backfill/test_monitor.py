@@ -85,6 +85,31 @@ def test_memory_is_bounded_by_what_is_open_and_the_limit(ledger: Ledger) -> None
     assert keys(monitor) == failed[6:]
 
 
+def test_however_many_fail_again_and_again_those_behind_them_have_their_turn(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    keys_ = [one_that_failed(ledger, batch_number(number)) for number in range(9)]
+    for key in keys_[:5]:
+        assert ledger.take(key, "other", LEASE_MS)
+        assert ledger.give_back(key, "other", ERROR, max_backfills=10)
+    assert ledger.take(keys_[5], "one that crashes", LEASE_MS)
+    clock.now_ms += LEASE_MS
+    backoff = Backoff(first_ms=2 * LEASE_MS, most_ms=3 * LEASE_MS)
+    monitor = Monitor(ledger, "orders", limit=3, backoff=backoff)
+    monitor.refresh()
+    assert keys(monitor) == [*keys_[:3], *keys_[6:]]
+    found = monitor.next_ready(clock())
+    assert found is not None
+    assert found.schedule_id == keys_[6]
+    clock.now_ms += LEASE_MS
+    monitor.refresh()
+    assert keys(monitor) == keys_[:3]
+    for later_ms, at_least in ((0, 5 + 3), (LEASE_MS, 9)):
+        clock.now_ms += later_ms
+        ready = ledger.failed("orders", waits_ms=backoff.waits_ms)
+        assert len(ready) == at_least
+
+
 def test_what_is_forgotten_comes_back_only_if_it_is_still_failed(ledger: Ledger) -> None:
     first, second = (one_that_failed(ledger, batch_number(number)) for number in range(2))
     monitor = Monitor(ledger, "orders")

@@ -369,3 +369,31 @@ def test_a_reader_lends_no_transaction(ledger: Ledger, url: str) -> None:
     ):
         pass
     assert ledger.batch(taken.schedule_id) == taken
+
+
+def test_those_that_wait_after_a_backfill_can_be_left_out(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    fresh, once, twice, crashed = (
+        ledger.begin(batch_number(number)).schedule_id for number in range(4)
+    )
+    for key, failures in ((fresh, 0), (once, 1), (twice, 2), (crashed, 0)):
+        ledger.fail(key, ERROR)
+        for _ in range(failures):
+            ledger.take(key, "me", LEASE_MS)
+            ledger.give_back(key, "me", ERROR, max_backfills=9)
+    ledger.take(crashed, "gone", LEASE_MS)
+    clock.now_ms += LEASE_MS
+
+    def ready(after_ms: int) -> set[str]:
+        clock.now_ms += after_ms
+        waits_ms = [0, LEASE_MS + 10, LEASE_MS + 20]
+        found = {batch.schedule_id for batch in ledger.failed("orders", waits_ms=waits_ms)}
+        clock.now_ms -= after_ms
+        return found
+
+    assert ready(9) == {fresh}
+    assert ready(10) == {fresh, once}
+    assert ready(20) == {fresh, once, twice}
+    assert ready(LEASE_MS + 10) == {fresh, once, twice, crashed}
+    assert len(ledger.failed("orders")) == 4

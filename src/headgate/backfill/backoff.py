@@ -22,3 +22,13 @@ class Backoff:
     def wait_ms(self, backfills: int) -> int:
         """The wait after so many backfills of a batch have failed (ms)."""
         return min(self.first_ms << (backfills - 1), self.most_ms) if backfills > 0 else 0
+
+    @property
+    def waits_ms(self) -> tuple[int, ...]:
+        """The waits after 0, 1, 2 ... backfills; the last one after more than that, too (ms).
+
+        >>> Backoff(first_ms=60_000, most_ms=200_000).waits_ms
+        (0, 60000, 120000, 200000)
+        """
+        doublings = (self.most_ms // max(1, self.first_ms)).bit_length()
+        return tuple(self.wait_ms(backfills) for backfills in range(doublings + 2))

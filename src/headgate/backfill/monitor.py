@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -47,8 +48,9 @@ class Monitor:
         gate_name: The gate.
         interval_ms: The time between two readings (ms); above 0. Too short, and the ledger has work
             without use; too long, and batches wait that long before they are seen.
-        limit: How many batches are held at most; 1 or more. While more are open, the later ones are
-            seen when earlier ones are done.
+        limit: How many batches are held at least, if there are as many, and twice as many at most;
+            1 or more. While more are open the earliest are held, and of the others those that do
+            not wait, lest a thousand that fail again and again keep the rest from being run.
         backoff: How long a batch waits after a backfill.
     """
 
@@ -113,10 +115,17 @@ class Monitor:
         with self._reading:
             known = self._batches
             self._batches = {
-                row.schedule_id: self._open(row, known.get(row.schedule_id))
-                for row in self._ledger.failed(self._gate_name, self._limit)
+                row.schedule_id: self._open(row, known.get(row.schedule_id)) for row in self._rows()
             }
             self._has_read = True
+
+    def _rows(self) -> Sequence[BatchRecord]:
+        rows = self._ledger.failed(self._gate_name, self._limit)
+        if len(rows) < self._limit:
+            return rows
+        waits_ms = self._backoff.waits_ms
+        ready = self._ledger.failed(self._gate_name, self._limit, waits_ms=waits_ms)
+        return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.schedule_id))
 
     def forget(self, schedule_id: str) -> None:
         """Leave out a batch that is not to be taken any more, until the ledger lists it again."""

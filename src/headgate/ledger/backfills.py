@@ -1,5 +1,6 @@
 """Batches that failed: who takes them, and what became of them then."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import Connection
@@ -56,14 +57,24 @@ class Backfills(Base):
 
         return self._database.write(settle)
 
-    def failed(self, gate_name: str | None = None, limit: int = 100) -> tuple[BatchRecord, ...]:
+    def failed(
+        self, gate_name: str | None = None, limit: int = 100, *, waits_ms: Sequence[int] = ()
+    ) -> tuple[BatchRecord, ...]:
         """What a backfill could take now, earliest created first, of one gate or of all.
 
         These batches are ``failed``, or ``backfilling`` with a lease that has run out.
+
+        Args:
+            gate_name: The gate, or None for all.
+            limit: How many at most.
+            waits_ms: How long a batch is to wait after its last run: after 0, 1, 2 ... backfills of
+                it that failed, and the last one after more. Those that wait are left out.
         """
-        return self._batches(
-            statements.FAILED_BATCHES, gate=gate_name, now_ms=self._clock(), limit=limit
-        )
+        now_ms = self._clock()
+        query = statements.FAILED_BATCHES
+        if waits_ms:
+            query = query.where(statements.has_waited(waits_ms, now_ms))
+        return self._batches(query, gate=gate_name, now_ms=now_ms, limit=limit)
 
     def take(self, schedule_id: str, owner: str, lease_ms: int) -> BatchRecord | None:
         """Move a batch from ``failed`` to ``backfilling`` (arrow F).

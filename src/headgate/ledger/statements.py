@@ -1,9 +1,11 @@
 """What the ledger asks, and what it changes besides a batch's status. Values are bound."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
     CompoundSelect,
     Double,
     Select,
@@ -15,6 +17,7 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
     or_,
     select,
     union_all,
@@ -153,6 +156,28 @@ FAILED_BATCHES: Final = (
     .order_by(control.c.created_time_ms, control.c.schedule_id)
     .limit(bindparam("limit"))
 )
+
+# A backfill whose lease has run out has failed, though nobody has counted it yet.
+_given_up = control.c.status == Status.BACKFILLING
+_ended_ms = case(
+    (_given_up, control.c.lease_until_ms),
+    else_=func.coalesce(control.c.end_time_ms, control.c.created_time_ms),
+)
+_backfills = control.c.backfills + case((_given_up, 1), else_=0)
+
+
+def has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
+    """Whether a batch that failed has waited since.
+
+    Args:
+        waits_ms: After 0, 1, 2 ... backfills that failed, and the last one after more; not empty.
+        now_ms: The time.
+    """
+    *some, longest_ms = (literal(each, BigInteger) for each in waits_ms)
+    cases = [(_backfills == number, wait_ms) for number, wait_ms in enumerate(some)]
+    wait_ms = case(*cases, else_=longest_ms) if cases else longest_ms
+    return _ended_ms + wait_ms <= literal(now_ms, BigInteger)
+
 
 BY_PREFIX: Final = (
     select(control)
