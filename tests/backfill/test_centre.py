@@ -167,11 +167,21 @@ def test_while_nothing_is_allowed_it_waits_and_is_woken(ledger: Ledger, clock: M
 
 def test_by_hand_it_does_nothing_by_itself(ledger: Ledger, clock: ManualClock) -> None:
     one_that_failed(ledger, batch_number(0))
-    runner = FakeRunner(ledger)
+    runner, allowance = FakeRunner(ledger), FixedAllowance()
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    DispatchCentre(a_dispatch(ledger, runner, clock)).run(monitor, ByHand())
-    assert runner.runs == []
+    centre = DispatchCentre(a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=1)
+    steps: list[int] = []
+    tick = centre._rest
+
+    def rest() -> None:
+        steps.append(1)
+        tick()
+
+    centre._rest = rest  # type: ignore[method-assign]
+    with running(centre, monitor, ByHand()):
+        wait_until(lambda: len(steps) > 3)
+    assert (runner.runs, allowance.asked) == ([], 0)
 
 
 def test_closing_it_ends_it_however_long_it_would_rest(ledger: Ledger, clock: ManualClock) -> None:
@@ -232,8 +242,9 @@ def test_while_kafka_cannot_be_reached_it_warns_once_and_goes_on_after(
     ]
 
 
+@pytest.mark.parametrize("schedule", [Spare(), ByHand()])
 def test_a_batch_that_retention_nears_is_warned_of_once(
-    ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture, schedule: Schedule
 ) -> None:
     key = one_that_failed(ledger, batch_number(10))  # offsets 100 to 110
     runner, events = FakeRunner(ledger), Events()
@@ -253,7 +264,7 @@ def test_a_batch_that_retention_nears_is_warned_of_once(
     )
     with (
         caplog.at_level(logging.WARNING, "headgate.backfill"),
-        running(centre, monitor, Spare()),
+        running(centre, monitor, schedule),
     ):
         wait_until(lambda: looked)
         for begin in (49, 50, 60):

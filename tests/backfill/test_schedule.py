@@ -69,8 +69,8 @@ def test_spare_is_always_due_and_by_hand_never() -> None:
     assert Spare().due_ms(10, None) == 10
     assert Spare().due_ms(10, 25) == 25
     ByHand().due_ms(10, None)
-    assert Timetable(ByHand(), 10).is_empty
-    assert not Timetable(Spare(), 10).is_empty
+    assert not Timetable(ByHand(), 10).is_on(1_000)
+    assert Timetable(Spare(), 10).is_on(1_000)
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**12), st.integers(0, 10**12))

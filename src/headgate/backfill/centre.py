@@ -45,14 +45,15 @@ class DispatchCentre:
         """Work off what fails, whenever the schedule has it done, until the centre is closed.
 
         Once a run is due it goes on until no batch is ready. While the ledger or Kafka cannot be
-        reached it waits, and logs a warning, once. A schedule by hand ends it at once.
+        reached it waits, and logs a warning, once. By hand it only looks whether retention nears
+        what has failed.
 
         Raises:
             Exception: What the runner raises, other than an error of Headgate's.
         """
         timetable = Timetable(schedule, self._dispatch.clock())
         warned = ""
-        while not self._closed.is_set() and not timetable.is_empty:
+        while not self._closed.is_set():
             try:
                 busy = self._step(monitor, timetable)
                 warned = ""

@@ -95,11 +95,6 @@ class Timetable:
         self._last_ms: int | None = None
         self._on = False
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no run will ever begin by itself."""
-        return self._schedule.due_ms(self._started_ms, self._last_ms) is None
-
     def is_on(self, now_ms: int) -> bool:
         """Whether a run is on; one that is due begins."""
         due_ms = self._schedule.due_ms(self._started_ms, self._last_ms)
