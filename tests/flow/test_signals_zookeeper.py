@@ -194,6 +194,18 @@ def test_somebody_elses_node_in_place_of_ours_is_replaced(world: ZookeeperWorld)
     assert world.join("a", ["b"]).receive(WAIT_S) == [to_a(world, 1)]
 
 
+def test_a_folder_that_somebody_else_has_made_ephemeral_is_made_anew(
+    world: ZookeeperWorld,
+) -> None:
+    world.forge("taskmessage/a", b"")
+    world.forge("taskstate", b"")
+    a, b = world.join("a", ["b"]), world.join("b")
+    b.send(to_a(world, 1))
+    b.publish(state_of_stage("b", flow=world.flow))
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+    wait_until(lambda: set(a.states()) == {"b"})
+
+
 def test_a_node_without_data_is_told_and_removed(world: ZookeeperWorld) -> None:
     world.forge("taskmessage/a/b", None)
     world.forge("taskstate/z", None)

@@ -13,7 +13,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import (
+    BadVersionError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 
 from headgate.control.assertion import Assertion
 from headgate.errors import SignalError
@@ -175,12 +181,13 @@ class _ZookeeperCarrier:
 
     def _now_ms(self) -> int:
         """The servers' time: when they last wrote a node because we asked, and since then ours."""
-        if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_S:
+        clock = self._clock
+        if clock is None or time.monotonic() - clock[1] > CLOCK_S:
             self._make(self._inbox)
             stat = self._session.ask(self._inbox, lambda client: client.set_async(self._inbox, b""))
-            self._clock = stat.mtime, time.monotonic()
-        then_ms, then_s = self._clock
-        return then_ms + round((time.monotonic() - then_s) * 1000)
+            self._clock = clock = stat.mtime, time.monotonic()
+        then_ms, then_s = clock
+        return int(then_ms + (time.monotonic() - then_s) * 1000)
 
     def _write(self, path: str, data: bytes, ways: list[_Way]) -> None:
         """Have this session's node at a path hold this, trying one way after the other."""
@@ -197,6 +204,9 @@ class _ZookeeperCarrier:
             return False
         except NoNodeError:
             self._make(path.rpartition("/")[0])
+            return False
+        except NoChildrenForEphemeralsError:  # nobody of ours has made such a folder
+            self._delete(path.rpartition("/")[0])
             return False
         return True
 
@@ -225,7 +235,7 @@ class _ZookeeperCarrier:
         acl = self._session.acl
         try:
             self._session.ask(path, lambda client: client.ensure_path_async(path, acl=acl))
-        except NoNodeError as error:
+        except (NoNodeError, NoChildrenForEphemeralsError) as error:
             raise self._contended(path) from error
 
     def _contended(self, path: str) -> SignalError:

@@ -17,6 +17,7 @@ try:
         ConnectionLoss,
         KazooException,
         NoAuthError,
+        NoChildrenForEphemeralsError,
         NodeExistsError,
         NoNodeError,
         NotEmptyError,
@@ -51,7 +52,13 @@ _LOG: Final = logging.getLogger("headgate.flow")
 _KAZOO_LOG: Final = logging.getLogger("headgate.flow.kazoo")
 _KAZOO_LOG.addFilter(lambda line: line.levelno >= logging.ERROR)
 
-ANSWERS: Final = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+ANSWERS: Final = (
+    NoNodeError,
+    NodeExistsError,
+    BadVersionError,
+    NotEmptyError,
+    NoChildrenForEphemeralsError,
+)
 """Errors that answer a question: how things stand."""
 
 _AWAY: Final = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, KazooTimeoutError)
@@ -139,7 +146,7 @@ class ZookeeperSession:
 
         Raises:
             AwayError: There is none, so nobody knows whether it was done.
-            NoNodeError, NodeExistsError, BadVersionError, NotEmptyError: That is the answer.
+            NoNodeError, NodeExistsError and the others of `ANSWERS`: That is the answer.
             SignalError: The server refuses.
         """
         servers = self.settings.servers
@@ -264,11 +271,8 @@ class ZookeeperSession:
             )
 
     def _user(self) -> str:
-        return (
-            "a client without a user"
-            if self.settings.user is None
-            else (f"user {self.settings.user!r}")
-        )
+        user = self.settings.user
+        return "a client without a user" if user is None else f"user {user!r}"
 
 
 def _end(client: KazooClient) -> None:
