@@ -375,3 +375,11 @@ def test_equal_looks_are_equal_levels(
         return seen
 
     assert levels() == levels()
+
+
+def test_a_stage_that_took_nothing_is_pressed_by_one_level_at_least() -> None:
+    looking = Looking(controller(), comes_per_s=20_000_000)
+    looking.at(0, 10_000)
+    for number in range(9):
+        looking.at(OVERLOAD + 5_000_000 * number, 250, takes=30_000_000)
+    assert looking.changes == [(12_250, 1.0)]

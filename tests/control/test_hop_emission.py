@@ -235,3 +235,13 @@ def test_nothing_ever_holds_for_longer_than_a_lease_after_the_last_message(
         bound = it.bound(now_ms)
         assert bound is None or 0 < bound.rate_per_s < present
     assert it.bound(now_ms + 10_000) is None
+
+
+def test_pressure_that_was_only_lost_goes_on_from_the_same_origin() -> None:
+    it = emission()
+    it.obey(says(1, 2), 0, 1000.0)
+    assert it.expire(10_000) == ["enrich"]
+    it.obey(says(2, 2), 19_999, 700.0)
+    assert rate(it, 19_999) == 250.0
+    it.obey(says(3, 2), 19_999 + 20_000, 700.0)
+    assert rate(it, 39_999) == 175.0

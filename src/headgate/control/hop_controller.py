@@ -93,8 +93,8 @@ class HopController:
     - At least ``overload_bytes`` have waited for all of the overload's sensitivity interval, and
       bytes have come meanwhile: the level rises, and again after each further interval. It rises by
       as many steps as bring what comes to `DRAINING` of what the stage takes, and by none where
-      less is coming. Where it is not known what the stage takes, it rises by one, unless the queue
-      is falling already.
+      less is coming; but by one at least where the stage has taken nothing meanwhile. Where it is
+      not known what the stage takes, it rises by one, unless the queue is falling already.
     - At most ``light_load_bytes`` were left by batches for all of the light load's interval, with
       no overload meanwhile: the level falls by one, and again after each further interval; where it
       is known what the stage takes, by no more than brings what comes to that.
@@ -206,7 +206,10 @@ class HopController:
             return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
         if takes <= 0:
             return 1.0
-        return max(self._settings.levels_between(comes, DRAINING * takes), 0.0)
+        came = queue.arrived_bytes - interval.arrived_bytes
+        has_taken = queue.waiting_bytes - interval.waiting_bytes < came
+        least = 0.0 if has_taken else 1.0
+        return max(self._settings.levels_between(comes, DRAINING * takes), least)
 
     def _look_at_light_load(self, time_ms: int, queue: InputQueue) -> None:
         if self._level == 0 or queue.left_bytes > self._settings.light_load_bytes:

@@ -55,7 +55,7 @@ class Pressure:
         lease_ms: How long it holds from when it was heard.
         until_ms: Up to when it holds, by the receiver's clock.
         origin_per_s: The emission rate when it began to press (records/s); None where nothing was
-            emitted then, or it does not press.
+            emitted then, or it let go.
     """
 
     sender: str
@@ -77,7 +77,10 @@ class Emission:
     is. What emits nothing has no origin and no bound until it emits.
 
     An assertion holds for its lease, from when it was obeyed; then its stage is free of it, without
-    any message. What is older than what was heard from the same sender never counts again.
+    any message. Where that was only because messages were lost, and another one comes within one
+    more lease, the origin is still the one from before: the rate that is emitted then is not yet
+    what a free stage emits. What is older than what was heard from the same sender never counts
+    again.
 
     Time is an argument (ms, from any one beginning, never going back).
 
@@ -123,7 +126,7 @@ class Emission:
                 return Obeyed.OLD
         origin_per_s = None
         if assertion.level > 0:
-            if known is not None and known.level > 0 and time_ms < known.until_ms:
+            if known is not None and time_ms < known.until_ms + known.lease_ms:
                 origin_per_s = known.origin_per_s
             if origin_per_s is None and present_rate_per_s is not None and present_rate_per_s > 0:
                 origin_per_s = present_rate_per_s
@@ -170,7 +173,7 @@ class Emission:
             if pressure.level > 0 and time_ms >= pressure.until_ms
         ]
         for pressure in ended:
-            self._pressures[pressure.sender] = replace(pressure, level=0.0, origin_per_s=None)
+            self._pressures[pressure.sender] = replace(pressure, level=0.0)
         return sorted(pressure.sender for pressure in ended)
 
     def pressures(self) -> list[Pressure]:
