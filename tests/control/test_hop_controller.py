@@ -383,3 +383,15 @@ def test_a_stage_that_took_nothing_is_pressed_by_one_level_at_least() -> None:
     for number in range(9):
         looking.at(OVERLOAD + 5_000_000 * number, 250, takes=30_000_000)
     assert looking.changes == [(12_250, 1.0)]
+
+
+def test_what_came_in_an_earlier_overload_does_not_count_in_the_next() -> None:
+    looking = Looking(controller(), comes_per_s=40_000_000)
+    looking.at(0, 10_000)
+    looking.at(OVERLOAD, 2250, takes=30_000_000)
+    looking.at(0, 60_000, takes=90_000_000)
+    assert looking.it.level == 0
+    looking.comes_per_s = 10_000_000
+    looking.at(0, 20_000)
+    looking.at(OVERLOAD, 2250, takes=8_000_000)
+    assert 10 * 0.5**looking.it.level == pytest.approx(0.9 * 8)

@@ -7,8 +7,9 @@ from headgate.control.estimator import (
     RateEstimator,
     create_estimator,
 )
-from headgate.control.hop_controller import HopController, InputQueue, takes_per_s
+from headgate.control.hop_controller import HopController
 from headgate.control.hop_emission import Bound, Emission, Obeyed, Pressure
+from headgate.control.hop_queue import InputQueue, takes_per_s
 from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 from headgate.control.limits import Limits, PartitionLimit

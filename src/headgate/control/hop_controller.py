@@ -6,20 +6,16 @@ two nothing is said. What this law adds is in `HopController`.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from headgate.control.assertion import MOST_LEVELS, Assertion, Incarnation
-from headgate.control.hop_emission import Bound
+from headgate.control.hop_queue import InputQueue
 from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 
 DRAINING: Final = 0.9
 """The part of what an overloaded stage takes that it lets come: the rest works off what waits. Less
 would empty the queue sooner, and then leave the stage idle until the next signal has worked."""
-
-HEADROOM: Final = 0.97
-"""The part of an estimated rate that a stage asks for: with all of it, every batch would take its
-whole interval, and chance alone would make the queue grow."""
 
 FREE: Final = 0.1
 """A level that has fallen below this is 0: with the usual step, 7 % of the origin rate are not
@@ -38,48 +34,6 @@ of the stage before are long."""
 _PATIENCE: Final = 30
 """Sensitivity intervals for which less must come than should before that is believed: the stage
 before may be short of records for as long, because a stage before it is slowed more than it."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputQueue:
-    """What is on all incoming channels of a stage together.
-
-    Attributes:
-        waiting_bytes: What no batch of the stage has been given yet.
-        left_bytes: What its newest batch left waiting, of that which was there when the batch was
-            planned: 0 where it took all. Where that is not known, ``waiting_bytes``.
-        arrived_bytes: What has ever come, counted from any one beginning.
-        takes_bytes_per_s: The rate that the stage would admit if there were enough: `takes_per_s`
-            times the size of a record. None where it is not known.
-    """
-
-    waiting_bytes: int
-    left_bytes: int
-    arrived_bytes: int
-    takes_bytes_per_s: float | None = None
-
-
-def takes_per_s(
-    rate_per_s: float, bound: Bound | None, interval_ms: int, batch_records: int, running_ms: int
-) -> float:
-    """The rate that a stage would admit if there were enough (records/s), for `InputQueue`.
-
-    It is the least of three: its bound under the pressure from the stages after it; `HEADROOM` of
-    its gate's rate; and the same of what a batch can have that takes longer than its interval: it
-    is reported only when it ends, and a stage that has become slow ends it late, but until then it
-    is known that its records took at least the time for which it has been running.
-
-    Args:
-        rate_per_s: The gate's rate, of its estimator and its caps (records/s).
-        bound: Its bound, if it has one.
-        interval_ms: The time that a batch should take.
-        batch_records: The records of the batch that is running.
-        running_ms: How long it has been running; 0 if none is.
-    """
-    if running_ms > interval_ms:
-        rate_per_s = min(rate_per_s, batch_records * 1000 / running_ms)
-    takes = HEADROOM * rate_per_s
-    return takes if bound is None else bound.applied_to(takes)
 
 
 class HopController:
@@ -186,16 +140,16 @@ class HopController:
 
     def _look_at_overload(self, time_ms: int, queue: InputQueue) -> None:
         if self._overload is None:
-            # What has made the queue an overload came just before the look that found it.
-            before = queue.arrived_bytes if self._arrived_bytes is None else self._arrived_bytes
             length_ms = self._settings.overload_sensitivity_ms
-            self._overload = _Interval(time_ms, length_ms, queue.waiting_bytes, before)
+            # What has made the queue an overload came just before the look that found it.
+            has_come = self._arrived_bytes not in {None, queue.arrived_bytes}
+            self._overload = _Interval.begun(time_ms, length_ms, queue, has_come=has_come)
         interval = self._overload
         interval.look(queue)
-        if not interval.is_over(time_ms) or queue.arrived_bytes == interval.arrived_bytes:
+        if not (interval.is_over(time_ms) and interval.has_come):
             return
         length_ms = self._settings.overload_spacing_ms
-        self._overload = _Interval(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes)
+        self._overload = _Interval.begun(time_ms, length_ms, queue)
         comes = self._comes_per_s(time_ms) or interval.came_per_s(time_ms, queue)
         self._change(time_ms, self._needed(comes, queue, interval), comes)
 
@@ -206,8 +160,8 @@ class HopController:
             return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
         if takes <= 0:
             return 1.0
-        came = queue.arrived_bytes - interval.arrived_bytes
-        has_taken = queue.waiting_bytes - interval.waiting_bytes < came
+        grown = queue.waiting_bytes - interval.waiting_bytes
+        has_taken = grown < queue.arrived_bytes - interval.arrived_bytes
         least = 0.0 if has_taken else 1.0
         return max(self._settings.levels_between(comes, DRAINING * takes), least)
 
@@ -215,18 +169,15 @@ class HopController:
         if self._level == 0 or queue.left_bytes > self._settings.light_load_bytes:
             self._light = None
             return
+        length_ms = self._settings.light_load_sensitivity_ms
         if self._light is None:
-            self._light = self._light_interval(time_ms, queue)
+            self._light = _Interval.begun(time_ms, length_ms, queue)
         interval = self._light
         interval.look(queue)
         if interval.is_over(time_ms):
-            self._light = self._light_interval(time_ms, queue)
+            self._light = _Interval.begun(time_ms, length_ms, queue)
             comes = self._comes_per_s(time_ms)
             self._change(time_ms, -self._room(comes, interval), comes)
-
-    def _light_interval(self, time_ms: int, queue: InputQueue) -> "_Interval":
-        length_ms = self._settings.light_load_sensitivity_ms
-        return _Interval(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes)
 
     def _room(self, comes: float | None, interval: "_Interval") -> float:
         """By how many levels, at most one, more can come before it is all that the stage takes."""
@@ -245,6 +196,8 @@ class HopController:
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
         measured = self._inflow.per_s(time_ms, interval_ms)
+        if self._level == 0:
+            return measured
         if measured is not None and not self._is_confirmed:
             # The first after a rise is believed whatever it is: the stage before was not short of
             # records when it was pressed, and it cannot be so soon.
@@ -277,11 +230,20 @@ class _Interval:
     length_ms: int
     waiting_bytes: int
     arrived_bytes: int
+    has_come: bool
     looks: int = 0
     takes_in_all: float = 0.0
 
+    @classmethod
+    def begun(
+        cls, time_ms: int, length_ms: int, queue: InputQueue, *, has_come: bool = False
+    ) -> Self:
+        """One that begins with this look."""
+        return cls(time_ms, length_ms, queue.waiting_bytes, queue.arrived_bytes, has_come)
+
     def look(self, queue: InputQueue) -> None:
-        """Take note of what the stage takes."""
+        """Take note of what has come and of what the stage takes."""
+        self.has_come = self.has_come or queue.arrived_bytes != self.arrived_bytes
         if queue.takes_bytes_per_s is not None:
             self.looks += 1
             self.takes_in_all += queue.takes_bytes_per_s
