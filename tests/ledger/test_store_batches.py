@@ -108,9 +108,10 @@ def test_arrow_b_counts_an_attempt_and_keeps_the_first_plan(
     ledger.attach(first.schedule_id, 7)
     clock.now_ms += 1_000
     planned_anew = replace(a_batch(reason="run again"), lag=None, rate_per_s=None)
-    assert ledger.begin(planned_anew) == replace(first, attempts=2, query_batch_id=7)
+    again = replace(first, attempts=2, query_batch_id=7, cut_short=True)
+    assert ledger.begin(planned_anew) == again
     assert ledger.ranges(first.schedule_id) == ranges
-    assert ledger.batches("orders") == (replace(first, attempts=2, query_batch_id=7),)
+    assert ledger.batches("orders") == (again,)
 
 
 def test_arrow_b_takes_the_ranges_in_any_order(ledger: Ledger) -> None:
