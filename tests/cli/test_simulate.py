@@ -1,0 +1,113 @@
+"""The command that simulates, and the page that tells of it."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from tests.cli.commands import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+
+
+def block(language: str) -> str:
+    """The first block of that language on the page."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return dict(reversed(blocks))[language]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "five.toml").write_text(block("toml"))
+    return tmp_path
+
+
+def test_the_commands_of_the_page_run_and_give_its_figures(folder: Path) -> None:
+    for line in block("").splitlines():
+        ended = run(*line.split()[1:], folder=folder)
+        assert (ended.returncode, ended.stderr) == (0, "")
+    side_by_side = ended.stdout[ended.stdout.index("Side by side") :]
+    while_slow = [line.split("│") for line in side_by_side.splitlines() if "60 - 360" in line]
+    table = re.findall(
+        r"^\| `([\w-]+)` \| ([\d ]+) \| ([\d.]+) \| ([\d ]+) MB \| (\d+) \|$",
+        PAGE.read_text(),
+        re.MULTILINE,
+    )
+    printed = [
+        (policy.strip(), sinks.strip().replace(",", " "), swing.strip(), turns.strip())
+        for _, _, policy, sinks, swing, _, _, turns, _ in while_slow
+    ]
+    assert printed == [(policy, sinks, swing, turns) for policy, sinks, swing, _, turns in table]
+    assert len(printed) == 3
+
+
+def test_the_python_of_the_page_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    exec(compile(block("python"), "page", "exec"), {})  # noqa: S102  (our own page)
+    processed, largest = capsys.readouterr().out.split()
+    assert float(processed) > 0.95 * 27_000
+    assert int(largest) < 100_000_000
+
+
+def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(folder: Path) -> None:
+    arguments = ["--policy", "none", "--policy", "sources", "--svg", "five.svg"]
+    ended = run("simulate", "five.toml", *arguments, folder=folder)
+    assert ended.returncode == 0
+    picture = ElementTree.fromstring((folder / "five.svg").read_text())  # noqa: S314  (our own)
+    name = "{http://www.w3.org/2000/svg}"
+    assert len(picture.findall(f"{name}polyline")) == 2 * 3 * 5
+    texts = [text.text for text in picture.findall(f"{name}text")]
+    for title in ("admitted, records/s", "waiting, MB", "delay, s"):
+        assert texts.count(title) == 2
+    assert {"simulated: none", "simulated: sources"} <= set(texts)
+    assert "http" not in (folder / "five.svg").read_text().replace("http://www.w3.org/2000/svg", "")
+
+
+def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
+    world = block("toml").replace(
+        "duration_s = 480", "duration_s = 90\n[estimator]\nintegral = 0.1"
+    )
+    (folder / "noisy.toml").write_text(world.replace("fixed_ms = 50 ", "noise = 0.1 "))
+    said = [
+        run("simulate", "noisy.toml", "--json", "--seed", seed, folder=folder).stdout
+        for seed in ("1", "1", "2")
+    ]
+    assert said[0] == said[1] != said[2]
+    result = json.loads(said[0])
+    assert set(result) == {
+        "policy", "seed", "phases", "moves", "signals", "largest_bytes", "times_s", "series"
+    }  # fmt: skip
+    assert result["policy"] == "hop-by-hop"
+    assert len(result["series"]["score"]["waiting_bytes"]) == len(result["times_s"]) == 91
+    assert result["moves"][0]["stage"] == "enrich"
+
+
+def test_of_many_stages_those_that_matter_are_shown(folder: Path) -> None:
+    stages = "".join(
+        f'[[stage]]\nname = "s{number}"\ncapacity_per_s = 1000\nload = {number}\n'
+        for number in range(30)
+    )
+    (folder / "many.toml").write_text(f"duration_s = 10\n{stages}")
+    ended = run("simulate", "many.toml", folder=folder)
+    assert "and 10 others" in ended.stdout
+    assert " s29 " in ended.stdout
+    assert " s0 " not in ended.stdout
+
+
+def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
+    (folder / "wrong.toml").write_text(block("toml").replace("factor = 0.25", "factor = 0"))
+    ended = run("simulate", "wrong.toml", folder=folder)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "headgate: In wrong.toml: [[disturbance]] number 1: factor is 0 (a part); it must be a"
+        " number above 0.\n"
+    )
+
+
+def test_a_picture_that_cannot_be_written_is_told(folder: Path) -> None:
+    ended = run("simulate", "five.toml", "--svg", "nowhere/five.svg", folder=folder)
+    assert ended.returncode == 1
+    assert "The picture nowhere/five.svg cannot be written: No such file" in ended.stderr
