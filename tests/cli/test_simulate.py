@@ -13,8 +13,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 def block(language: str) -> str:
     """The first block of that language on the page."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return dict(reversed(blocks))[language]
+    fenced = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return next(found[2] for found in fenced.finditer(PAGE.read_text()) if found[1] == language)
 
 
 @pytest.fixture
