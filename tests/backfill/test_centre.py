@@ -283,8 +283,7 @@ def test_these_are_worked_off_once_each_in_order_without_a_wait_and_with_their_p
 ) -> None:
     failed = [one_that_failed(ledger, batch_number(number)) for number in range(4)]
     assert ledger.take(failed[0], "before", LEASE_MS)
-    # It would wait now, and is not divided.
-    assert ledger.give_back(failed[0], "before", ERROR, max_backfills=10, cut_short=True)
+    assert ledger.give_back(failed[0], "before", ERROR, max_backfills=10)  # would wait now
     assert ledger.take(failed[3], "other", LEASE_MS)
 
     def some_fail(batch: BatchRecord, offsets: Offsets) -> None:

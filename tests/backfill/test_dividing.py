@@ -59,9 +59,9 @@ def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_hal
 def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ended = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
-    assert ledger.take(ended, "other", LEASE_MS)
-    assert ledger.give_back(ended, "other", ERROR, max_backfills=10, cut_short=True)
+    raised = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
+    assert ledger.take(raised, "other", LEASE_MS)
+    assert ledger.give_back(raised, "other", ERROR, max_backfills=10)
     crashed = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 10, 20)))
     assert ledger.take(crashed, "other", LEASE_MS)
     settled = ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
@@ -70,9 +70,9 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     assert ledger.settle("orders", but=None, unowned_before_ms=0) == [settled]
     runner = FakeRunner(ledger)
     dispatch = a_dispatch(ledger, runner, clock, allowance=FixedAllowance(1))
-    for key in (ended, crashed, settled):
+    for key in (raised, crashed, settled):
         assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Done)
-    assert [key for key, _ in runner.runs] == [ended, crashed, settled]
+    assert [key for key, _ in runner.runs] == [raised, crashed, settled]
 
 
 def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
@@ -92,7 +92,7 @@ def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
     assert [type(outcome) for outcome in outcomes] == [Split, Done, Split]
 
 
-def test_a_batch_of_which_each_run_has_raised_is_divided_however_many_there_were(
+def test_a_batch_that_raised_whenever_the_stream_ran_it_is_divided(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     key = ledger.begin(WIDE).schedule_id
@@ -101,8 +101,6 @@ def test_a_batch_of_which_each_run_has_raised_is_divided_however_many_there_were
     assert ledger.fail(key, ERROR, owner="driver")
     assert ledger.begin(WIDE).attempts == 3
     assert ledger.fail(key, ERROR)
-    assert ledger.take(key, "other", LEASE_MS)
-    assert ledger.give_back(key, "other", ERROR, max_backfills=10)
     dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(5))
     assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Split)
 

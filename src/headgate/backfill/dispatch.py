@@ -127,9 +127,9 @@ class Dispatch:
 
         What has left Kafka is parted from what is still there, and then buried; a batch with more
         records than are allowed is divided. The parts are failed batches of their own from then on,
-        with keys of their own. So a batch that a run before was cut short of, which may have
-        written it to its sink, is not divided: it is run as a whole, under its key, even if less is
-        allowed.
+        with keys of their own. So a batch of which a run was cut short, which may have written it
+        to its sink, is not divided, nor is one that a backfill has run as a whole before: it is run
+        so again, under its key, even if less is allowed.
 
         Args:
             schedule_id: The batch.
@@ -156,7 +156,7 @@ class Dispatch:
             return self._leave_to(batch, parts, OWNER_GONE, cut_short=True)
         if gone:
             return self._split(batch, (gone, there)) if there else self._bury(batch, gone)
-        if batch.planned_records > allowed and not batch.cut_short:
+        if batch.planned_records > allowed and not (batch.cut_short or batch.backfills):
             return self._split(batch, earlier_and_later(there))
         return self._run(batch)
 
