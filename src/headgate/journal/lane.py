@@ -17,8 +17,11 @@ from headgate.journal.storage import Prepared, Storage
 
 _WRITER_BYTES: Final = 16
 
-_MOST_IN_FLIGHT: Final = 2
+_MOST_IN_FLIGHT: Final = 3
 """Blocks that are being written or named while the next one is encoded."""
+
+_WRITING: Final = 2
+"""Blocks that are being written: while the disk syncs one, the next one is copied to it."""
 
 
 class LaneWriter:
@@ -59,7 +62,7 @@ class LaneWriter:
             except BaseException:
                 self._lock.close()
                 raise
-        self._write = ThreadPoolExecutor(1, thread_name_prefix=f"headgate-lane-{lane}-write")
+        self._write = ThreadPoolExecutor(_WRITING, thread_name_prefix=f"headgate-lane-{lane}-write")
         self._name = ThreadPoolExecutor(1, thread_name_prefix=f"headgate-lane-{lane}-name")
 
     @property
@@ -88,9 +91,10 @@ class LaneWriter:
     def submit(self, records: Records) -> "Future[OffsetRange]":
         """Hand in records as one block, and do not wait for it to be durable.
 
-        A block is encoded, written and given its name by one thread each, so blocks in a row take
-        no longer than the slowest of the three steps: on a fast disk half as long as by ``append``.
-        They become durable in order, and at most three are in memory: it waits while there are.
+        While one block is encoded, two others are written and synced, and one is given its name,
+        so blocks in a row take no longer than the slowest of these steps: on a fast disk half as
+        long as by ``append``. They become durable in order, and at most four are in memory: it
+        waits while there are.
 
         Returns:
             What ``append`` answers or raises, once that is known. Where a block fails, those handed
