@@ -1,5 +1,6 @@
 """What comes to a source from outside."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -54,11 +55,9 @@ class Load:
         at_s = time_ms / 1000
         if self.repeat_s is not None:
             at_s %= self.repeat_s
-        (from_s, rate), *later = self.points
-        for next_s, next_rate in later:
-            if at_s < next_s:
-                if self.shape is Shape.LINES:
-                    rate += (next_rate - rate) * (at_s - from_s) / (next_s - from_s)
-                break
-            from_s, rate = next_s, next_rate
+        place = bisect_right(self.points, at_s, key=lambda point: point[0])
+        from_s, rate = self.points[place - 1]
+        if self.shape is Shape.LINES and place < len(self.points):
+            next_s, next_rate = self.points[place]
+            rate += (next_rate - rate) * (at_s - from_s) / (next_s - from_s)
         return rate
