@@ -13,7 +13,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations
+from itertools import chain, combinations, count
 from pathlib import Path
 from typing import Final
 
@@ -81,6 +81,8 @@ Operation = Change | Write | Sync | SyncFolder | Mark
 class Recorder(Fast):
     """A disk that writes down every change; its paths are relative to ``base``.
 
+    Several threads may write to it, each to files of its own.
+
     Args:
         base: A folder; what is in it already is durable.
         told: What the world was told before.
@@ -105,7 +107,7 @@ class Recorder(Fast):
         self._between = between
         self._files = dict(self.before.names)
         self._open: dict[int, int] = {}
-        self._count = len(self._files)
+        self._numbers = count(len(self._files) + 1)
 
     def mark(self, what: str, value: object) -> None:
         """Write down what the outside world is told."""
@@ -114,9 +116,8 @@ class Recorder(Fast):
     def create(self, path: Path) -> int:
         self._may_fail()
         descriptor = super().create(path)
-        self._count += 1
-        self._open[descriptor] = self._count
-        self._changed(path, self._count)
+        self._open[descriptor] = number = next(self._numbers)
+        self._changed(path, number)
         return descriptor
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
@@ -132,8 +133,8 @@ class Recorder(Fast):
         self._done(Sync(self._open[descriptor]))
 
     def close(self, descriptor: int) -> None:
+        del self._open[descriptor]  # first: another thread may be given the same one next
         super().close(descriptor)
-        del self._open[descriptor]
         self._may_fail()
 
     def link(self, path: Path, to: Path) -> None:

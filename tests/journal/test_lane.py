@@ -187,11 +187,13 @@ class HeldDisk(Disk):
 
     def __init__(self) -> None:
         self.fail: str | None = None
+        self.held = threading.Event()
         self.go_on = threading.Event()
 
     def _call(self, name: str) -> None:
         if name == self.fail:
             self.fail = None
+            self.held.set()
             assert self.go_on.wait(60)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -214,7 +216,9 @@ def test_a_block_behind_one_that_failed_fails_too(
     with journal.writer(0) as writer:
         writer.append(numbered(0, 2))
         disk.fail = call
-        first, second = writer.submit(numbered(2, 5)), writer.submit(numbered(5, 6))
+        first = writer.submit(numbered(2, 5))
+        assert disk.held.wait(60)
+        second = writer.submit(numbered(5, 6))
         disk.go_on.set()
         with pytest.raises(JournalError, match=r"offset 2 of lane 0 .*: Input/output error"):
             first.result()
