@@ -143,6 +143,10 @@ def test_what_is_removed_is_told_as_json(journal: Journal, ledger_url: str) -> N
         (["{}/orders", "--older-than", "0s"], "No gate that counts has read the journal"),
         (["{}/orders", "--older-than", "soon"], "--older-than is 'soon'; it must be a duration"),
         (["{}/none", "--older-than", "7 days"], "There is no journal"),
+        (
+            ["{}/orders", "--older-than", "7"],
+            "--older-than is '7'; it must be a time with",
+        ),
         (["{}/orders", "--older-than", "7 days", "--lane", "3"], "has no lane 3; it has: 0, 7"),
         (["{}/orders", "--older-than", "7d", "--without", "a"], "has no gate 'a'"),
         (["{}/orders", "--older-than", "7d", "--ledger", "sqlite:///{}/none.db"], "none.db"),

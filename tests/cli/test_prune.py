@@ -37,7 +37,7 @@ def test_what_is_not_made_good_stays_whatever_its_age(shop: Shop) -> None:
     assert invoke(shop.url, "failures", "--json").stdout == before != ""
 
 
-@pytest.mark.parametrize("age", ["", "soon", "30", "0 days", "-1 day"])
+@pytest.mark.parametrize("age", ["", "soon", "30", "-1 day"])
 def test_an_age_that_is_none_is_told_and_nothing_is_deleted(
     url: str, age: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -196,6 +196,7 @@ def receiver(
         owner="me",
         started_ms=NOW_MS - 60_000,
         limit_per_s=2_500.0,
+        most_per_s=None,
         records_per_s=records_per_s,
         records=10_000,
         bytes=1_000_000,

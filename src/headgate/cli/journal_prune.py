@@ -13,11 +13,11 @@ from headgate.cli.batches_view import new_table
 from headgate.cli.journal import Url
 from headgate.cli.lines import line
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
+from headgate.cli.times import age_ms
 from headgate.cli.words import count, plural
 from headgate.journal import Journal, Kept, LanePruning
 from headgate.journal import prune as prune_journal
 from headgate.ledger import Ledger, Processed, Status
-from headgate.source.values import duration_ms
 
 _BECAUSE: Final = {
     Kept.YOUNG: "the next block is too young",
@@ -63,7 +63,7 @@ def prune(
     Exit status 0: what could be removed is removed, be it nothing.
     Exit status 1: there was an error.
     """
-    min_age_ms = duration_ms("--older-than", older_than)
+    min_age_ms = age_ms("--older-than", older_than)
     opened = Journal.open(url)
     with Ledger.open(ledger, create=False) as reader:
         for gate in without or ():

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
+from headgate.cli.times import age_ms
 from headgate.cli.words import plural
-from headgate.errors import OptionError
 from headgate.ledger import Ledger
 from headgate.ledger.base import wall_clock_ms
-from headgate.source.values import duration_ms
 
 
 def prune(
@@ -27,17 +26,11 @@ def prune(
     newest batch of each gate, and whatever headgate verify needs to find a gap or an overlap.
     It may be done while queries run.
     """
-    # A number alone would be milliseconds, which nobody means here.
-    age_ms = 0 if older_than.strip().isdecimal() else duration_ms("--older-than", older_than)
-    if age_ms <= 0:
-        raise OptionError(
-            f"--older-than is {older_than!r}; it must be a time above 0 with its unit, such as"
-            " '30 days'."
-        )
+    kept_ms = age_ms("--older-than", older_than)
     # What is to be pruned is there already: a ledger that is not is never made here.
     Ledger.open(ledger, create=False).close()
     with Ledger.open(ledger) as opened:
-        pruned = opened.prune(wall_clock_ms() - age_ms)
+        pruned = opened.prune(wall_clock_ms() - kept_ms)
     if as_json:
         typer.echo(json.dumps(asdict(pruned)))
     else:

@@ -28,6 +28,22 @@ def moment_ms(option: str, text: str, now_ms: int) -> int:
         ) from error
 
 
+def age_ms(option: str, text: str) -> int:
+    """How old something is (ms), from a time with its unit.
+
+    >>> age_ms("--older-than", "7 days")
+    604800000
+
+    Raises:
+        OptionError: It is none. A number alone would be milliseconds, which nobody means here.
+    """
+    if text.strip().isdecimal():
+        raise OptionError(
+            f"{option} is {text!r}; it must be a time with its unit, such as '30 days'."
+        )
+    return duration_ms(option, text)
+
+
 def _parsed_ms(option: str, written: str, now_ms: int) -> int:
     if written.isdecimal():
         raise ValueError("a number without a unit")
