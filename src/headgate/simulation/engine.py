@@ -98,6 +98,8 @@ class _Run:
 
     def _revive(self, stage: RunningStage, time_ms: int) -> None:
         stage.revive(time_ms)
+        for pressure in stage.emission.pressures():
+            self._at(pressure.until_ms, lambda now_ms: self._note_bound(stage, now_ms))
         self._trigger_at(stage.next_trigger_ms(time_ms, time_ms), stage)
 
     def _look_again(self, stage: RunningStage, time_ms: int) -> None:
