@@ -82,6 +82,18 @@ def test_what_is_older_is_ignored_and_told() -> None:
     assert rate(it, 0) == 500.0
 
 
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_run_that_began_by_an_earlier_clock_is_heard_once_the_lease_of_the_later_is_over(
+    level: float,
+) -> None:
+    it = emission()
+    it.obey(says(1, level, run=Incarnation(10**15, "forged")), 0, 1000.0)
+    assert it.obey(says(1, 1), 9999, 1000.0) is Obeyed.OLD_RUN
+    assert it.obey(says(2, 1), 10_000, 1000.0) is Obeyed.HELD
+    assert rate(it, 10_000) == 500.0
+    assert it.obey(says(3, 0), 10_001, 500.0) is Obeyed.FREED
+
+
 def test_a_sender_that_restarts_while_it_presses_does_not_change_the_origin() -> None:
     it = emission()
     it.obey(says(5, 2), 0, 1000.0)

@@ -19,7 +19,7 @@ class Obeyed(StrEnum):
     OLD = "ignored: a newer one of the same run is known"
     """Its sequence is not above the last one's."""
     OLD_RUN = "ignored: of an earlier run of its sender"
-    """Its incarnation is older than the last one's."""
+    """Its incarnation is older than the last one's, whose lease is not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,11 @@ class Emission:
     An assertion holds for its lease, from when it was obeyed; then its stage is free of it, without
     any message. Where that was only because messages were lost, and another one comes within one
     more lease, the origin is still the one from before: the rate that is emitted then is not yet
-    what a free stage emits. What is older than what was heard from the same sender never counts
-    again.
+    what a free stage emits.
+
+    Of one run of a sender what is older than what was heard never counts again. Nor does anything
+    of an earlier run, while the lease of what a later one said lasts; then it does, for the clock
+    of the sender's machine may have been set back, or the later run may have been nobody's.
 
     Time is an argument (ms, from any one beginning, never going back).
 
@@ -120,7 +123,7 @@ class Emission:
         self._refuse_a_stranger(assertion)
         known = self._pressures.get(assertion.sender)
         if known is not None:
-            if assertion.incarnation < known.incarnation:
+            if assertion.incarnation < known.incarnation and time_ms < known.until_ms:
                 return Obeyed.OLD_RUN
             if assertion.incarnation == known.incarnation and assertion.sequence <= known.sequence:
                 return Obeyed.OLD
