@@ -1,0 +1,5 @@
+"""Channels: what links a stage of a flow that writes to those that read."""
+
+from headgate.flow.channels.protocol import Channel, ChannelQueue, ReadingGate, WrittenBatch
+
+__all__ = ["Channel", "ChannelQueue", "ReadingGate", "WrittenBatch"]

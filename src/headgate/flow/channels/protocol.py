@@ -1,0 +1,91 @@
+"""What a flow needs of a channel: to write it, to read it, and to know what waits on it."""
+
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from headgate.control.hop_queue import InputQueue
+from headgate.ledger import Ledger
+
+
+class ReadingGate(Protocol):
+    """What a channel needs of the gate that reads it; `headgate.Gate` is one."""
+
+    @property
+    def name(self) -> str:
+        """The gate's name in its ledger."""
+
+    def read(self, spark: SparkSession, source: str) -> DataStreamReader:
+        """A reader on a source behind this gate."""
+
+
+class WrittenBatch(Protocol):
+    """What a channel needs of the batch that is written; `headgate.gate.batch.Batch` is one."""
+
+    @property
+    def key(self) -> str:
+        """The same for every run of the same ranges, another for every other batch."""
+
+
+class ChannelQueue(Protocol):
+    """What waits on a channel for one stage that reads it. For one thread."""
+
+    def look(self) -> InputQueue:
+        """What waits now; its rate is not known here (``takes_bytes_per_s`` is None).
+
+        Raises:
+            HeadgateError: the channel or the ledger cannot be asked.
+        """
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class Channel(Protocol):
+    """What links a stage that writes to those that read: each of these reads all of it, once.
+
+    A value: it can be compared and pickled, opens nothing until it is used, and shows no secret.
+    """
+
+    @property
+    def where(self) -> str:
+        """What it is, to be shown; it holds no secret."""
+
+    def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
+        """Give what a batch has made to the stages that read; called in the writing stage's handler.
+
+        When it returns, no crash loses the records. However often it is called for one batch, by
+        whatever process, and whatever ``df`` has then, readers have the records of one call, each
+        once. If it raises, they have nothing of this call.
+
+        Args:
+            df: The columns of Spark's Kafka sink: ``value`` (binary or string), and where wanted
+                ``key`` (the same) and ``headers``.
+            batch: The batch of the writing stage.
+            ledger: The writing stage's.
+
+        Raises:
+            OptionError: ``df`` has other columns, or lacks the value.
+            HeadgateError: the channel cannot be written.
+        """
+
+    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
+        """The stream behind a gate, from the earliest record that there is.
+
+        Args:
+            gate: The reading stage's.
+            spark: The session.
+            ledger: The writing stages'; it is made if need be.
+
+        Raises:
+            HeadgateError: the channel cannot be read.
+        """
+
+    def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
+        """What waits for the stage whose gate this is.
+
+        Args:
+            gate: The name of the reading stage's gate.
+            ledger: Its ledger.
+        """
