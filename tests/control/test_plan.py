@@ -181,6 +181,7 @@ def test_reasons_read_as_words_in_which_a_spark_user_finds_the_option() -> None:
     assert [str(reason) for reason in Reason] == [
         "rate",
         "initial rate",
+        "held back",
         "maxRatePerPartition",
         "minRatePerPartition",
         "maxOffsetsPerTrigger",

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from tests.services.planners import ManualTime
 
-from headgate.control import EstimatorSettings, Limits, OffsetRange, Reason, TopicPartition, plan
+from headgate.control import (
+    Bound,
+    EstimatorSettings,
+    Limits,
+    OffsetRange,
+    Reason,
+    TopicPartition,
+    plan,
+)
 from headgate.errors import LedgerError
 from headgate.ledger import (
     Ledger,
@@ -85,6 +93,20 @@ def test_a_batch_is_written_down_with_its_plan(books: GateBooks, ledger: Ledger)
     assert ledger.ranges(batch.schedule_id) == (PlannedRange(ranges[0], 30, Reason.RATE, "first"),)
 
 
+def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
+    books: GateBooks, ledger: Ledger
+) -> None:
+    here = TopicPartition("orders", 0)
+    ledger.hold("orders", Bound(7.0, "enrich", 1.0, 14.0), 60_000, "")
+    held = books.admission().held
+    decided = plan({here: 0}, {here: 30}, 9.0, Limits(1.0, initial_rate=1.0), bound=held)
+    books.begin(END, [OffsetRange("orders", 0, 0, 7)], decided, {here: 30})
+    (batch,) = ledger.batches("orders")
+    assert (batch.reason, batch.rate_per_s) == ("held back by enrich", 7.0)
+    (planned,) = ledger.ranges(batch.schedule_id)
+    assert planned.reason == "held back by enrich"
+
+
 def test_the_same_offsets_of_a_topic_that_was_made_anew_are_another_batch(
     books: GateBooks, ledger: Ledger
 ) -> None:
@@ -99,7 +121,7 @@ def test_a_batch_of_nothing_is_not_written_down(books: GateBooks, ledger: Ledger
 
 
 def test_before_the_first_batch_nothing_is_waited_for(books: GateBooks, clock: ManualTime) -> None:
-    assert books.rate() is None
+    assert books.admission().rate_per_s is None
     assert clock.now_s == 0
 
 
@@ -109,14 +131,14 @@ def test_the_report_of_the_last_batch_is_waited_for(
     for number in range(3):
         batch = begin(books, number)
         clock.on_sleep = lambda: report(ledger, batch, 40.0 + number)  # noqa: B023
-        assert books.rate() == 40.0 + number
+        assert books.admission().rate_per_s == 40.0 + number
 
 
 def test_a_report_that_is_there_costs_no_time(
     books: GateBooks, ledger: Ledger, clock: ManualTime
 ) -> None:
     report(ledger, begin(books, 0), 40.0)
-    assert books.rate() == 40.0
+    assert books.admission().rate_per_s == 40.0
     assert clock.now_s == 0
 
 
@@ -125,7 +147,7 @@ def test_a_report_that_does_not_come_is_waited_for_one_interval_and_the_rate_sta
 ) -> None:
     report(ledger, begin(books, 0), 40.0)
     begin(books, 1)
-    assert books.rate() == 40.0
+    assert books.admission().rate_per_s == 40.0
     assert clock.now_s == pytest.approx(10.0, abs=0.01)
 
 
@@ -133,11 +155,11 @@ def test_where_nobody_listens_only_the_first_report_is_waited_for(
     books: GateBooks, ledger: Ledger, clock: ManualTime
 ) -> None:
     begin(books, 0)
-    assert books.rate() is None
+    assert books.admission().rate_per_s is None
     waited_s = clock.now_s
     for number in range(1, 4):
         begin(books, number)
-        assert books.rate() is None
+        assert books.admission().rate_per_s is None
     assert clock.now_s == waited_s > 0
 
 
@@ -145,11 +167,11 @@ def test_one_report_that_came_late_does_not_end_the_waiting(
     books: GateBooks, ledger: Ledger, clock: ManualTime
 ) -> None:
     first = begin(books, 0)
-    assert books.rate() is None
+    assert books.admission().rate_per_s is None
     report(ledger, first, 40.0)
     second = begin(books, 1)
     clock.on_sleep = lambda: report(ledger, second, 50.0)
-    assert books.rate() == 50.0
+    assert books.admission().rate_per_s == 50.0
 
 
 def test_a_batch_begun_twice_has_one_row_and_two_attempts(books: GateBooks, ledger: Ledger) -> None:
@@ -191,5 +213,5 @@ def test_a_planner_waits_for_its_ledger(
         other.execute("BEGIN IMMEDIATE")
         clock.on_sleep = lambda: other.rollback() if clock.now_s > 60 else None
         begin(books, 1)
-        assert books.rate() is None
+        assert books.admission().rate_per_s is None
     assert 60 < clock.now_s < 63

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headgate.control.hop_emission import Bound
 from headgate.control.limits import Limits
 from headgate.control.ranges import TopicPartition
 from headgate.control.reason import Reason
@@ -54,15 +55,26 @@ class RateInForce:
     reason: Reason
 
 
-def rate_in_force(rate: float | None, limits: Limits) -> RateInForce | None:
+def rate_in_force(
+    rate: float | None, limits: Limits, bound: Bound | None = None
+) -> RateInForce | None:
     """The rate that holds for the next batch, truncated as Spark's rate controller does.
 
     Returns:
-        The estimated rate, else the initial one; None if backpressure is off.
+        The estimated rate, else the initial one; or the bound, where that is lower or backpressure
+        is off. None if it is off and there is no bound.
 
     Raises:
         OptionError: The estimated rate is not a finite number.
     """
+    own = _own_rate(rate, limits)
+    if bound is None:
+        return own
+    held = RateInForce(float(max(int(bound.rate_per_s), 1)), Reason.HELD_BACK)
+    return own if own is not None and own.per_s <= held.per_s else held
+
+
+def _own_rate(rate: float | None, limits: Limits) -> RateInForce | None:
     if limits.initial_rate is None:
         return None
     if rate is not None and not math.isfinite(rate):

@@ -11,6 +11,7 @@ from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
 from headgate.ledger.proof import verify
 from headgate.ledger.receivers import ReceiverRecord, ReceiverSeen, StreamRate
 from headgate.ledger.records import (
+    Admission,
     BatchRecord,
     Covered,
     ErrorReport,
@@ -30,6 +31,7 @@ from headgate.ledger.urls import normalize_url, redact_url
 __all__ = [
     "ARROWS",
     "DEFECTS",
+    "Admission",
     "Arrow",
     "BatchRecord",
     "Clock",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from traceback import TracebackException
 from typing import Final, Self
 
+from headgate.control.hop_emission import Bound
 from headgate.control.ranges import OffsetRange
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.status import Kind, Status
@@ -150,6 +151,16 @@ class GateRecord:
     """The rate learnt last; None while there is none."""
     rate_time_ms: int | None
     """When that rate was learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What bounds a gate at one moment: what it has learnt, and what comes after it."""
+
+    rate_per_s: float | None
+    """The rate learnt last; None while there is none."""
+    held: Bound | None
+    """What a stage after it leaves of its rate; None while it is free."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,10 @@ Times are the database's own: the clocks of the stages' machines may differ as t
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Executable,
-    Table,
-    bindparam,
-    delete,
-    func,
-    select,
-)
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy import Executable, Table, bindparam, delete, func, select
 
 from headgate.ledger.base import Base
+from headgate.ledger.now import NowMs
 from headgate.ledger.rows import Values
 from headgate.ledger.tables import signal, stage_state
 
@@ -27,24 +18,6 @@ MOST_CHARACTERS: Final = 4096
 
 REMEMBERED_MS: Final = 24 * 3_600_000
 """How long a flow's rows are kept that nobody takes, renews or takes back."""
-
-
-class _NowMs(FunctionElement[int]):
-    """The database's time, in ms since the epoch; while the statement runs, not as it began."""
-
-    type = BigInteger()
-    inherit_cache = True
-    name = "now_ms"
-
-
-@compiles(_NowMs, "sqlite")
-def _sqlite_now_ms(*_: object, **__: object) -> str:
-    return "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
-
-
-@compiles(_NowMs, "postgresql")
-def _postgresql_now_ms(*_: object, **__: object) -> str:
-    return "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +41,7 @@ _to_stage = (signal.c.flow == bindparam("flow"), signal.c.receiver == bindparam(
 _SIGNALS: Final = select(
     signal.c.sender.label("stage"),
     func.substr(signal.c.body, 1, MOST_CHARACTERS + 1).label("text"),
-    (_NowMs() - signal.c.written_ms).label("age_ms"),
+    (NowMs() - signal.c.written_ms).label("age_ms"),
 ).where(*_to_stage)
 _TAKE: Final = delete(signal).where(
     *_to_stage,
@@ -78,7 +51,7 @@ _TAKE: Final = delete(signal).where(
 _STATES: Final = select(
     stage_state.c.stage,
     func.substr(stage_state.c.body, 1, MOST_CHARACTERS + 1).label("text"),
-    (_NowMs() - stage_state.c.written_ms).label("age_ms"),
+    (NowMs() - stage_state.c.written_ms).label("age_ms"),
 ).where(stage_state.c.flow == bindparam("flow"))
 _LEAVE: Final = delete(stage_state).where(
     stage_state.c.flow == bindparam("flow"),
@@ -87,7 +60,7 @@ _LEAVE: Final = delete(stage_state).where(
 )
 _FORGET: Final = tuple(
     delete(table).where(
-        table.c.flow == bindparam("flow"), table.c.written_ms < _NowMs() - REMEMBERED_MS
+        table.c.flow == bindparam("flow"), table.c.written_ms < NowMs() - REMEMBERED_MS
     )
     for table in (signal, stage_state)
 )
@@ -127,7 +100,7 @@ class StageNotes(Base):
             self._database.change(forget, {"flow": flow})
 
     def _write_note(self, table: Table, place: Values, text: str) -> None:
-        insert = self._database.insert(table).values(written_ms=_NowMs())
+        insert = self._database.insert(table).values(written_ms=NowMs())
         statement = insert.on_conflict_do_update(
             index_elements=list(place),
             set_={"body": insert.excluded.body, "written_ms": insert.excluded.written_ms},

@@ -10,6 +10,7 @@ from headgate.ledger.dead_letters import DeadLetters
 from headgate.ledger.engine import Database
 from headgate.ledger.gates import Gates
 from headgate.ledger.history import History
+from headgate.ledger.holds import Holds
 from headgate.ledger.parts import Parts
 from headgate.ledger.receivers import Receivers
 from headgate.ledger.retention import Retention
@@ -19,6 +20,7 @@ from headgate.ledger.signals import StageNotes
 
 class Ledger(
     Gates,
+    Holds,
     Batches,
     Backfills,
     Parts,

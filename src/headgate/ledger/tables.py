@@ -54,6 +54,14 @@ gate: Final = Table(
     # which SQLite adds to no table that is there.
     Column("begun", Text),
     Column("begins", BigInteger, nullable=False, server_default="0"),
+    # What a stage after this one in a flow leaves of its rate, up to when by the database's clock.
+    Column("held_per_s", Double),
+    Column("held_by", Text),
+    Column("held_level", Double),
+    Column("held_origin_per_s", Double),
+    Column("held_until_ms", BigInteger),
+    # What its stage has heard of those after it, as a restart goes on with it.
+    Column("pressures", Text),
 )
 
 rate: Final = Table(

@@ -46,8 +46,7 @@ class SimulatedGate:
 
     def plan(self, latest: Mapping[TopicPartition, int], bound: Bound | None = None) -> Plan:
         """The next batch, from the latest offset of each partition, under a bound or none."""
-        rate = self._rate if bound is None else bound.applied_to(self.rate_per_s)
-        return plan(self._positions, latest, rate, self._limits)
+        return plan(self._positions, latest, self._rate, self._limits, bound=bound)
 
     def end(self, planned: Plan, start_ms: int, duration_ms: int) -> BatchProgress:
         """Take note of a batch that has ended: it is read, and something is learnt from it."""

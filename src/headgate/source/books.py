@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headgate.control import EstimatorSettings, OffsetRange, Plan
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headgate.ledger import Admission, Ledger, PlannedBatch, PlannedRange
 from headgate.ledger.patience import QUERY_PATIENCE_S, waiting_ends
 from headgate.source.positions import Positions, StreamOffset
 
@@ -60,14 +60,14 @@ class GateBooks:
         self._begun: str | None = None
         self._begun_before: str | None = None
 
-    def rate(self) -> float | None:
-        """The rate in force (records/s), after the report of the last batch if that comes soon.
+    def admission(self) -> Admission:
+        """The rate in force, after the report of the last batch if that comes soon, and the bound.
 
         Without a report, because of a crash or a lost event, it is the rate that was in force.
         """
         with self._while_the_driver_lives():
             self._await_report()
-            return self._ledger.rate(self._gate.name)
+            return self._ledger.admission(self._gate.name)
 
     def _await_report(self) -> None:
         if self._begun is None:
@@ -106,12 +106,12 @@ class GateBooks:
                 PlannedRange(
                     r,
                     latest.get(r.topic_partition),
-                    plan.reasons.get(r.topic_partition) if plan else None,
+                    _told(plan, r),
                     end.topic_ids.get(r.topic),
                 )
                 for r in ranges
             ),
-            reason=plan.reason if plan else "run again after a restart",
+            reason=plan.told(plan.reason) if plan else "run again after a restart",
             bootstrap_servers=self._gate.servers,
             lag=plan.lag if plan else None,
             rate_per_s=plan.rate_per_s if plan else None,
@@ -135,3 +135,8 @@ class GateBooks:
     def close(self) -> None:
         """Let the ledger go."""
         self._ledger.close()
+
+
+def _told(plan: Plan | None, offsets: OffsetRange) -> str | None:
+    reason = None if plan is None else plan.reasons.get(offsets.topic_partition)
+    return None if plan is None or reason is None else plan.told(reason)

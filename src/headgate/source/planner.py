@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from headgate.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
 from headgate.errors import BrokerError, DataLossError
+from headgate.ledger import Admission
 from headgate.source.books import Clock, GateBooks, GateIdentity
 from headgate.source.footing import Footing, Loss, find_footing
 from headgate.source.locate import starting_positions
@@ -159,8 +160,16 @@ class StreamPlanner:
             if options.limits.max_bytes is not None
             else None
         )
-        rate = self._books.rate() if self._books is not None else None
-        decided = plan(footing.current, latest, rate, options.limits, sizes)
+        books = self._books
+        admission = books.admission() if books is not None else Admission(None, None)
+        decided = plan(
+            footing.current,
+            latest,
+            admission.rate_per_s,
+            options.limits,
+            sizes,
+            bound=admission.held,
+        )
         if self._too_few(decided.lag):
             return hold(footing.current, latest)
         return decided

@@ -1,4 +1,4 @@
-"""Keep what the stages of a flow tell each other."""
+"""Keep what the stages of a flow tell each other, and how hard they hold their gates."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,13 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Make the tables and the columns."""
+    op.add_column("gate", sa.Column("held_per_s", sa.Double()))
+    op.add_column("gate", sa.Column("held_by", sa.Text()))
+    op.add_column("gate", sa.Column("held_level", sa.Double()))
+    op.add_column("gate", sa.Column("held_origin_per_s", sa.Double()))
+    op.add_column("gate", sa.Column("held_until_ms", sa.BigInteger()))
+    op.add_column("gate", sa.Column("pressures", sa.Text()))
     op.create_table(
         "signal",
         sa.Column("flow", sa.Text(), nullable=False),
