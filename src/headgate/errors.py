@@ -10,6 +10,8 @@
     │   ├── BrokerError      a broker cannot be reached, or refuses
     │   └── DataLossError    offsets that were to be read are gone
     ├── JournalError         a journal cannot be opened, read or written
+    │   ├── NoJournalError   there is none where one is to be read
+    │   ├── LaneTakenError   another writer has a lane of it
     │   └── CorruptionError  a file of a journal is not what was written
     ├── ReceiverError        records cannot be received, or are not taken
     ├── SignalError          a flow's stages cannot tell each other what they must
@@ -53,6 +55,10 @@ class JournalError(HeadgateError):
 
 class NoJournalError(JournalError):
     """There is no journal where one is to be read."""
+
+
+class LaneTakenError(JournalError):
+    """Another writer has a lane, which has one at a time."""
 
 
 class CorruptionError(JournalError):

@@ -47,9 +47,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Write:
-    """Bytes at the end of a file."""
+    """Bytes of a file, from a place on."""
 
     file: int
+    at: int
     data: bytes
 
 
@@ -107,6 +108,7 @@ class Recorder(Fast):
         self._between = between
         self._files = dict(self.before.names)
         self._open: dict[int, int] = {}
+        self._at: dict[int, int] = {}
         self._numbers = count(len(self._files) + 1)
 
     def mark(self, what: str, value: object) -> None:
@@ -117,7 +119,15 @@ class Recorder(Fast):
         self._may_fail()
         descriptor = super().create(path)
         self._open[descriptor] = number = next(self._numbers)
+        self._at[descriptor] = 0
         self._changed(path, number)
+        return descriptor
+
+    def open(self, path: Path) -> int:
+        self._may_fail()
+        descriptor = super().open(path)
+        self._open[descriptor] = self._files[path.relative_to(self.base)]
+        self._at[descriptor] = 0
         return descriptor
 
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
@@ -125,7 +135,9 @@ class Recorder(Fast):
         data = b"".join(parts)
         # Never everything at once: the last byte has a call of its own.
         written = super().write(descriptor, [data[:-1] or data])
-        self._done(Write(self._open[descriptor], data[:written]))
+        at = self._at[descriptor]
+        self._at[descriptor] += written
+        self._done(Write(self._open[descriptor], at, data[:written]))
         return written
 
     def sync(self, descriptor: int) -> None:
@@ -183,7 +195,7 @@ class State:
 
     names: dict[Path, int] = field(default_factory=dict)
     data: dict[int, bytes] = field(default_factory=dict)
-    unsynced: dict[int, bytes] = field(default_factory=dict)
+    unsynced: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
     @classmethod
@@ -198,17 +210,23 @@ class State:
         return state
 
     def copy(self) -> "State":
-        return State(dict(self.names), dict(self.data), dict(self.unsynced), list(self.changes))
+        unsynced = {number: list(late) for number, late in self.unsynced.items()}
+        return State(dict(self.names), dict(self.data), unsynced, list(self.changes))
 
     def apply(self, operation: Operation) -> None:
         """Let one more thing happen."""
         match operation:
             case Change():
                 self.changes.append(operation)
-            case Write(number, data):
-                self.unsynced[number] = self.unsynced.get(number, b"") + data
+            case Write(number, at, data):
+                late = self.unsynced.setdefault(number, [])
+                if late and late[-1][0] + len(late[-1][1]) == at:
+                    at, before = late.pop()
+                    data = before + data
+                late.append((at, data))
             case Sync(number):
-                self.data[number] = self.data.get(number, b"") + self.unsynced.pop(number, b"")
+                self.data[number] = self._late(number, lambda data: data)
+                self.unsynced.pop(number, None)
             case SyncFolder(path):
                 for change in self.changes:
                     if change.path.parent == path:
@@ -235,9 +253,16 @@ class State:
         for path in sorted(names):
             if path.parent == Path() or path.parent in held:
                 number = names[path]
-                late = fate(self.unsynced.get(number, b""))
-                held[path] = None if number == FOLDER else self.data.get(number, b"") + late
+                held[path] = None if number == FOLDER else self._late(number, fate)
         return Files(tuple(held.items()))
+
+    def _late(self, number: int, fate: Callable[[bytes], bytes]) -> bytes:
+        """A file's bytes, if this becomes of what was written since the last sync."""
+        whole = self.data.get(number, b"")
+        for at, data in self.unsynced.get(number, ()):
+            left = fate(data)
+            whole = whole[:at] + left + whole[at + len(left) :]
+        return whole
 
 
 _FATES: Final[tuple[Callable[[bytes], bytes], ...]] = (

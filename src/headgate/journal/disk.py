@@ -20,6 +20,10 @@ class Disk:
         """A new file's descriptor; its name must be free."""
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
 
+    def open(self, path: Path) -> int:
+        """The descriptor of a file that is there, to write over its beginning."""
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+
     def write(self, descriptor: int, parts: Sequence[Part]) -> int:
         """Write some of the bytes of some of the parts, at least one; answers how many."""
         return os.writev(descriptor, parts[:_MOST_PARTS])

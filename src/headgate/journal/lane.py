@@ -11,6 +11,7 @@ from headgate.journal.block import MAX_RECORDS, Block, BlockHeader, Compression,
 from headgate.journal.blocks import Identity, LaneFiles
 from headgate.journal.faults import told
 from headgate.journal.index import LaneIndex
+from headgate.journal.manifests import complete
 from headgate.journal.names import MAX_OFFSET, checked_lane, is_temporary
 from headgate.journal.records import Records
 from headgate.journal.storage import Prepared, Storage
@@ -162,8 +163,9 @@ class LaneWriter:
         return self._end
 
     def _recovered(self) -> int:
-        """Remove what was never finished; answers where the last whole block ends."""
+        """Finish what is decided, remove what is not; answers where the last whole block ends."""
         files = self._files
+        complete(files)
         names = files.storage.names(files.folder)
         files.storage.remove(files.folder, [name for name in names if is_temporary(name)])
         index = LaneIndex.of(names)

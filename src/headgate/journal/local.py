@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from headgate.errors import JournalError
+from headgate.errors import LaneTakenError
 from headgate.journal.block import Part
 from headgate.journal.disk import Disk, write_all
 from headgate.journal.names import LOCK, temporary_name
@@ -144,6 +144,23 @@ class LocalStorage:
         finally:
             self._disk.close(descriptor)
 
+    def place(self, path: str, to: str, start: bytes) -> None:
+        """Write a file's beginning anew, then give the file a second name, all durably.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            FileExistsError: There is one of the second name; it is left as it is.
+        """
+        source, target = self._root / path, self._root / to
+        descriptor = self._disk.open(source)
+        try:
+            write_all(self._disk, descriptor, [start])
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+        self._disk.link(source, target)
+        self._disk.sync_folder(target.parent)
+
     def set_aside(self, path: str, to: str) -> None:
         """Give a file another name, durably, before it loses the one it has."""
         source, target = self._root / path, self._root / to
@@ -198,7 +215,7 @@ class FileLock:
         what: What is locked by it, for the error.
 
     Raises:
-        JournalError: Another holds it.
+        LaneTakenError: Another holds it.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -214,7 +231,7 @@ class FileLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             who = os.pread(descriptor, _MOST_WHO, 0).decode(errors="replace").strip()
-            raise JournalError(
+            raise LaneTakenError(
                 f"{what} is being written by {who or 'another process'}; a lane has one writer: "
                 "stop that one, or write to another lane."
             ) from None

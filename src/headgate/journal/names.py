@@ -8,6 +8,11 @@ A lane's files are named by an offset of 20 digits, so that names in order are o
     00000000000000000500.block.5a1c09de.corrupt   a block that `repair` has set aside
     .00000000000000000500.block.1f2e3d4c5b6a7988.tmp   being written, or left by a crash
     lock                           held by the lane's writer
+
+The folder ``.staged-7`` has what is to be in lane 7 in batches::
+
+    5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
+    <key of a batch>.manifest      these blocks are in the lane, or go on in it: see `manifests`
 """
 
 import re
@@ -21,6 +26,8 @@ LOCK: Final = "lock"
 BLOCK: Final = "block"
 LOST: Final = "lost"
 START: Final = "start"
+STAGED: Final = "staged"
+MANIFEST: Final = "manifest"
 
 MAX_LANE: Final = 99_999
 MAX_OFFSET: Final = 2**63 - 1
@@ -30,6 +37,8 @@ _FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start)")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
 _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
+_STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
+_KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
 
 def checked_journal_name(name: str) -> str:
@@ -60,6 +69,36 @@ def checked_lane(lane: int) -> int:
 def lane_of(folder: str) -> int | None:
     """The lane whose folder has this name; None for any other."""
     return int(folder) if _LANE.fullmatch(folder) else None
+
+
+def staged_folder(lane: int) -> str:
+    """The folder of what waits to be in a lane as a whole."""
+    return f".{STAGED}-{lane}"
+
+
+def is_staged_folder(folder: str) -> bool:
+    """Whether a folder is one of these."""
+    return _STAGED_FOLDER.fullmatch(folder) is not None
+
+
+def manifest_name(key: str) -> str:
+    """The name of a batch's manifest.
+
+    Raises:
+        OptionError: The key is none of a batch.
+    """
+    if not _KEY.fullmatch(key):
+        raise OptionError(
+            f"The batch's key {key!r} cannot be used; 1 to 48 lower-case letters and digits are"
+            " allowed."
+        )
+    return f"{key}.{MANIFEST}"
+
+
+def key_of(name: str) -> str | None:
+    """The batch whose manifest has this name; None for any other name."""
+    key, _, kind = name.partition(".")
+    return key if kind == MANIFEST and _KEY.fullmatch(key) else None
 
 
 def file_name(first: int, kind: str) -> str:

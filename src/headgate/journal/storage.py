@@ -113,5 +113,5 @@ class Storage(Protocol):
         """Take the right to write a lane.
 
         Raises:
-            JournalError: Another has it.
+            LaneTakenError: Another has it.
         """

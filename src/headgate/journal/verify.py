@@ -12,7 +12,15 @@ from headgate.journal.blocks import LaneFiles
 from headgate.journal.faults import told
 from headgate.journal.index import LaneIndex
 from headgate.journal.journal import Journal
-from headgate.journal.names import BLOCK, IDENTITY, file_name, is_foreign, is_temporary, lane_of
+from headgate.journal.names import (
+    BLOCK,
+    IDENTITY,
+    file_name,
+    is_foreign,
+    is_staged_folder,
+    is_temporary,
+    lane_of,
+)
 
 
 class FindingKind(StrEnum):
@@ -172,7 +180,8 @@ def _look(files: LaneFiles, first: int, following: int | None, *, lost: bool) ->
 def _foreign_in_root(journal: Journal) -> Iterator[Finding]:
     names = {*journal.storage.names(""), *journal.storage.folders()}
     for name in sorted(names):
-        if name != IDENTITY and not is_temporary(name) and lane_of(name) is None:
+        ours = name == IDENTITY or is_temporary(name) or is_staged_folder(name)
+        if not ours and lane_of(name) is None:
             yield _foreign(name, None)
 
 

@@ -52,8 +52,12 @@ class Channel(Protocol):
     def where(self) -> str:
         """What it is, to be shown; it holds no secret."""
 
+    @property
+    def has_one_writer(self) -> bool:
+        """Whether only one stage of a flow may write it, as with a lane of a journal."""
+
     def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
-        """Give what a batch has made to the stages that read; called in the writing stage's handler.
+        """Give what a batch has made to the stages that read; in the writing stage's handler.
 
         When it returns, no crash loses the records. However often it is called for one batch, by
         whatever process, and whatever ``df`` has then, readers have the records of one call, each
