@@ -148,7 +148,7 @@ def test_an_outage_passes_and_what_counts_is_delivered(
     wait_until(lambda: "a" in b.states())
     assert a.receive() == []
     assert len([line for line in caplog.messages if "is away" in line]) == 2, "one each"
-    assert len([line for line in caplog.messages if " is there after " in line]) == 2
+    wait_until(lambda: len([line for line in caplog.messages if " is there after " in line]) == 2)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

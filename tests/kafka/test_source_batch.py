@@ -64,7 +64,8 @@ def test_columns_and_values_are_the_native_connectors(
     topic: TopicFactory, same: Same, read: Read
 ) -> None:
     created = topic(3, KEEP)
-    appended = topic(1, {"message.timestamp.type": "LogAppendTime"})
+    # Its name comes after the other one's, as its rows do.
+    appended = topic(1, {"message.timestamp.type": "LogAppendTime"}, prefix="with-append-time")
     headers = [("h", b"1"), ("h", None), ("empty", b""), ("\u00e9", "\u00fc".encode())]
     created.produce(b"a", b"", None, key=b"k", headers=headers, timestamp_ms=1_001)
     created.produce(None, b"\xff\x00", key=b"", timestamp_ms=2_000, partition=1)
