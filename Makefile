@@ -21,7 +21,7 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headgate demo --broker $(ARGS)
 
 test: $(VENV)/.services  ## run the tests
-	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check

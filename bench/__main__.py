@@ -47,6 +47,8 @@ class Name(StrEnum):
     RECEIVERS = "receivers"
 
 
+_KEPT_COLUMNS: Final = 130
+
 Benchmark = Callable[[Stage, Scale], Iterator[Figure]]
 
 BENCHMARKS: Final[dict[Name, Benchmark]] = {
@@ -86,7 +88,7 @@ def main(
     if pairs is not None:
         scale = replace(scale, pairs=pairs)
     logging.getLogger("headgate").setLevel(logging.CRITICAL)  # Some batches fail on purpose.
-    console, machine = Console(), describe_machine()
+    console, machine = _console(), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()), style="dim")
     found: dict[str, list[Figure]] = {}
     with console.status("Starting a broker and a Spark") as status, open_stage(postgresql) as stage:
@@ -101,6 +103,12 @@ def main(
                 console.print(table_of(name, found[name]), "")
                 if json_file is not None:
                     json_file.write_text(_as_json(machine, found))
+
+
+def _console() -> Console:
+    """This terminal; or, where the output is kept, lines long enough for every figure."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_KEPT_COLUMNS)
 
 
 def _as_json(machine: dict[str, str], found: dict[str, list[Figure]]) -> str:

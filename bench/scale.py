@@ -79,8 +79,8 @@ QUICK: Final = Scale(
     blocks=4,
     journal_blocks=2_000,
     receiver_records=100_000,
-    receiver_seconds=2,
-    limited_seconds=5,
+    receiver_seconds=1,
+    limited_seconds=2,
     half_open=50,
 )
 """To see that everything works; its figures mean little."""
