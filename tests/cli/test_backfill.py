@@ -19,10 +19,11 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 import headgate
-from headgate.cli.backfill_run import HandRun, Job, stopped_by_signals
+from headgate.cli.backfill_run import HandRun, Job
 from headgate.cli.backfill_tally import Outcome
 from headgate.cli.backfill_view import Bar, JsonLines, Lines, View, summary
 from headgate.cli.source_options import Reached
+from headgate.cli.spark import stopped_by_signals
 from headgate.control import OffsetRange
 from headgate.gate import Batch, Gate, OnFailure
 from headgate.gate.policy import STOP

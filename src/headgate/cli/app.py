@@ -19,7 +19,7 @@ from headgate.cli.simulate import simulate
 from headgate.cli.status import status
 from headgate.cli.verify import verify
 
-GROUPS: Final = ("receive", "journal")
+GROUPS: Final = ("receive", "journal", "flow")
 """Commands whose modules are imported only when they are named, or listed: they take half a second,
 which the others do without."""
 

@@ -1,17 +1,13 @@
 """Runs the batches that were chosen, one after the other, until they are done or somebody stops."""
 
 import logging
-import os
-import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from headgate.backfill import (
@@ -26,8 +22,7 @@ from headgate.backfill import (
 from headgate.cli.backfill_tally import Tally
 from headgate.cli.backfill_view import View
 from headgate.cli.source_options import Reached
-from headgate.errors import SetupError
-from headgate.gate import configure, register
+from headgate.cli.spark import start_spark, stopped_by_signals
 from headgate.gate.batch import Handler
 from headgate.gate.owner import new_owner
 from headgate.gate.policy import STOP, OnFailure
@@ -182,7 +177,9 @@ def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) 
         KeyboardInterrupt: Somebody wants the end at once.
     """
     with Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger:
-        spark = _start_spark()
+        # What is in it is told by the view.
+        logging.getLogger("headgate.backfill").addHandler(logging.NullHandler())
+        spark = start_spark("headgate backfill")
         work = HandRun(ledger, spark, job, view, batches)
 
         def stop() -> None:
@@ -196,61 +193,3 @@ def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) 
             view.end(work.tally)
         spark.stop()
     return work.tally.is_good
-
-
-@contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have Ctrl-C, and SIGTERM, call ``stop``; Ctrl-C after that is a KeyboardInterrupt.
-
-    In the main thread. Spark's own way with Ctrl-C, which cuts off what runs, is put aside.
-    """
-    asked = False
-
-    def ask(number: int, _frame: object) -> None:
-        nonlocal asked
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if not asked:
-            asked = True
-            # In a thread, for this one may hold a lock that is needed.
-            threading.Thread(target=stop, daemon=True).start()
-
-    loggers = [logging.getLogger(), logging.getLogger("py4j.clientserver")]
-    for logger in loggers:
-        logger.addFilter(_is_not_of_ctrl_c)
-    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        for logger in loggers:
-            logger.removeFilter(_is_not_of_ctrl_c)
-
-
-def _is_not_of_ctrl_c(record: logging.LogRecord) -> bool:
-    """Py4J logs Ctrl-C, and that Java had it too, with stack traces before it passes it on."""
-    return not record.getMessage().startswith(
-        ("KeyboardInterrupt while sending command", "Exception occurred while shutting down conn")
-    )
-
-
-def _start_spark() -> SparkSession:
-    """The session of this application, set up as its environment says: ``spark-submit``, SPARK_*.
-
-    Raises:
-        SetupError: Spark does not start.
-    """
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # What is in it is told by the view.
-    logging.getLogger("headgate.backfill").addHandler(logging.NullHandler())
-    try:
-        spark = configure(SparkSession.builder.appName("headgate backfill")).getOrCreate()
-    except PySparkRuntimeError as error:
-        raise SetupError(
-            f"Spark does not start ({error.getCondition()}); `headgate doctor` says what it needs."
-        ) from error
-    spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
-    return spark

@@ -36,17 +36,39 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
 def load_function(option: str, name: str) -> Callable[..., Any]:
     """The function that ``module:function`` names.
 
-    Modules are found as ``python -m`` finds them: in the working directory too.
-
     >>> load_function("--handler", "json:dumps")([1])
     '[1]'
 
     Raises:
         OptionError: It is not of that form, cannot be imported, or is nothing that can be called.
     """
+    found = load(option, name, "a function", "module:function, such as shop.jobs:handle")
+    if not callable(found):
+        raise OptionError(
+            f"{option} is {name!r}, which is of type {type(found).__name__} and cannot be called;"
+            " name a function."
+        )
+    function: Callable[..., Any] = found
+    return function
+
+
+def load(option: str, name: str, kind: str, form: str) -> object:
+    """What ``module:name`` names.
+
+    Modules are found as ``python -m`` finds them: in the working directory too.
+
+    Args:
+        option: The option or argument that names it.
+        name: What it was given.
+        kind: What is to be named, for errors, such as ``a function``.
+        form: How it is written, for errors.
+
+    Raises:
+        OptionError: It is not of that form, or cannot be imported.
+    """
     module_name, colon, path = name.partition(":")
     if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
-        raise OptionError(f"{option} is {name!r}; write module:function, such as shop.jobs:handle.")
+        raise OptionError(f"{option} is {name!r}; write {form}.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -58,15 +80,10 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
             f" ({type(error).__name__}: {printable(str(error))}); see that it can be from {here}."
         ) from error
     try:
-        found = reduce(getattr, path.split("."), module)
+        found: object = reduce(getattr, path.split("."), module)
     except AttributeError as error:
         raise OptionError(
-            f"{option} is {name!r}, but {module_name} ({module.__file__}) has no {path!r}; name a"
-            " function that it has."
+            f"{option} is {name!r}, but {module_name} ({module.__file__}) has no {path!r}; name"
+            f" {kind} that it has."
         ) from error
-    if not callable(found):
-        raise OptionError(
-            f"{option} is {name!r}, which is of type {type(found).__name__} and cannot be called;"
-            " name a function."
-        )
     return found

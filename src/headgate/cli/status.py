@@ -97,13 +97,15 @@ def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
     return wanted
 
 
-def write_picture(picture: RenderableType, path: Path, title: str) -> None:
-    """Write what a terminal of 100 characters shows as an SVG file, which loads nothing.
+def write_picture(
+    picture: RenderableType, path: Path, title: str, width: int = PICTURE_WIDTH
+) -> None:
+    """Write what a terminal of so many characters shows as an SVG file, which loads nothing.
 
     Raises:
         OptionError: The file cannot be written.
     """
-    console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True)
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(picture)
     try:
         path.write_text(_FONTS.sub("", console.export_svg(title=title)), encoding="utf-8")

@@ -1,0 +1,80 @@
+"""``headgate flow``, as a user runs it; what it does with Spark is in tests/flow."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import run
+
+SHOP = """
+from tests.flow.flows import NoChannel, nothing
+
+from headgate.flow import Flow
+
+orders = Flow("orders", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+orders.channel("raw", NoChannel("kafka raw"))
+orders.channel("clean", NoChannel("journal clean"))
+orders.stage("parse", reads="raw", writes="clean")(nothing)
+orders.stage("store", reads="clean")(nothing)
+
+broken = Flow("broken", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+broken.stage("parse", reads="raw")(nothing)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def test_a_flow_is_drawn_and_nothing_is_made(folder: Path) -> None:
+    shown = run("flow", "show", "shop:orders", "--svg", "orders.svg", folder=folder)
+    assert shown.stderr == ""
+    assert (
+        shown.stdout
+        == """\
+    │
+    │ raw
+    ▼
+┌───────┐
+│ parse │
+└───┬───┘
+    │ clean
+    ▼
+┌───────┐
+│ store │
+└───────┘
+"""
+    )
+    assert "parse" in (folder / "orders.svg").read_text()
+    assert not (folder / "headgate.db").exists()
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_flow_is_described_as_json(folder: Path) -> None:
+    shown = json.loads(run("flow", "show", "shop:orders", "--json", folder=folder).stdout)
+    parse, store = shown["stages"]
+    assert (parse["downstream"], store["upstream"]) == (["store"], ["parse"])
+    assert (parse["gate"], parse["declared"]) == ("orders.parse", "shop.py:9")
+    assert [each["where"] for each in shown["channels"]] == ["kafka raw", "journal clean"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("shop:broken", "Stage 'parse' (shop.py:13) reads the channel 'raw', which is not declar"),
+        ("shop:nothing", "The flow is 'shop:nothing', which is of type function; name a"),
+        ("shop:absent", "has no 'absent'; name a flow that it has"),
+        ("shop", "write module:flow, such as shop.flows:orders"),
+        ("none:flow", "none cannot be imported"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "run"])
+def test_what_is_no_flow_or_a_wrong_one_is_told_in_one_sentence(
+    folder: Path, command: str, name: str, sentence: str
+) -> None:
+    told = run("flow", command, name, folder=folder)
+    assert told.returncode == 1
+    assert sentence in told.stderr
+    assert told.stderr.count("\n") == 1

@@ -1,0 +1,53 @@
+"""Flows for tests, and channels that are never opened."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.control import InputQueue
+from headgate.flow import Flow
+from headgate.flow.channels import ReadingGate, WrittenBatch
+from headgate.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class NoChannel:
+    """A channel that is only declared."""
+
+    where: str
+    has_one_writer: bool = False
+    lane: int = 0
+
+    def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
+        raise AssertionError("written")
+
+    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
+        raise AssertionError("read")
+
+    def queue(self, gate: str, ledger: Ledger) -> "NoQueue":
+        raise AssertionError("looked at")
+
+
+class NoQueue:
+    def look(self) -> InputQueue:
+        raise AssertionError("looked at")
+
+    def close(self) -> None:
+        raise AssertionError("closed")
+
+
+def nothing(df: DataFrame, batch: Any) -> None:
+    """A sink."""
+
+
+def a_flow(*stages: tuple[str, str, Iterable[str]], channels: Iterable[str] = ()) -> Flow:
+    """A flow of stages, each with its name and what it reads and writes."""
+    flow = Flow("shop", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+    used = (channel for _, reads, writes in stages for channel in (reads, *writes))
+    for name in dict.fromkeys([*channels, *used]):
+        flow.channel(name, NoChannel(f"journal {name}"))
+    for name, reads, writes in stages:
+        flow.stage(name, reads=reads, writes=writes)(nothing)
+    return flow

@@ -1,0 +1,188 @@
+"""A wrong flow is told in one error, before anything starts."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.flow.flows import NoChannel, a_flow, nothing
+
+from headgate.control import HopSettings
+from headgate.errors import LedgerError, OptionError
+from headgate.flow import Flow
+
+HERE = re.escape(Path(__file__).name)
+
+
+@pytest.fixture
+def flow() -> Flow:
+    flow = Flow("shop", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+    flow.channel("raw", NoChannel("kafka raw"))
+    flow.channel("clean", NoChannel("journal clean"), schema="id bigint, name string")
+    return flow
+
+
+def refused(flow: Flow, sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        flow.check()
+
+
+def test_a_chain_with_fan_out_and_fan_in_is_a_flow() -> None:
+    flow = a_flow(
+        ("one", "raw", ["clean"]),
+        ("other", "more", ["clean", "bad"]),
+        ("store", "clean", []),
+        ("count", "clean", []),
+        ("letters", "bad", []),
+    )
+    flow.check()
+    assert flow.graph.upstream("store") == ("one", "other")
+    assert flow.graph.downstream("other") == ("store", "count", "letters")
+    assert flow.graph.upstream("one") == ()
+    assert flow.gate("store") == "shop.store"
+
+
+def test_a_handler_is_still_the_function_that_it_was(flow: Flow) -> None:
+    assert flow.stage("clean", reads="raw")(nothing) is nothing
+
+
+def test_an_error_names_the_stage_and_the_line_of_its_declaration(flow: Flow) -> None:
+    flow.stage("clean", reads="row")(nothing)
+    (stage,) = flow.graph.stages.values()
+    line = Path(__file__).read_text().splitlines()[stage.place.line - 1]
+    assert 'flow.stage("clean", reads="row")' in line
+    refused(flow, rf"Stage 'clean' \(.*{HERE}:{stage.place.line}\) reads the channel 'row', which")
+
+
+def test_a_flow_without_stages_is_refused(flow: Flow) -> None:
+    refused(flow, "Flow 'shop' has no stage")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 101, None])
+def test_names_are_those_of_signals(flow: Flow, name: Any) -> None:
+    with pytest.raises(OptionError, match="The name of a flow is"):
+        Flow(name, ledger="sqlite:///headgate.db", checkpoints="c")
+    with pytest.raises(OptionError, match="The name of a stage is"):
+        flow.stage(name, reads="raw")
+    with pytest.raises(OptionError, match="The name of a channel is"):
+        flow.channel(name, NoChannel("elsewhere"))
+
+
+def test_a_ledger_is_checked_when_the_flow_is_made() -> None:
+    with pytest.raises(LedgerError, match="mysql"):
+        Flow("shop", ledger="mysql://host/db", checkpoints="c")
+
+
+def test_a_name_is_declared_once(flow: Flow) -> None:
+    flow.stage("clean", reads="raw")(nothing)
+    with pytest.raises(OptionError, match=rf"Stage 'clean' \(.*{HERE}:\d+\) is declared a second"):
+        flow.stage("clean", reads="raw")
+    with pytest.raises(OptionError, match=r"Channel 'raw' .* is declared a second"):
+        flow.channel("raw", NoChannel("elsewhere"))
+
+
+def test_an_unknown_channel_that_is_written_is_refused(flow: Flow) -> None:
+    flow.stage("clean", reads="raw", writes=["clean", "bad"])(nothing)
+    refused(flow, "Stage 'clean' .* writes the channel 'bad', which is not declared; .* 'raw', 'cl")
+
+
+def test_a_channel_is_named_once(flow: Flow) -> None:
+    flow.stage("clean", reads="raw", writes=["clean", "clean"])(nothing)
+    refused(flow, "Stage 'clean' .* names a channel twice")
+
+
+def test_a_channel_that_nobody_uses_is_refused(flow: Flow) -> None:
+    flow.stage("sink", reads="raw")(nothing)
+    refused(flow, rf"Channel 'clean' \(.*{HERE}:\d+\) is neither written nor read")
+
+
+def test_two_channels_are_not_one(flow: Flow) -> None:
+    flow.channel("again", NoChannel("kafka raw"))
+    flow.stage("clean", reads="raw", writes=["clean", "again"])(nothing)
+    refused(flow, "Channel 'again' .* is what Channel 'raw' .* is: kafka raw; declare it once")
+
+
+def test_what_has_one_writer_is_written_by_one_stage(flow: Flow) -> None:
+    flow.channel("lane", NoChannel("journal lane", has_one_writer=True))
+    flow.stage("one", reads="raw", writes="lane")(nothing)
+    flow.stage("other", reads="clean", writes="lane")(nothing)
+    refused(flow, "Stage 'other' .* writes the channel 'lane' .* and so does Stage 'one' .*")
+
+
+def test_two_stages_that_write_lanes_of_one_journal_are_both_before_who_reads_it(
+    flow: Flow,
+) -> None:
+    flow.channel("clean-1", NoChannel("journal clean", has_one_writer=True, lane=1))
+    flow.stage("one", reads="raw", writes="clean")(nothing)
+    flow.stage("other", reads="raw", writes="clean-1")(nothing)
+    flow.stage("store", reads="clean")(nothing)
+    flow.check()
+    assert flow.graph.upstream("store") == ("one", "other")
+    assert flow.graph.downstream("other") == ("store",)
+    assert list(flow.graph.merged().links) == ["raw", "clean"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_cycles_are_refused(length: int) -> None:
+    ring = [(f"s{n}", f"c{n}", [f"c{(n + 1) % length}"]) for n in range(length)]
+    refused(a_flow(*ring), r"Stage 's\d' .* comes after itself: s\d -> .*; a flow goes one way")
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentence"),
+    [
+        ({"interval": "1 sekunde"}, "1 sekunde"),
+        ({"interval": "0 seconds"}, "interval"),
+        ({"on_failure": "ignore"}, "on_failure is 'ignore'"),
+        ({"backfill": "never"}, "never"),
+    ],
+)
+def test_what_a_gate_refuses_is_refused_with_the_stages_line(
+    flow: Flow, declared: dict[str, str], sentence: str
+) -> None:
+    flow.stage("clean", reads="raw", writes="clean", **declared)(nothing)  # type: ignore[arg-type]
+    refused(flow, rf"Stage 'clean' \(.*{HERE}:\d+\): .*{sentence}")
+
+
+def test_a_handler_must_be_a_function(flow: Flow) -> None:
+    flow.stage("clean", reads="raw", writes="clean")("clean")  # type: ignore[arg-type]
+    refused(flow, "Stage 'clean' .* decorates 'clean', which cannot be called")
+
+
+def test_thresholds_in_the_wrong_order_are_refused_where_they_are_made() -> None:
+    with pytest.raises(OptionError, match="a light load must be below an overload"):
+        HopSettings(overload_bytes=10, light_load_bytes=20)
+
+
+SAME = [
+    "id BIGINT, name STRING",
+    "id: long,name:string",
+    " `id`  LONG , `name` string ",
+    StructType([StructField("id", LongType()), StructField("name", StringType())]),
+]
+
+
+@pytest.mark.parametrize("schema", SAME)
+def test_schemas_that_say_the_same_match(flow: Flow, schema: str | StructType) -> None:
+    flow.stage("clean", reads="raw", writes="clean")(nothing)
+    flow.stage("store", reads="clean", schema=schema)(nothing)
+    flow.check()
+
+
+@pytest.mark.parametrize("schema", ["id int, name string", "name string, id bigint", "id bigint"])
+def test_schemas_that_differ_are_refused(flow: Flow, schema: str) -> None:
+    flow.stage("clean", reads="raw", writes="clean")(nothing)
+    flow.stage("store", reads="clean", schema=schema)(nothing)
+    refused(flow, rf"Stage 'store' .* reads values with the schema '{schema}', but Channel 'clean'")
+
+
+def test_a_schema_that_only_one_end_names_is_nobodys_business(flow: Flow) -> None:
+    flow.stage("clean", reads="raw", writes="clean", schema="id int")(nothing)
+    flow.check()
+
+
+def test_only_stages_that_there_are_can_be_started(flow: Flow) -> None:
+    flow.stage("clean", reads="raw", writes="clean")(nothing)
+    with pytest.raises(OptionError, match="Flow 'shop' has no stage 'store'; its stages are 'clea"):
+        flow.start(None, stages=["store"])  # type: ignore[arg-type]
