@@ -1,0 +1,260 @@
+"""What a stage's agent does, look by look; the time is an argument."""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from headgate.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
+from headgate.errors import JournalError
+from headgate.flow import StageState
+from headgate.flow.agent import StageAgent, StagePlace
+from headgate.flow.memory import Memory
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+
+SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
+PLACE = StagePlace("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
+RUN = Incarnation(1000, "store-1")
+
+
+class Mail:
+    """Signals that go nowhere, and are remembered."""
+
+    def __init__(self) -> None:
+        self.sent: list[Assertion] = []
+        self.shown: list[StageState] = []
+        self.is_closed = False
+
+    is_connected = True
+
+    def send(self, assertion: Assertion) -> None:
+        self.sent.append(assertion)
+
+    def receive(self, wait_s: float = 0) -> list[Assertion]:
+        raise AssertionError("the test hands over what is heard")
+
+    def publish(self, state: StageState) -> None:
+        self.shown.append(state)
+
+    def states(self) -> Mapping[str, StageState]:
+        return {}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def __enter__(self) -> "Mail":
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+class Waiting:
+    """A queue that is as long as it is told."""
+
+    def __init__(self) -> None:
+        self.found = InputQueue(waiting_bytes=0, left_bytes=0, arrived_bytes=0)
+        self.fault: str | None = None
+        self.is_closed = False
+
+    def grow(self, bytes_more: int) -> None:
+        waiting = self.found.waiting_bytes + bytes_more
+        self.found = InputQueue(waiting, waiting, self.found.arrived_bytes + bytes_more)
+
+    def look(self) -> InputQueue:
+        if self.fault is not None:
+            raise JournalError(self.fault)
+        return self.found
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{tmp_path}/headgate.db") as opened:
+        opened.declare_gate(PLACE.gate, interval_ms=1000, source="journal", estimator="{}")
+        yield opened
+
+
+@pytest.fixture
+def mail() -> Mail:
+    return Mail()
+
+
+@pytest.fixture
+def queue() -> Waiting:
+    return Waiting()
+
+
+@pytest.fixture
+def agent(ledger: Ledger, mail: Mail, queue: Waiting) -> StageAgent:
+    return StageAgent(PLACE, ledger, mail, queue)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def says(sequence: int, level: float, run: Incarnation = RUN) -> Assertion:
+    return Assertion("shop", "store", "enrich", run, sequence, level, 10_000)
+
+
+def begin(ledger: Ledger, number: int, records: int = 100) -> None:
+    offsets = OffsetRange("lane", 0, number * records, (number + 1) * records)
+    ledger.begin(
+        PlannedBatch(
+            gate=PLACE.gate,
+            run_id="run",
+            ranges=(PlannedRange(offsets, None, None, None),),
+            reason="rate",
+            bootstrap_servers="",
+            lag=0,
+            rate_per_s=100.0,
+        )
+    )
+
+
+def emit(agent: StageAgent, ledger: Ledger, from_ms: int, seconds: int = 5) -> int:
+    """Admit 100 records in each of some seconds; when the last began."""
+    for number in range(seconds):
+        begin(ledger, from_ms // 1000 + number)
+        agent.step(from_ms + number * 1000, 0, [])
+    return from_ms + (seconds - 1) * 1000
+
+
+def test_a_stage_that_is_overloaded_presses_the_one_before_it(
+    agent: StageAgent, mail: Mail, queue: Waiting
+) -> None:
+    for time_ms in range(0, 3001, 250):
+        queue.grow(2000)
+        agent.step(time_ms, time_ms, [])
+    assert [(said.sender, said.receiver) for said in mail.sent][:1] == [("enrich", "parse")]
+    assert mail.sent[0].level > 0
+    assert mail.shown[-1].queue_bytes == queue.found.waiting_bytes
+
+
+def test_an_idle_stage_says_nothing_however_long(agent: StageAgent, mail: Mail) -> None:
+    for time_ms in range(0, 10_000_000, 10_000):
+        agent.step(time_ms, time_ms, [])
+    assert mail.sent == []
+
+
+def test_a_stage_that_is_pressed_has_its_gate_held_back(
+    agent: StageAgent, ledger: Ledger, mail: Mail
+) -> None:
+    now_ms = emit(agent, ledger, 0)
+    agent.step(now_ms, 0, [says(1, 1)])
+    assert ledger.admission(PLACE.gate).held == Bound(50.0, "store", 1, 100.0)
+    shown = mail.shown[-1]
+    assert (shown.held_by, shown.level, shown.rate_bound_per_s) == ("store", 1, 50.0)
+    agent.step(now_ms + 250, 0, [says(2, 0)])
+    assert ledger.admission(PLACE.gate).held is None
+    assert mail.shown[-1].held_by is None
+
+
+def test_a_stage_is_free_when_the_lease_is_over_and_says_so(
+    agent: StageAgent, ledger: Ledger, mail: Mail, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms = emit(agent, ledger, 0)
+    agent.step(now_ms, 0, [says(1, 1)])
+    agent.step(now_ms + 9_999, 0, [])
+    assert ledger.admission(PLACE.gate).held is not None
+    agent.step(now_ms + 10_000, 0, [])
+    assert ledger.admission(PLACE.gate).held is None
+    assert mail.shown[-1].held_by is None
+    assert "Stage 'enrich' of flow 'shop' is free of 'store'" in caplog.text
+
+
+def test_a_stranger_is_told_and_changes_nothing(
+    agent: StageAgent, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms = emit(agent, ledger, 0)
+    forged = Assertion("shop", "nobody", "enrich", RUN, 1, 5, 10_000)
+    agent.step(now_ms, 0, [forged, says(1, 1)])
+    assert "An assertion comes from stage 'nobody'" in caplog.text
+    held = ledger.admission(PLACE.gate).held
+    assert held is not None
+    assert held.held_by == "store"
+
+
+def test_a_stage_that_restarts_while_it_is_held_keeps_its_origin(
+    agent: StageAgent, ledger: Ledger, queue: Waiting
+) -> None:
+    now_ms = emit(agent, ledger, 0)
+    agent.step(now_ms, 0, [says(1, 2)])
+    ledger.hold(PLACE.gate, None, 0, ledger.pressures(PLACE.gate) or "")
+    again = StageAgent(PLACE, ledger, Mail(), queue)
+    again.step(_monotonic_ms(), 0, [])
+    assert ledger.admission(PLACE.gate).held == Bound(25.0, "store", 2, 100.0)
+
+
+def test_a_stage_that_restarts_at_once_presses_as_hard_as_before(
+    agent: StageAgent, ledger: Ledger, mail: Mail, queue: Waiting
+) -> None:
+    wall_ms = time.time_ns() // 1_000_000
+    for time_ms in range(0, 3001, 250):
+        queue.grow(2000)
+        agent.step(time_ms, wall_ms, [])
+    again_mail = Mail()
+    again = StageAgent(PLACE, ledger, again_mail, queue)
+    again.step(_monotonic_ms(), wall_ms, [])
+    assert again_mail.sent[0].level == mail.sent[-1].level
+    assert again_mail.sent[0].incarnation > mail.sent[-1].incarnation
+
+
+def test_a_stage_that_was_away_for_longer_than_a_lease_presses_nobody_at_first(
+    agent: StageAgent, ledger: Ledger, queue: Waiting
+) -> None:
+    wall_ms = time.time_ns() // 1_000_000 - 60_000
+    for time_ms in range(0, 3001, 250):
+        queue.grow(2000)
+        agent.step(time_ms, wall_ms, [])
+    mail = Mail()
+    StageAgent(PLACE, ledger, mail, queue).step(_monotonic_ms(), wall_ms, [])
+    assert mail.sent == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"pressures": [{}], "levels": {}}', "null"])
+def test_a_memory_that_is_none_is_told_and_done_without(
+    ledger: Ledger, mail: Mail, queue: Waiting, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.hold(PLACE.gate, None, 0, text)
+    StageAgent(PLACE, ledger, mail, queue).step(0, 0, [])
+    assert "begins without its memory" in caplog.text
+
+
+def test_a_memory_reads_as_it_was_written() -> None:
+    memory = Memory(5, (), {"parse": 1.25})
+    assert Memory.of_text(memory.to_text()) == memory
+    assert memory.level("parse", 1005, lease_ms=1000) == 1.25
+    assert memory.level("parse", 1006, lease_ms=1000) == 0
+    assert memory.level("parse", 4, lease_ms=1000) == 0
+    assert memory.level("other", 5, lease_ms=1000) == 0
+
+
+def test_a_queue_that_cannot_be_looked_at_is_told_once_and_tried_again(
+    agent: StageAgent, ledger: Ledger, mail: Mail, queue: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.fault = "The journal is away."
+    now_ms = emit(agent, ledger, 0)
+    agent.step(now_ms, 0, [says(1, 1)])
+    assert caplog.text.count("cannot see to its queue at present: The journal is away.") == 1
+    assert ledger.admission(PLACE.gate).held is not None
+    assert mail.shown[-1].queue_bytes is None
+    queue.fault = None
+    agent.step(now_ms + 1000, 0, [])
+    assert mail.shown[-1].queue_bytes == 0
+
+
+def test_an_agent_that_ends_presses_nobody_any_longer(
+    agent: StageAgent, mail: Mail, queue: Waiting
+) -> None:
+    for time_ms in range(0, 3001, 250):
+        queue.grow(2000)
+        agent.step(time_ms, time_ms, [])
+    agent.close()
+    assert mail.sent[-1].level == 0
+    assert mail.is_closed
+    assert queue.is_closed
