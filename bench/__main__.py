@@ -106,7 +106,7 @@ def main(
 
 
 def _console() -> Console:
-    """This terminal; or, where the output is kept, lines long enough for every figure."""
+    """The terminal; or, where the output is kept, lines long enough for every figure."""
     console = Console()
     return console if console.is_terminal else Console(width=_KEPT_COLUMNS)
 
