@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
+from headgate.cli.flows_view import StageSnapshot, flows_view, stages_of
 from headgate.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headgate.cli.view import gate_view, overview
 from headgate.errors import OptionError
@@ -40,27 +42,34 @@ def status(
     gate: Annotated[str | None, typer.Option(help="Only this gate, in full.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Every second, until Ctrl-C.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per gate, each on a line of its own.")
+        bool,
+        typer.Option(
+            "--json", help="One JSON object per gate and per stage, each on a line of its own."
+        ),
     ] = False,
     svg: Annotated[
         Path | None, typer.Option(help="Write the picture to this file as well.", dir_okay=False)
     ] = None,
 ) -> None:
-    """Show how the gates in a ledger fare: lag, rate, batch times, and what limits them."""
+    """Show how the gates in a ledger fare: lag, rate, batch times, and what limits them.
+
+    Of flows that run it shows each stage too: its queue, who holds it back, and who is to blame.
+    """
     with Ledger.open(ledger, create=False) as opened:
 
-        def look() -> list[GateSnapshot]:
-            return snapshots_of(opened, gate, ledger)
+        def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
+            stages = stages_of(opened) if gate is None else []
+            return snapshots_of(opened, gate, ledger), stages
 
         if svg is not None:
-            write_picture(_picture(look()), svg, "headgate status")
+            write_picture(_picture(*look()), svg, "headgate status")
         if as_json:
-            _repeat(lambda: _print_json(look()), watch=watch)
+            _repeat(lambda: _print_json(*look()), watch=watch)
         elif watch and (console := Console()).is_terminal:
-            _watch(console, lambda: _picture(look()))
+            _watch(console, lambda: _picture(*look()))
         else:
             console = Console()
-            _repeat(lambda: console.print(_picture(look())), watch=watch)
+            _repeat(lambda: console.print(_picture(*look())), watch=watch)
 
 
 def snapshots_of(ledger: Ledger, gate: str | None, url: str) -> list[GateSnapshot]:
@@ -115,14 +124,16 @@ def write_picture(
         ) from error
 
 
-def _picture(snapshots: list[GateSnapshot]) -> RenderableType:
+def _picture(snapshots: list[GateSnapshot], stages: list[StageSnapshot]) -> RenderableType:
     if not snapshots:
         return "The ledger has no gate yet; a gated query declares its own when it starts."
-    return gate_view(snapshots[0]) if len(snapshots) == 1 else overview(snapshots)
+    gates = gate_view(snapshots[0]) if len(snapshots) == 1 else overview(snapshots)
+    return Group(gates, Text(), flows_view(stages)) if stages else gates
 
 
-def _print_json(snapshots: list[GateSnapshot]) -> None:
-    for snapshot in snapshots:
+def _print_json(snapshots: list[GateSnapshot], stages: list[StageSnapshot]) -> None:
+    shown: list[GateSnapshot | StageSnapshot] = [*snapshots, *stages]
+    for snapshot in shown:
         typer.echo(json.dumps(asdict(snapshot)))
 
 

@@ -3,16 +3,18 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from headgate.control.assertion import Assertion
 from headgate.errors import LedgerError
 from headgate.flow.carrier import AwayError, Found
+from headgate.flow.known_states import KnownStates
 from headgate.flow.outbox import Item
-from headgate.flow.signals import Signals
+from headgate.flow.signals import Signals, StageState
 from headgate.flow.stage_signals import StageSignals
+from headgate.flow.told import Told
 from headgate.flow.wire import text_of
 from headgate.ledger import Ledger
 from headgate.ledger.signals import Note
@@ -45,6 +47,17 @@ def ledger_signals(
         OptionError: A name is none.
     """
     return StageSignals(_LedgerCarrier(ledger, flow, stage), flow, stage, downstream)
+
+
+def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
+    """How the stages of a flow fare, by name, for one who only looks on.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    known, now_s = KnownStates(flow, Told(_LOG)), time.monotonic()
+    known.see([_found(note) for note in ledger.shown_stages(flow)], now_s)
+    return known.living(now_s)
 
 
 class _LedgerCarrier:

@@ -53,6 +53,7 @@ _STATES: Final = select(
     func.substr(stage_state.c.body, 1, MOST_CHARACTERS + 1).label("text"),
     (NowMs() - stage_state.c.written_ms).label("age_ms"),
 ).where(stage_state.c.flow == bindparam("flow"))
+_FLOWS: Final = select(stage_state.c.flow).distinct().order_by(stage_state.c.flow)
 _LEAVE: Final = delete(stage_state).where(
     stage_state.c.flow == bindparam("flow"),
     stage_state.c.stage == bindparam("stage"),
@@ -89,6 +90,10 @@ class StageNotes(Base):
     def shown_stages(self, flow: str) -> tuple[Note, ...]:
         """What the stages of a flow say of themselves; those that are gone, too."""
         return self._notes(_STATES, {"flow": flow})
+
+    def flows(self) -> tuple[str, ...]:
+        """The flows of which some stage says something of itself, by name."""
+        return self._database.read(lambda connection: tuple(connection.scalars(_FLOWS)))
 
     def hide_stage(self, flow: str, stage: str, text: str) -> None:
         """Show no more what a stage has shown, unless another process shows its state by now."""

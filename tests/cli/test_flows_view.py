@@ -1,0 +1,74 @@
+"""Flows in ``headgate status``."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.flow.samples import state_of_stage
+from typer.testing import CliRunner
+
+from headgate.cli.app import app
+from headgate.flow.culprit import culprits
+from headgate.flow.wire import text_of
+from headgate.ledger import Ledger
+
+runner = CliRunner(env={"COLUMNS": "100"})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A ledger in which three stages show themselves: b holds a back, and c holds b back."""
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("clicks.a", interval_ms=1000, source="journal", estimator="{}")
+        for stage, held_by in [("a", "b"), ("b", "c"), ("c", None)]:
+            state = state_of_stage(stage, held_by, queue_bytes=1_250_000)
+            ledger.show_stage("clicks", stage, text_of(state))
+    return url
+
+
+def test_each_stage_is_shown_and_the_culprit_is_named(url: str) -> None:
+    shown = runner.invoke(app, ["status", "--ledger", url]).output
+    assert shown.count("held back") >= 2
+    assert "1.2 MB" in shown
+    assert "Look at stage c of flow clicks: it holds the others back." in shown
+    assert "Look at stage b" not in shown
+
+
+def test_stages_follow_the_gates_as_json(url: str) -> None:
+    lines = runner.invoke(app, ["status", "--ledger", url, "--json"]).output.splitlines()
+    gate, *stages = map(json.loads, lines)
+    assert gate["gate"] == "clicks.a"
+    assert [(each["stage"], each["state"], each["held_by"]) for each in stages] == [
+        ("a", "held back", "b"),
+        ("b", "held back", "c"),
+        ("c", "culprit", None),
+    ]
+    assert stages[0]["rate_bound_per_s"] == 250.5
+
+
+def test_one_gate_is_shown_without_flows(url: str) -> None:
+    shown = runner.invoke(app, ["status", "--ledger", url, "--gate", "clicks.a"]).output
+    assert "Look at stage" not in shown
+
+
+def test_what_is_no_state_is_not_shown(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.show_stage("clicks", "forged", '{"stage": "forged"}')
+    assert "forged" not in runner.invoke(app, ["status", "--ledger", url]).output
+
+
+def test_nobody_is_to_blame_where_nobody_is_held_back() -> None:
+    assert culprits([state_of_stage("a"), state_of_stage("b")]) == []
+    assert culprits([]) == []
+
+
+def test_every_stage_at_the_end_of_a_row_of_held_ones_is_to_blame() -> None:
+    states = [
+        state_of_stage("a", "b"),
+        state_of_stage("b", "c"),
+        state_of_stage("c"),
+        state_of_stage("d", "e"),
+        state_of_stage("e"),
+    ]
+    assert culprits(states) == ["c", "e"]
