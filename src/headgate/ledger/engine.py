@@ -16,7 +16,7 @@ from headgate.errors import LedgerError
 from headgate.ledger.outages import is_outage
 from headgate.ledger.patience import OutageError, Patience
 from headgate.ledger.sqlite_file import sqlite_engine, sqlite_reason, write_ahead_mode
-from headgate.ledger.urls import parse_url, redact_url, secrets_of
+from headgate.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
 CONNECT_TIMEOUT_S: Final = 5
 """How long PostgreSQL may take to answer, where the URL sets no ``connect_timeout``."""
@@ -56,6 +56,7 @@ class Database:
         """
         parsed = parse_url(url)
         self.name: Final = redact_url(parsed)
+        self.url: Final = normalize_url(url)
         self.is_sqlite: Final = parsed.get_backend_name() == "sqlite"
         self._read_only: Final = read_only
         self._secrets: Final = secrets_of(parsed)

@@ -11,6 +11,7 @@ from headgate.ledger.engine import Database
 from headgate.ledger.gates import Gates
 from headgate.ledger.history import History
 from headgate.ledger.holds import Holds
+from headgate.ledger.outputs import Outputs
 from headgate.ledger.parts import Parts
 from headgate.ledger.receivers import Receivers
 from headgate.ledger.retention import Retention
@@ -27,6 +28,7 @@ class Ledger(
     DeadLetters,
     Receivers,
     StageNotes,
+    Outputs,
     Retention,
     Search,
     History,
@@ -92,6 +94,11 @@ class Ledger(
             database.close()
             raise
         return cls(database, clock)
+
+    @property
+    def url(self) -> str:
+        """Where it is, in full: never to be shown, for it may hold a password."""
+        return self._database.url
 
     def close(self) -> None:
         """Close the connections."""

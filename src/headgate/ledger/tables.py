@@ -250,3 +250,18 @@ stage_state: Final = Table(
     Column("written_ms", BigInteger, nullable=False),
 )
 """What each stage of a flow shows of itself."""
+
+output: Final = Table(
+    "output",
+    metadata,
+    Column("topic_id", Text, primary_key=True),
+    Column("attempt", Text, primary_key=True),
+    # No foreign key: a query of several sources has batches without a row.
+    Column("schedule_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    # A JSON object, by partition.
+    Column("starts", Text, nullable=False),
+    Index(None, "topic_id", "schedule_id"),
+    Index(None, "topic_id", "state"),
+)
+"""The attempts of stages to write batches into topics."""

@@ -32,3 +32,14 @@ def upgrade() -> None:
         sa.Column("written_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("flow", "stage", name="pk_stage_state"),
     )
+    op.create_table(
+        "output",
+        sa.Column("topic_id", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.Text(), nullable=False),
+        sa.Column("schedule_id", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("starts", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("topic_id", "attempt", name="pk_output"),
+    )
+    op.create_index("ix_output_topic_id_schedule_id", "output", ["topic_id", "schedule_id"])
+    op.create_index("ix_output_topic_id_state", "output", ["topic_id", "state"])

@@ -1,0 +1,83 @@
+"""What becomes of the attempts to write batches into topics."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.ledger.samples import a_batch
+
+from headgate.ledger import Ledger
+
+TOPIC = "topic-id"
+
+
+@pytest.fixture
+def key(ledger: Ledger) -> str:
+    """A batch that is in progress."""
+    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    return ledger.begin(a_batch()).schedule_id
+
+
+def test_an_attempt_is_open_until_it_is_done(ledger: Ledger, key: str) -> None:
+    assert ledger.begin_output(TOPIC, key, "a", {0: 5, 1: 7})
+    assert ledger.open_outputs(TOPIC) == ({0: 5, 1: 7},)
+    assert ledger.open_outputs("another") == ()
+    assert ledger.finish_output(TOPIC, key, "a")
+    assert ledger.finish_output(TOPIC, key, "a")  # the answer was lost
+    assert (ledger.open_outputs(TOPIC), ledger.left_out(TOPIC)) == ((), ())
+    assert ledger.written_outputs(TOPIC, [key, "other"]) == {key}
+
+
+def test_a_batch_that_is_done_is_not_written_again(ledger: Ledger, key: str) -> None:
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    ledger.finish_output(TOPIC, key, "a")
+    assert not ledger.begin_output(TOPIC, key, "b", {0: 9})
+    ledger.give_up_output(TOPIC, "a")
+    assert ledger.left_out(TOPIC) == ()
+
+
+def test_of_two_attempts_the_later_one_has_the_batch(ledger: Ledger, key: str) -> None:
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    assert ledger.begin_output(TOPIC, key, "b", {0: 9})
+    assert not ledger.finish_output(TOPIC, key, "a")
+    assert ledger.finish_output(TOPIC, key, "b")
+    assert ledger.left_out(TOPIC) == ((key, "a", {0: 5}),)
+
+
+def test_what_failed_is_left_out(ledger: Ledger, key: str) -> None:
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    ledger.give_up_output(TOPIC, "a")
+    assert not ledger.finish_output(TOPIC, key, "a")
+    assert ledger.left_out(TOPIC) == ((key, "a", {0: 5}),)
+
+
+def test_of_a_batch_that_nobody_runs_nothing_is_open(ledger: Ledger, key: str) -> None:
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    ledger.begin_output(TOPIC, "in no ledger", "x", {0: 6})
+    ledger.fail(key, ValueError("it was left"))
+    assert ledger.open_outputs(TOPIC) == ({0: 6},)
+    assert not ledger.finish_output(TOPIC, key, "a")
+    assert ledger.left_out(TOPIC) == ((key, "a", {0: 5}),)
+
+
+def test_who_lost_a_batch_to_one_that_succeeded_writes_nothing(ledger: Ledger, key: str) -> None:
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    ledger.finish_output(TOPIC, key, "a")
+    ledger.succeed(key)
+    ledger.begin_output(TOPIC, "the next", "n", {0: 9})  # which forgets what is settled
+    assert ledger.written_outputs(TOPIC, [key]) == set()
+    assert not ledger.begin_output(TOPIC, key, "late", {0: 9})
+
+
+def test_of_many_that_finish_at_once_one_has_the_batch(ledger: Ledger, key: str) -> None:
+    names = [f"a{number}" for number in range(6)]
+
+    def run(name: str) -> bool:
+        begun = ledger.begin_output(TOPIC, key, name, {0: 5})
+        return begun and ledger.finish_output(TOPIC, key, name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        done = [name for name, won in zip(names, pool.map(run, names), strict=True) if won]
+    assert len(done) == 1
+    left_out = {attempt for _, attempt, _ in ledger.left_out(TOPIC)}
+    assert left_out <= set(names) - set(done)
+    assert ledger.open_outputs(TOPIC) == ()
