@@ -1,0 +1,83 @@
+"""Agents of two stages, with threads of their own, and signals over the ledger's database."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.services.waiting import wait_until
+
+from headgate.control import HopSettings, InputQueue, OffsetRange
+from headgate.flow import ledger_signals
+from headgate.flow.agent import StageAgent, StagePlace
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+
+SETTINGS = HopSettings(
+    overload_bytes=10_000,
+    light_load_bytes=1000,
+    overload_sensitivity_ms=300,
+    light_load_sensitivity_ms=300,
+    lease_ms=60_000,
+)
+
+
+class Flood:
+    """A queue into which more comes at every look."""
+
+    arrived = 0
+
+    def look(self) -> InputQueue:
+        self.arrived += 5000
+        return InputQueue(self.arrived, self.arrived, self.arrived)
+
+    def close(self) -> None:
+        pass
+
+
+class Drought(Flood):
+    """A queue in which nothing ever waits."""
+
+    def look(self) -> InputQueue:
+        return InputQueue(0, 0, 0)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{tmp_path}/headgate.db") as opened:
+        opened.declare_gate("shop.parse", interval_ms=100, source="journal", estimator="{}")
+        opened.declare_gate("shop.store", interval_ms=100, source="journal", estimator="{}")
+        yield opened
+
+
+class Emitting:
+    """A stage that goes on admitting batches of 10 records, one each time it is asked."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._next = 0
+
+    def is_held_by(self) -> str | None:
+        """Who holds it back, after one more batch."""
+        offsets = OffsetRange("lane", 0, self._next, self._next + 10)
+        self._next += 10
+        planned = (PlannedRange(offsets),)
+        self._ledger.begin(PlannedBatch("shop.parse", "run", planned, "rate", ""))
+        held = self._ledger.admission("shop.parse").held
+        return None if held is None else held.held_by
+
+
+def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(ledger: Ledger) -> None:
+    parse = StagePlace("shop", "parse", "shop.parse", 100, (), ("store",), SETTINGS)
+    store = StagePlace("shop", "store", "shop.store", 100, ("parse",), (), SETTINGS)
+    emitting = Emitting(ledger)
+    with ExitStack() as agents:
+        signals = ledger_signals(ledger, "shop", "parse", ["store"])
+        agents.callback(StageAgent(parse, ledger, signals, Drought()).start().close)
+        ending = agents.enter_context(ExitStack())
+        signals = ledger_signals(ledger, "shop", "store")
+        ending.callback(StageAgent(store, ledger, signals, Flood()).start().close)
+        wait_until(lambda: emitting.is_held_by() == "store", timeout_s=100)
+        wait_until(lambda: len(ledger.shown_stages("shop")) == 2, timeout_s=100)
+        ending.close()
+        wait_until(lambda: emitting.is_held_by() is None, timeout_s=50)
+    assert ledger.shown_stages("shop") == ()
