@@ -1,0 +1,96 @@
+"""Flows on journals, in a real Spark application."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from tests.journal.journals import fill
+from tests.services.waiting import wait_until
+
+from headgate.errors import OptionError
+from headgate.flow import Flow, journal
+from headgate.gate import Batch
+
+RECORDS = 6000
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Flow:
+    """A flow of journals; ``raw`` has records, which its first stages are to read."""
+    fill(tmp_path / "raw", {0: [RECORDS]})
+    flow = Flow("shop", ledger=f"sqlite:///{tmp_path}/headgate.db", checkpoints=tmp_path / "c")
+    for name in ("raw", "clean"):
+        flow.channel(name, journal(str(tmp_path / name)))
+    return flow
+
+
+def stored_in(rows: list[bytes]) -> bool:
+    return len(set(rows)) == RECORDS
+
+
+def test_stages_in_applications_of_their_own_go_on_where_they_were(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    stored: list[bytes] = []
+    flow.channel("kept", journal(str(tmp_path / "kept")))
+
+    @flow.stage("split", reads="raw", writes=["clean", "kept"])
+    def split(df: DataFrame, batch: Batch) -> dict[str, DataFrame]:
+        values = df.select("value")
+        return {"clean": values.where("value LIKE '%0'"), "kept": values}
+
+    @flow.stage("store", reads="kept")
+    def store(df: DataFrame, batch: Batch) -> None:
+        stored.extend(row.value for row in df.select("value").collect())
+
+    with flow.start(spark, stages=["split"]) as running:
+        wait_until(lambda: running.queries["split"].lastProgress is not None, timeout_s=100)
+    with flow.start(spark) as running:
+        wait_until(lambda: stored_in(stored), timeout_s=100)
+    assert len(stored) == RECORDS
+
+
+def test_a_stage_that_fails_stops_the_flow_and_is_named(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    flow.channel("kept", journal(str(tmp_path / "kept")))
+
+    @flow.stage("parse", reads="raw", writes=["clean", "kept"])
+    def parse(df: DataFrame, batch: Batch) -> DataFrame:
+        return df
+
+    @flow.stage("store", reads="clean")
+    def store(df: DataFrame, batch: Batch) -> None:
+        raise AssertionError("it has nothing to read")
+
+    with (
+        flow.start(spark) as running,
+        pytest.raises(StreamingQueryException, match=r"must answer a DataFrame for each") as caught,
+    ):
+        running.await_termination()
+    assert caught.value.__notes__ == ["It is the query of stage 'parse'."]
+    assert not any(query.isActive for query in running.queries.values())
+
+
+def test_a_stream_with_state_cannot_be_deferred_and_nothing_starts(
+    spark: SparkSession, flow: Flow
+) -> None:
+    @flow.stage("parse", reads="raw", writes="clean")
+    def parse(df: DataFrame, batch: Batch) -> None:
+        raise AssertionError("it is not to start")
+
+    @flow.stage(
+        "count",
+        reads="clean",
+        on_failure="defer",
+        derive=lambda df: df.groupBy("partition").count(),
+    )
+    def count(df: DataFrame, batch: Batch) -> None:
+        raise AssertionError("it is not to start")
+
+    with pytest.raises(
+        OptionError, match=r"Stage 'count' \(.*test_flow_running.py:\d+\): .* state"
+    ):
+        flow.start(spark)
+    assert not spark.streams.active
