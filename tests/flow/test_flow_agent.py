@@ -249,12 +249,13 @@ def test_a_queue_that_cannot_be_looked_at_is_told_once_and_tried_again(
 
 
 def test_an_agent_that_ends_presses_nobody_any_longer(
-    agent: StageAgent, mail: Mail, queue: Waiting
+    agent: StageAgent, ledger: Ledger, mail: Mail, queue: Waiting
 ) -> None:
     for time_ms in range(0, 3001, 250):
         queue.grow(2000)
         agent.step(time_ms, time_ms, [])
     agent.close()
     assert mail.sent[-1].level == 0
+    assert Memory.of_text(ledger.pressures(PLACE.gate) or "").levels == {"parse": 0}
     assert mail.is_closed
     assert queue.is_closed

@@ -116,10 +116,15 @@ class StageAgent:
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
+        now_ms = _monotonic_ms()
         for controller in self._controllers.values():
-            released = controller.release(_monotonic_ms())
+            released = controller.release(now_ms)
             if released is not None:
+                self._has_to_write = True
                 self._signals.send(released)
+        if self._has_to_write:
+            with self._trying("its bound"):
+                self._write(self._emission.bound(now_ms), now_ms, _wall_ms())
         self._signals.close()
         self._queue.close()
 
