@@ -152,6 +152,7 @@ FREE_TEXT = {
     "headgate.gate",
     "headgate.ledger",
     "headgate.commit.group",
+    "headgate.channel",
 }
 
 

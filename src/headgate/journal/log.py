@@ -92,6 +92,14 @@ class JournalLog:
             if lost.first < r.until and r.start < lost.until
         ]
 
+    def decided(self, latest: Positions) -> Positions:
+        """All of it: what is in a journal is to be read."""
+        return latest
+
+    def left_out(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def processed(self, positions: Positions) -> None:
         """Nothing: what may be pruned the ledger tells."""
 

@@ -61,8 +61,10 @@ class JournalReading:
             pieces, self._parallelism, min_partitions=minimum, max_records_per_partition=most
         )
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker.
+    def read(
+        self, ranges: Sequence[OffsetRange], left_out: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker; nothing is ever left out of a journal.
 
         Raises:
             CorruptionError: a block is damaged.

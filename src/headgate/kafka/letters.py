@@ -12,6 +12,7 @@ from confluent_kafka import Message as Delivered
 
 from headgate.errors import BrokerError, OptionError
 from headgate.kafka.client_config import client_config
+from headgate.kafka.producing import CLIENT_LOG
 from headgate.ledger import DeadLetter
 
 ORIGIN: Final = "headgate.dead-letter."
@@ -29,12 +30,6 @@ _BY_KEY: Final = -1
 """librdkafka's word for no partition in particular."""
 
 _LOG: Final = logging.getLogger("headgate.kafka")
-
-_CLIENT_LOG: Final = logging.getLogger("headgate.kafka.producer")
-# Each failed connection is a line, and each setting that only a consumer uses; what is wrong is
-# told once, by our own error.
-_CLIENT_LOG.addHandler(logging.NullHandler())
-_CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 _PREFIX: Final = "kafka."
 
@@ -115,7 +110,7 @@ class LetterProducer:
             "batch.num.messages": 1,  # One that is too large is refused with all of its batch.
             "error_cb": self._on_error,
         }
-        self._producer = Producer(settings, logger=_CLIENT_LOG)
+        self._producer = Producer(settings, logger=CLIENT_LOG)
 
     def send(self, message: Message) -> Future[str]:
         """Hand a message over; `flush` waits for what becomes of it.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import SourceError
+from headgate.kafka.attempts import Attempts, known_id
 from headgate.kafka.consumers import close_idle_consumers
 from headgate.kafka.group import GroupOffsets
 from headgate.kafka.lookup import Lookup
@@ -32,9 +33,17 @@ class KafkaLog:
         self._client = options.client
         self._commit_group = options.commit_group
         self._group: GroupOffsets | None = None
+        self._attempts = None if options.channel is None else Attempts(options.channel)
+        self._known_ids: dict[str, str] = {}
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         """See `headgate.source.Log.topics`."""
+        found = self._topics(must_exist=must_exist)
+        if self._attempts is not None:
+            self._known_ids = {name: known_id(name, topic) for name, topic in found.items()}
+        return found
+
+    def _topics(self, *, must_exist: bool) -> Mapping[str, Topic]:
         wanted = self._subscription
         if wanted.pattern is not None:
             return self._lookup.matching(wanted.pattern)
@@ -88,6 +97,35 @@ class KafkaLog:
         """None: in Kafka's log, a gap is compaction's or a transaction's."""
         return []
 
+    def decided(self, latest: Positions) -> Positions:
+        """Before what a stage is writing; all of it where the topics are no channel.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        if self._attempts is None:
+            return latest
+        return self._attempts.decided(self._ids(tp.topic for tp in latest), latest)
+
+    def left_out(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+        """The attempts that stages have given up; none where the topics are no channel.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        if self._attempts is None:
+            return ()
+        wanted = list(ranges)
+        return self._attempts.left_out(self._ids(r.topic for r in wanted), wanted)
+
+    def _ids(self, names: Iterable[str]) -> dict[str, str]:
+        """The ids of topics, as they were when the topics were last looked up."""
+        wanted = set(names)
+        if wanted - self._known_ids.keys():
+            found = self._lookup.topics(wanted)
+            self._known_ids |= {name: known_id(name, topic) for name, topic in found.items()}
+        return {name: self._known_ids[name] for name in wanted & self._known_ids.keys()}
+
     def processed(self, positions: Positions) -> None:
         """Commit these offsets to the consumer group, if the user named one."""
         if self._commit_group is None:
@@ -100,4 +138,6 @@ class KafkaLog:
         """Let go of the brokers."""
         if self._group is not None:
             self._group.close()
+        if self._attempts is not None:
+            self._attempts.close()
         close_idle_consumers()

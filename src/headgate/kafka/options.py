@@ -28,6 +28,7 @@ _BOTH: Final = (
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
+    "headgate.channel",
 )
 OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
 """Every option but ``kafka.*``, as documented."""
@@ -48,6 +49,8 @@ class KafkaOptions:
         fetch_offset_retries: how often the planner repeats a failed question.
         fetch_offset_retry_interval_ms: the time between (ms).
         commit_group: the consumer group that is told of processed offsets; None for none.
+        channel: the URL of the ledger of the stages that write the topics, of which each batch is
+            read once; never shown. None to read every record.
     """
 
     shared: SourceOptions
@@ -58,6 +61,7 @@ class KafkaOptions:
     fetch_offset_retries: int
     fetch_offset_retry_interval_ms: int
     commit_group: str | None
+    channel: str | None = field(repr=False)
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
@@ -95,4 +99,5 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
             given, "fetchOffset.retryIntervalMs", at_least=0, default=1000
         ),
         commit_group=given.get("headgate.commit.group"),
+        channel=given.get("headgate.channel"),
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition as Position
 
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import BrokerError, DataLossError, SourceError
+from headgate.kafka.attempts import HEADER
 from headgate.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
 from headgate.kafka.consumers import REFUSALS, ClientConfig, WarmConsumer, warm_consumer
 from headgate.kafka.logs import Log, find_log, find_missing
@@ -57,6 +58,7 @@ class ReaderConfig:
         fail_on_data_loss: whether offsets that are gone stop the read; else they are passed over.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
         batch_bytes: how large a record batch of more than one record may become (bytes).
+        left_out: attempts of stages whose records are passed over; see `headgate.kafka.attempts`.
     """
 
     client: ClientConfig = field(repr=False)
@@ -64,6 +66,7 @@ class ReaderConfig:
     fail_on_data_loss: bool
     timeout_ms: int
     batch_bytes: int = 4 * 1024 * 1024
+    left_out: frozenset[bytes] = frozenset()
 
 
 def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
@@ -187,10 +190,16 @@ class _RangeRead:
         # Offsets rise within a partition, and of a repeated index numpy keeps the last value.
         self._next[slots] = np.maximum(self._next[slots], offsets + 1)
         self._close({slot for slot in self._open if self._next[slot] >= self._until[slot]})
+        if self._config.left_out:
+            inside &= np.fromiter(map(self._is_wanted, messages), np.bool_, count)
         if not inside.all():
             messages = list(compress(messages, inside.tolist()))
             offsets, partitions = offsets[inside], partitions[inside]
         return Chunk(messages, offsets, partitions, self._topic) if messages else None
+
+    def _is_wanted(self, message: Message) -> bool:
+        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        return not any(name == HEADER and value in self._config.left_out for name, value in headers)
 
     def _slots(self, messages: list[Message], partitions: Int32s) -> npt.NDArray[np.int64]:
         if self._topic is not None:

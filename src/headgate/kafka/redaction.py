@@ -9,7 +9,7 @@ from headgate.ledger import redact_url
 
 REDACTED: Final = "***(redacted)"
 
-_LEDGER: Final = "headgate.ledger"
+_LEDGERS: Final = frozenset({"headgate.ledger", "headgate.channel"})
 _SHOW_AT_MOST: Final = 80
 
 # Spark's own pattern (spark.redaction.regex), and what Kafka's secrets are called beyond it. A
@@ -27,7 +27,7 @@ def is_secret(option: str) -> bool:
     >>> [is_secret(o) for o in ("kafka.sasl.jaas.config", "ssl.keystore.key", "subscribe")]
     [True, True, False]
     """
-    return option.lower() == _LEDGER or _SECRET.search(option) is not None
+    return option.lower() in _LEDGERS or _SECRET.search(option) is not None
 
 
 def redact(options: Mapping[str, str]) -> dict[str, str]:
@@ -55,7 +55,7 @@ def shown(option: str, value: str) -> str:
 
 
 def _redacted(option: str, value: str) -> str:
-    if option.lower() != _LEDGER:
+    if option.lower() not in _LEDGERS:
         return REDACTED
     try:
         return redact_url(value)

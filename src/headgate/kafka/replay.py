@@ -11,6 +11,7 @@ from headgate.source.positions import nested
 # to read, and how much, is the ranges' business.
 _KEPT: Final = frozenset(
     {
+        "headgate.channel",
         "includeheaders",
         "groupidprefix",
         "minpartitions",

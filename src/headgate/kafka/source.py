@@ -1,6 +1,7 @@
 """``format("headgate-kafka")``: Spark's face of the source, streaming and bounded."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -58,6 +59,9 @@ class KafkaReading:
             max_records_per_partition=self.options.max_records_per_partition,
         )
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, ranges: Sequence[OffsetRange], left_out: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
-        return read_ranges(self._config, ranges)
+        names = frozenset(name.encode() for name in left_out)
+        return read_ranges(replace(self._config, left_out=names), ranges)

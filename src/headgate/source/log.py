@@ -69,6 +69,16 @@ class Log(Protocol):
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Those of the offsets that lie between others, but are known to be lost."""
 
+    def decided(self, latest: Positions) -> Positions:
+        """How far of what ends there it is known what is to be read.
+
+        Args:
+            latest: What `latest` or `bounds` answered just now.
+        """
+
+    def left_out(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+        """Names, for the readers of these ranges, of what is not to be read of them."""
+
     def processed(self, positions: Positions) -> None:
         """Take note that everything before these offsets has been processed."""
 

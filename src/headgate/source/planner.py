@@ -143,10 +143,12 @@ class StreamPlanner:
         self, footing: Footing, latest: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """How far this run may read at most."""
+        decided = self._log.decided(latest)
+        known = {tp: max(end, footing.current[tp]) for tp, end in decided.items()}
         if self._target is None:
-            return latest
+            return known
         return {
-            tp: min(end, self._target.get(tp, footing.current[tp])) for tp, end in latest.items()
+            tp: min(end, self._target.get(tp, footing.current[tp])) for tp, end in known.items()
         }
 
     def _decide(
@@ -221,6 +223,10 @@ class StreamPlanner:
                 until, ranges, known.plan if known else None, known.latest if known else {}
             )
         return ranges
+
+    def left_out(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
+        """Names, for the readers of these ranges, of what is not to be read of them."""
+        return self._log.left_out(ranges)
 
     def close(self) -> None:
         """Let go of the log and the ledger."""

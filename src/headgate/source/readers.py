@@ -71,8 +71,10 @@ class Reading(Protocol):
     def packed(self, ranges: Sequence[OffsetRange]) -> Sequence[tuple[OffsetRange, ...]]:
         """What each task reads of these ranges."""
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker."""
+    def read(
+        self, ranges: Sequence[OffsetRange], left_out: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker; without those that `Log.left_out` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class SourceTask(InputPartition):
     """What one task reads."""
 
     ranges: tuple[OffsetRange, ...]
+    left_out: tuple[str, ...] = ()
 
 
 class _TaskSide:
@@ -88,13 +91,14 @@ class _TaskSide:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[SourceTask]:
-        return [SourceTask(each) for each in self._reading.packed(ranges)]
+    def _tasks(self, ranges: Sequence[OffsetRange], left_out: tuple[str, ...]) -> list[SourceTask]:
+        return [SourceTask(each, left_out) for each in self._reading.packed(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
         _settle_garbage_collector()
-        return self._reading.read(cast(SourceTask, partition).ranges)
+        task = cast(SourceTask, partition)
+        return self._reading.read(task.ranges, task.left_out)
 
 
 class SourceFormat(DataSource):
@@ -155,7 +159,8 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
         return self._planner.latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
-        return self._tasks(self._planner.begin(start, end))
+        ranges = self._planner.begin(start, end)
+        return self._tasks(ranges, self._planner.left_out(ranges))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -170,11 +175,10 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
 
     def partitions(self) -> Sequence[SourceTask]:
         options = self._reading.options
-        ranges = bounded_ranges(
-            self._reading.log(), options.starting, options.ending, options.timestamp_strategy
-        )
+        log = self._reading.log()
+        ranges = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
         # Of an empty list Spark would make one task, and give it nothing to read.
-        return self._tasks(ranges) or [SourceTask(())]
+        return self._tasks(ranges, log.left_out(ranges)) or [SourceTask(())]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:

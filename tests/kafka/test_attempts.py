@@ -1,0 +1,117 @@
+"""What stages produce, and what of it is read."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.kafka.reads import reader_config, rows, whole
+from tests.services.kafka import Topic, TopicFactory
+
+from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import BrokerError, SourceError
+from headgate.journal.records import HEADERS
+from headgate.kafka.attempts import HEADER, Attempts, known_id, tag
+from headgate.kafka.client_config import client_config
+from headgate.kafka.log import KafkaLog
+from headgate.kafka.options import parse_options
+from headgate.kafka.producing import produce
+from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.ledger import Ledger
+from headgate.source.log import Topic as Known
+
+Sent = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
+
+
+def batch(*records: Sent) -> pa.RecordBatch:
+    headers = [
+        None if given is None else [{"key": name, "value": value} for name, value in given]
+        for _, _, given in records
+    ]
+    return pa.record_batch(
+        {
+            "key": pa.array([key for key, _, _ in records], pa.binary()),
+            "value": pa.array([value for _, value, _ in records], pa.binary()),
+            "headers": pa.array(headers, HEADERS),
+        }
+    )
+
+
+def values(config: ReaderConfig, *ranges: OffsetRange) -> list[bytes]:
+    return [row["value"] for row in rows(read_ranges(config, ranges))]
+
+
+def client(to: Topic) -> dict[str, str | int | float | bool]:
+    return client_config({"bootstrap.servers": to.bootstrap_servers})
+
+
+def test_records_are_produced_with_their_tag_and_nobody_elses(topic: TopicFactory) -> None:
+    to = topic()
+    sent = batch(
+        (b"k", b"v", [("h", b"x"), (HEADER, b"upstream")]),
+        (None, None, None),
+    )
+    assert produce(client(to), to.name, tag("key", "attempt"), [sent, sent]) == 4
+    read = rows(read_ranges(reader_config(to.bootstrap_servers), [whole(to, 4)]))
+    marked = {"key": HEADER, "value": b"key/attempt"}
+    assert [(row["key"], row["value"]) for row in read[:2]] == [(b"k", b"v"), (None, None)]
+    assert read[0]["headers"] == [marked, {"key": "h", "value": b"x"}]
+    assert read[1]["headers"] == [marked]
+
+
+def test_what_the_brokers_refuse_is_told(topic: TopicFactory) -> None:
+    to = topic(config={"max.message.bytes": "1000"})
+    with pytest.raises(BrokerError, match=r"did not take 1 records: .*check that the topic exists"):
+        produce(client(to), to.name, "tag", [batch((None, random.Random(5).randbytes(5000), None))])
+
+
+def test_attempts_that_were_given_up_are_passed_over(topic: TopicFactory) -> None:
+    to = topic()
+    to.produce(b"of another")
+    produce(client(to), to.name, "key/lost", [batch((None, b"lost", None))] * 3)
+    produce(client(to), to.name, "key/won", [batch((None, b"won", None))])
+    config = reader_config(to.bootstrap_servers, columns=["value"])
+    assert values(config, whole(to, 5)) == [b"of another", *[b"lost"] * 3, b"won"]
+    left_out = frozenset({b"key/lost"})
+    chosen = ReaderConfig(config.client, ("value",), True, 20_000, left_out=left_out)
+    assert values(chosen, whole(to, 5)) == [b"of another", b"won"]
+    assert values(chosen, whole(to, 4, start=1)) == []
+
+
+def test_a_log_ends_where_an_attempt_that_is_not_decided_began(
+    topic: TopicFactory, tmp_path: Path
+) -> None:
+    to = topic(2)
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    to.produce(*[b"x"] * 5)
+    given = {
+        "kafka.bootstrap.servers": to.bootstrap_servers,
+        "subscribe": to.name,
+        "headgate.channel": url,
+    }
+    options = parse_options(given, streaming=True)
+    assert url not in repr(options)
+    log = KafkaLog(options)
+    with Ledger.open(url) as ledger:
+        topics = log.topics(must_exist=True)
+        topic_id = known_id(to.name, topics[to.name])
+        ends = log.latest(log.partitions(topics))
+        assert log.decided(ends) == ends
+        ledger.begin_output(topic_id, "key", "a", {0: 3})
+        assert log.decided(ends) == {TopicPartition(to.name, 0): 3, TopicPartition(to.name, 1): 0}
+        ledger.begin_output(topic_id, "key", "b", {0: 4, 1: 0})
+        assert log.decided(ends)[TopicPartition(to.name, 0)] == 4
+        assert log.left_out([whole(to, 3)]) == ()
+        assert log.left_out([whole(to, 4)]) == ("key/a",)
+        assert ledger.finish_output(topic_id, "key", "b")
+        assert log.decided(ends) == ends
+    log.close()
+
+
+def test_a_topic_without_an_id_can_be_no_channel() -> None:
+    with pytest.raises(SourceError, match="give the topic 'orders' no id"):
+        known_id("orders", Known(None, (0,)))
+
+
+def test_a_ledger_is_opened_when_it_is_asked() -> None:
+    Attempts("sqlite:////nowhere/at/all.db").close()
