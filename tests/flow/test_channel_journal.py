@@ -196,7 +196,7 @@ def test_there_is_no_channel_in_an_object_store() -> None:
 
 def test_channels_are_values() -> None:
     assert journal("a/b", lane=1) == JournalChannel("a/b", 1)
-    assert hash(journal("a/b", options={"lanes": "0"})) == hash(journal("a/b"))
+    assert hash(journal("a/b", lanes=0)) == hash(journal("a/b"))
     typed: Channel = journal("a/b")
     assert (typed.where, typed.has_one_writer) == ("the journal a/b", True)
 

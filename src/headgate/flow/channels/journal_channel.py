@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.errors import LaneTakenError, OptionError
 from headgate.flow.channels.columns import as_output
+from headgate.flow.channels.given import option_text
 from headgate.flow.channels.journal_queue import JournalQueue
 from headgate.flow.channels.protocol import ReadingGate, WrittenBatch
 from headgate.flow.channels.written import forgettable, is_done, lineage
@@ -96,15 +97,13 @@ class JournalChannel:
         return JournalQueue(self.path, gate, ledger)
 
 
-def journal(
-    path: str, *, lane: int = 0, options: Mapping[str, Any] | None = None
-) -> JournalChannel:
+def journal(path: str, *, lane: int = 0, **options: object) -> JournalChannel:
     """A channel that is a journal in a directory; it is made when it is first used.
 
     Args:
         path: The directory, which every machine that runs tasks sees under this path.
         lane: The lane that is written.
-        options: Of ``format("headgate-journal")``, for the stages that read it.
+        **options: Of ``format("headgate-journal")``, for the stages that read it.
 
     Raises:
         OptionError: There can be no such journal, or none that a stage can write.
@@ -116,7 +115,7 @@ def journal(
             " where it is in a directory; give a path, or use a Kafka channel."
         )
     checked_journal_name((rest if separator else path).rstrip("/").rpartition("/")[2])
-    given = {name: str(value) for name, value in (options or {}).items()}
+    given = {name: option_text(value) for name, value in options.items()}
     return JournalChannel(path, checked_lane(lane), given)
 
 

@@ -1,0 +1,190 @@
+"""A topic as a channel: what is not to be read of it, the ledger tells those that read."""
+
+import logging
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.control.ranges import TopicPartition
+from headgate.errors import LedgerError, SourceError
+from headgate.flow.channels.columns import as_output
+from headgate.flow.channels.given import option_text
+from headgate.flow.channels.kafka_queue import KafkaQueue
+from headgate.flow.channels.protocol import ReadingGate, WrittenBatch
+from headgate.flow.channels.written import lineage
+from headgate.kafka.attempts import known_id, tag
+from headgate.kafka.lookup import Lookup
+from headgate.kafka.options import KafkaOptions, parse_options
+from headgate.kafka.producing import produce
+from headgate.kafka.redaction import redact
+from headgate.ledger import Ledger
+
+_LOG: Final = logging.getLogger("headgate.flow")
+
+_TRIES: Final = 3
+_RAN_BEFORE: Final = "a task of it ran before"
+
+
+class _RanTwiceError(Exception):
+    """A task may have produced its records twice."""
+
+
+@dataclass(frozen=True, repr=False)
+class KafkaChannel:
+    """A topic that stages write and read; made by `kafka`.
+
+    Attributes:
+        topic: Its name; it is not made.
+        servers: The brokers' addresses.
+        options: Of the source that reads it; those that begin with ``kafka.`` are of both clients.
+    """
+
+    topic: str
+    servers: str
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __repr__(self) -> str:
+        return f"KafkaChannel({self.topic!r}, {self.servers!r}, {redact(self.options)!r})"
+
+    @property
+    def where(self) -> str:
+        """The topic and its brokers."""
+        return f"the topic {self.topic} at {self.servers}"
+
+    @property
+    def has_one_writer(self) -> bool:
+        """Any number of stages may write a topic."""
+        return False
+
+    def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
+        """Write a batch that stages read once; see `headgate.flow.channels.Channel.write`.
+
+        The ledger is told where the topic ends, then tasks produce records that are marked with
+        this attempt, then the ledger is told that it is done. Stages that read do not pass the
+        place at which an undecided attempt began, and leave out those that were given up. Readers
+        that are not Headgate's see the records of attempts that were given up as well.
+
+        Raises:
+            OptionError: the columns are others, or an option is wrong.
+            BrokerError: the brokers cannot be reached, or do not take a record.
+            SourceError: there is no such topic.
+            LedgerError: the ledger cannot be written, or another process has the batch by now.
+        """
+        output = as_output(df, self.where)
+        options = self._parsed()
+        for tries in range(1, _TRIES + 1):
+            try:
+                self._attempt(output, options, batch.key, ledger)
+            except (PySparkException, _RanTwiceError) as error:
+                # Of a task that ran twice, both may have produced: all of it is begun anew.
+                if _RAN_BEFORE not in str(error) or tries == _TRIES:
+                    raise
+                _LOG.warning("Batch %s is written to %s anew: %s.", batch.key, self.where, error)
+            else:
+                return
+
+    def _attempt(self, output: DataFrame, options: KafkaOptions, key: str, ledger: Ledger) -> None:
+        lookup = Lookup(
+            options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
+        )
+        topic = lookup.topics([self.topic]).get(self.topic)
+        if topic is None:
+            raise SourceError(
+                f"Stages cannot write {self.where}, which is not there; make it, or name"
+                " another one."
+            )
+        topic_id = known_id(self.topic, topic)
+        ends = lookup.latest(TopicPartition(self.topic, number) for number in topic.partitions)
+        attempt = secrets.token_hex(8)
+        written = ledger.written_outputs(topic_id, lineage(key, ledger))
+        starts = {tp.partition: end for tp, end in ends.items()}
+        if written or not ledger.begin_output(topic_id, key, attempt, starts):
+            _LOG.info("Batch %s is in %s already.", key, self.where)
+            return
+        try:
+            _produced(output, options.client, self.topic, tag(key, attempt))
+        except BaseException:
+            ledger.give_up_output(topic_id, attempt)
+            raise
+        if not ledger.finish_output(topic_id, key, attempt):
+            raise LedgerError(
+                f"Batch {key} was taken over by another process while it was written to"
+                f" {self.where}; of this attempt nothing is read."
+            )
+
+    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
+        """The stream; see `headgate.flow.channels.Channel.read`.
+
+        Raises:
+            OptionError: an option is wrong.
+            BrokerError: the brokers cannot be reached.
+            SourceError: there is no such topic.
+        """
+        reader = gate.read(spark, "kafka").options(**{"startingOffsets": "earliest"})
+        return reader.options(**self._given(), **{"headgate.channel": ledger.url}).load()
+
+    def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
+        """What waits, as lag times the size of some records: `headgate.flow.channels.kafka_queue`.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
+        return KafkaQueue(self._parsed(ledger), gate, ledger)
+
+    def _given(self) -> dict[str, str]:
+        own = {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
+        return {**self.options, **own}
+
+    def _parsed(self, ledger: Ledger | None = None) -> KafkaOptions:
+        of_ledger = {} if ledger is None else {"headgate.channel": ledger.url}
+        of_client = {
+            name: value
+            for name, value in self._given().items()
+            if name.lower().startswith(("kafka.", "fetchoffset.", "kafkaconsumer."))
+        }
+        return parse_options(of_client | of_ledger | {"subscribe": self.topic}, streaming=True)
+
+
+def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
+    """A channel that is a topic, which must be there.
+
+    Args:
+        topic: Its name.
+        servers: The brokers, ``host:port,host:port``.
+        **options: Of ``format("headgate-kafka")`` for the stages that read it; those that begin
+            with ``kafka.`` (``**{"kafka.security.protocol": "SSL"}``) for those that write it, too.
+
+    Raises:
+        OptionError: One of the options for the brokers is wrong.
+    """
+    given = {name: option_text(value) for name, value in options.items()}
+    channel = KafkaChannel(topic, servers, given)
+    channel._parsed()
+    return channel
+
+
+def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:
+    """Have tasks produce the records."""
+
+    def produced_by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None  # noqa: S101  (it runs in a task)
+        if task.attemptNumber():
+            raise RuntimeError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
+        produce(client, topic, marked, batches)
+        yield pa.record_batch({"stage": pa.array([task.stageId()], pa.int32())})
+
+    rows = output.mapInArrow(produced_by_task, "stage int").collect()
+    # Where output of an earlier stage was lost, tasks run again in a new attempt of their stage,
+    # which counts their runs anew.
+    tracker = output.sparkSession.sparkContext.statusTracker()
+    for stage in {row["stage"] for row in rows}:
+        info = tracker.getStageInfo(stage)
+        if info is not None and info.currentAttemptId > 0:
+            raise _RanTwiceError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
