@@ -12,7 +12,7 @@ from headgate.flow.signals_ledger import ledger_signals
 from headgate.flow.zookeeper_settings import ZookeeperSettings
 
 if TYPE_CHECKING:
-    from headgate.flow.channels import journal
+    from headgate.flow.channels import journal, kafka
     from headgate.flow.running import RunningFlow
     from headgate.flow.signals_zookeeper import zookeeper_signals
     from headgate.flow.zookeeper import ZookeeperSession
@@ -25,6 +25,7 @@ __all__ = [
     "ZookeeperSession",
     "ZookeeperSettings",
     "journal",
+    "kafka",
     "ledger_signals",
     "zookeeper_signals",
 ]
@@ -33,6 +34,7 @@ _FROM: Final = {
     "RunningFlow": "headgate.flow.running",
     "ZookeeperSession": "headgate.flow.zookeeper",
     "journal": "headgate.flow.channels",
+    "kafka": "headgate.flow.channels",
     "zookeeper_signals": "headgate.flow.signals_zookeeper",
 }
 """Where what needs Spark, or kazoo, an extra, comes from."""
