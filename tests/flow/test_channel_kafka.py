@@ -1,0 +1,212 @@
+"""Stages linked by topics: what one writes, the next one has once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from tests.flow.test_channel_journal import Key, frame
+from tests.gate.queries import finish
+from tests.journal.journals import fill
+from tests.services.kafka import Topic, TopicFactory
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import LedgerError, OptionError, SourceError
+from headgate.flow.channels import Channel, KafkaChannel, journal, kafka
+from headgate.gate import Batch, Gate
+from headgate.kafka.attempts import HEADER
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+
+Read = Callable[[], list[str]]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def to(topic: TopicFactory) -> Topic:
+    return topic(2)
+
+
+@pytest.fixture
+def channel(to: Topic) -> KafkaChannel:
+    return kafka(to.name, to.bootstrap_servers)
+
+
+@pytest.fixture
+def read(spark: SparkSession, channel: KafkaChannel, url: str, tmp_path: Path) -> Read:
+    """What a stage has read up to now."""
+    found: list[str] = []
+    gate = Gate("sink", interval="1 second", ledger=url)
+
+    def handler(df: DataFrame, _batch: Batch) -> None:
+        found.extend(row.value.decode() for row in df.collect())
+
+    def read() -> list[str]:
+        with Ledger.open(url) as books:
+            df = channel.read(gate, spark, books)
+        writer = gate.write(df, handler).option("checkpointLocation", str(tmp_path / "sink"))
+        finish(writer.trigger(availableNow=True).start())
+        return sorted(found)
+
+    return read
+
+
+def planned(ledger: Ledger, number: int) -> Key:
+    """A batch of a stage that runs now."""
+    ledger.declare_gate("stage", interval_ms=1_000, source="kafka", estimator="pid")
+    offsets = OffsetRange("raw", 0, number * 10, number * 10 + 10)
+    batch = PlannedBatch("stage", "run", (PlannedRange(offsets),), "rate", "localhost:9092")
+    return Key(ledger.begin(batch).schedule_id)
+
+
+def test_what_crashed_or_failed_is_left_out(
+    spark: SparkSession, channel: KafkaChannel, to: Topic, read: Read, url: str
+) -> None:
+    with Ledger.open(url) as books:
+        first, second = planned(books, 0), planned(books, 1)
+        channel.write(frame(spark, ["a", "b"]), first, books)
+        to.produce(b"of another")
+        # An attempt that crashed when half of its records were there.
+        topic_id = _topic_id(channel)
+        books.begin_output(topic_id, second.key, "crashed", {0: 0, 1: 0})
+        to.produce(b"half", partition=1, headers=[(HEADER, f"{second.key}/crashed".encode())])
+        assert read() == []  # not before it is decided what that is
+        channel.write(frame(spark, ["c", "d"]), second, books)
+        channel.write(frame(spark, ["again"]), second, books)
+        to.produce(b"late", headers=[(HEADER, f"{second.key}/crashed".encode())])
+        failing = spark.range(4).selectExpr(
+            "if(id < 3, string(id), raise_error('it is not true')) as value"
+        )
+        with pytest.raises(PySparkException, match="it is not true"):
+            channel.write(failing, planned(books, 2), books)
+        assert read() == ["a", "b", "c", "d", "of another"]
+
+
+def test_nobody_reads_past_where_a_stage_is_writing(
+    spark: SparkSession, channel: KafkaChannel, to: Topic, read: Read, url: str
+) -> None:
+    with Ledger.open(url) as books:
+        to.produce(b"before")
+        running = planned(books, 0)
+        topic_id = _topic_id(channel)
+        assert books.begin_output(topic_id, running.key, "runs", {0: 1, 1: 0})
+        to.produce(b"running", headers=[(HEADER, f"{running.key}/runs".encode())])
+        to.produce(b"after")
+        assert read() == ["before"]
+        waiting = channel.queue("sink", books).look()
+        assert (waiting.waiting_bytes, waiting.left_bytes) == (0, 0)
+        assert books.finish_output(topic_id, running.key, "runs")
+        assert read() == ["after", "before", "running"]
+
+
+def test_a_batch_that_was_taken_over_is_told(
+    spark: SparkSession,
+    channel: KafkaChannel,
+    read: Read,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Ledger.open(url) as books:
+        batch = planned(books, 0)
+        begin = books.begin_output
+
+        def begun_twice(topic_id: str, key: str, attempt: str, starts: dict[int, int]) -> bool:
+            answer = begin(topic_id, key, attempt, starts)
+            assert begin(topic_id, key, "other", starts)
+            return answer
+
+        monkeypatch.setattr(books, "begin_output", begun_twice)
+        with pytest.raises(LedgerError, match="was taken over by another process"):
+            channel.write(frame(spark, ["a"]), batch, books)
+        books.give_up_output(_topic_id(channel), "other")
+        assert read() == []
+
+
+def test_keys_and_headers_arrive_as_they_are(spark: SparkSession, to: Topic, url: str) -> None:
+    channel = kafka(to.name, to.bootstrap_servers, includeHeaders=True)
+    made = spark.createDataFrame(
+        [("k", b"v", [("h", b"x"), (HEADER, b"upstream")]), (None, None, None)],
+        "key string, value binary, headers array<struct<key:string,value:binary>>",
+    )
+    with Ledger.open(url) as books:
+        channel.write(made, planned(books, 0), books)
+    read = spark.read.format("kafka").option("kafka.bootstrap.servers", to.bootstrap_servers)
+    rows = read.option("subscribe", to.name).option("includeHeaders", True).load().collect()
+    found = {row.key and bytes(row.key): row for row in rows}
+    assert bytes(found[b"k"].value) == b"v"
+    assert found[None].value is None
+    names = [header.key for header in found[b"k"].headers]
+    assert names == [HEADER, "h"]
+
+
+def test_a_topic_that_is_not_there_is_told(spark: SparkSession, to: Topic, url: str) -> None:
+    channel = kafka("nowhere", to.bootstrap_servers)
+    with Ledger.open(url) as books, pytest.raises(SourceError, match="which is not there; make it"):
+        channel.write(frame(spark, ["a"]), Key("k"), books)
+
+
+def test_a_channel_is_a_value_that_shows_no_secret() -> None:
+    secret = {"kafka.ssl.key.password": "hunter2", "kafka.security.protocol": "PLAINTEXT"}
+    channel: Channel = kafka("orders", "localhost:9092", **secret)
+    assert "hunter2" not in repr(channel)
+    assert channel == kafka("orders", "localhost:9092", **secret)
+    assert not channel.has_one_writer
+    assert channel.where == "the topic orders at localhost:9092"
+    with pytest.raises(OptionError, match="is not an address"):
+        kafka("orders", "nonsense")
+
+
+def test_the_queue_is_lag_times_size(
+    channel: KafkaChannel, to: Topic, read: Read, url: str
+) -> None:
+    with Ledger.open(url) as books:
+        books.declare_gate("sink", interval_ms=1_000, source="kafka", estimator="pid")
+        to.produce(*[b"x" * 100] * 10)
+        queue = channel.queue("sink", books)
+        look = queue.look()
+        assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (1000, 1000, 1000)
+        read()
+        to.produce(*[b"x" * 100] * 3)
+        look = queue.look()
+        assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (300, 0, 1300)
+        queue.close()
+
+
+def test_stages_that_crash_hand_on_each_record_once(
+    spark: SparkSession, channel: KafkaChannel, read: Read, url: str, tmp_path: Path
+) -> None:
+    """The first stage's handler fails after it has written, and its batch is run again."""
+    fill(tmp_path / "raw", {0: [50]})
+    runs: list[str] = []
+    with Ledger.open(url) as books:
+        first = Gate("first", interval="1 second", ledger=url)
+
+        def write(df: DataFrame, batch: Batch) -> None:
+            runs.append(batch.key)
+            channel.write(df.selectExpr(f"concat('{len(runs)} ', value) as value"), batch, books)
+            if len(runs) == 1:
+                raise ValueError("after it was written")
+
+        def start() -> None:
+            df = journal(str(tmp_path / "raw")).read(first, spark, books)
+            writer = first.write(df, write).option("checkpointLocation", str(tmp_path / "first"))
+            finish(writer.trigger(availableNow=True).start())
+
+        with pytest.raises(Exception, match="after it was written"):
+            start()
+        start()
+        assert len(runs) == 2
+        assert read() == sorted(f"1 0:{number}" for number in range(50))
+
+
+def _topic_id(channel: KafkaChannel) -> str:
+    from confluent_kafka import TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": channel.servers, "log_level": 0})
+    described = admin.describe_topics(TopicCollection([channel.topic]))
+    return str(described[channel.topic].result(10).topic_id)
