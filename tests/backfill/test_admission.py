@@ -89,6 +89,14 @@ def test_a_slow_run_is_forgotten_by_and_by() -> None:
     assert records_beside(IDLE, slow, NOW_MS + 120_000) == 400
 
 
+def test_behind_a_stream_that_rests_for_long_one_slow_run_follows_another() -> None:
+    slow = Cost(records=100, elapsed_ms=2_100, end_ms=NOW_MS)  # 2 s beyond its records
+    rests = Live(1_000.0, 1_000, start_ms=NOW_MS - 9_000, end_ms=NOW_MS - 3_999)
+    assert records_beside(rests, slow, NOW_MS) == 0
+    assert records_beside(replace(rests, end_ms=NOW_MS - 4_000), slow, NOW_MS) == 800
+    assert records_beside(replace(rests, end_ms=NOW_MS - 4_000, running=True), slow, NOW_MS) == 0
+
+
 def test_where_no_rate_has_been_learnt_the_last_run_tells_one() -> None:
     unknown = replace(IDLE, rate_per_s=None)
     assert records_beside(unknown, None, NOW_MS) == int(ASSUMED_RATE_PER_S * 0.8)

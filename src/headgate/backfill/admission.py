@@ -70,7 +70,9 @@ def records_beside(live: Live, last: Cost | None, now_ms: int) -> int:
         rate · (window - fixed cost) · 0.8
 
     where the fixed cost is what the last run took beyond its records at that rate. Until a
-    run has told, it is taken for 0, and it is forgotten by and by (half of it in a minute).
+    run has told, it is taken for 0, and it is forgotten by and by (half of it in a minute). A
+    stream that has rested for twice as long as that cost is expected to rest for as long again: the
+    cost is paid out of its rest, and counts no more.
 
     Args:
         live: The live stream.
@@ -85,6 +87,8 @@ def records_beside(live: Live, last: Cost | None, now_ms: int) -> int:
     window_ms = _window_ms(live, now_ms)
     rate_per_s = _rate_per_s(live, last)
     fixed_ms = _fixed_ms(last, rate_per_s, now_ms)
+    if 2 * fixed_ms <= _rest_ms(live, now_ms):
+        fixed_ms = 0
     if window_ms < max(_SHORTEST_WINDOW * live.interval_ms, 2 * fixed_ms):
         return 0
     return max(1, int(rate_per_s * (window_ms - fixed_ms) / 1000 * _SAFETY))
@@ -100,6 +104,13 @@ def _window_ms(live: Live, now_ms: int) -> int:
     # Past it the next batch begins at once, or as soon as there is data. A clock that was put back
     # makes no window longer than an interval.
     return min(max(0, next_ms - now_ms), live.interval_ms)
+
+
+def _rest_ms(live: Live, now_ms: int) -> int:
+    """For how long the live stream has rested, where that is longer than it would for a trigger."""
+    if live.running or live.end_ms is None or now_ms - live.end_ms <= live.interval_ms:
+        return 0
+    return now_ms - live.end_ms
 
 
 def _rate_per_s(live: Live, last: Cost | None) -> float:
