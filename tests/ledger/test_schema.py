@@ -6,6 +6,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
+from sqlalchemy.engine.interfaces import ReflectedIndex
 from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch
 from tests.ledger.servers import url_as_new_role
@@ -46,13 +47,19 @@ def tables_in(url: str) -> dict[str, Any]:
             "primary key": found.get_pk_constraint(name),
             "foreign keys": sorted(found.get_foreign_keys(name), key=str),
             "unique": sorted(found.get_unique_constraints(name), key=str),
-            "indices": sorted(found.get_indexes(name), key=str),
+            "indices": sorted(map(index_as_text, found.get_indexes(name))),
         }
         for name in found.get_table_names()
         if name != VERSION_TABLE
     }
     engine.dispose()
     return described
+
+
+def index_as_text(index: ReflectedIndex) -> str:
+    """Also of which rows it is, which is otherwise an object equal to no other."""
+    options = {name: str(value) for name, value in index.get("dialect_options", {}).items()}
+    return str({**index, "dialect_options": options})
 
 
 def test_versions_are_numbered_one_after_the_other() -> None:

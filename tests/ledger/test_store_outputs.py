@@ -1,6 +1,7 @@
 """What becomes of the attempts to write batches into topics."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from tests.ledger.samples import a_batch
@@ -68,16 +69,26 @@ def test_who_lost_a_batch_to_one_that_succeeded_writes_nothing(ledger: Ledger, k
     assert not ledger.begin_output(TOPIC, key, "late", {0: 9})
 
 
-def test_of_many_that_finish_at_once_one_has_the_batch(ledger: Ledger, key: str) -> None:
+def test_an_attempt_whose_beginning_lost_its_answer_begins_once(ledger: Ledger, key: str) -> None:
+    assert ledger.begin_output(TOPIC, key, "a", {0: 5})
+    assert ledger.begin_output(TOPIC, key, "a", {0: 5})
+    assert ledger.open_outputs(TOPIC) == ({0: 5},)
+
+
+def test_of_many_that_finish_at_once_one_has_the_batch(ledger: Ledger) -> None:
+    """Of many batches, for it is chance whether two attempts do not see each other."""
     names = [f"a{number}" for number in range(6)]
-
-    def run(name: str) -> bool:
-        begun = ledger.begin_output(TOPIC, key, name, {0: 5})
-        return begun and ledger.finish_output(TOPIC, key, name)
-
     with ThreadPoolExecutor(len(names)) as pool:
-        done = [name for name, won in zip(names, pool.map(run, names), strict=True) if won]
-    assert len(done) == 1
-    left_out = {attempt for _, attempt, _ in ledger.left_out(TOPIC)}
-    assert left_out <= set(names) - set(done)
-    assert ledger.open_outputs(TOPIC) == ()
+        for batch in range(30):
+            together = Barrier(len(names))
+
+            def run(name: str, topic: str = f"topic {batch}", barrier: Barrier = together) -> bool:
+                barrier.wait()
+                begun = ledger.begin_output(topic, "one", name, {0: 5})
+                return begun and ledger.finish_output(topic, "one", name)
+
+            done = [name for name, won in zip(names, pool.map(run, names), strict=True) if won]
+            assert len(done) == 1
+            left_out = {attempt for _, attempt, _ in ledger.left_out(f"topic {batch}")}
+            assert left_out <= set(names) - set(done)
+            assert ledger.open_outputs(f"topic {batch}") == ()

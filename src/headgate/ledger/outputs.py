@@ -6,8 +6,10 @@ says whose attempt it is, and the ledger says what became of that::
     begun ──> done        the batch is in the topic, by this attempt and no other
       └─────> given_up    another attempt has begun, or it failed, or nobody runs the batch any more
 
-Both are final. Who reads the topic goes no further than where an attempt that is ``begun`` started,
-and leaves out the records of those that were given up.
+Both are final, and of a batch at most one attempt is ``begun`` or ``done``; the database itself
+sees to that, for attempts that begin at once do not see each other. Who reads the topic goes no
+further than where an attempt that is ``begun`` started, and leaves out the records of those that
+were given up.
 """
 
 import json
@@ -17,6 +19,7 @@ from typing import Final
 from sqlalchemy import Connection, and_, bindparam, delete, exists, select, update
 
 from headgate.ledger.base import Base
+from headgate.ledger.engine import changed_rows
 from headgate.ledger.rows import Values
 from headgate.ledger.status import Status
 from headgate.ledger.tables import control, output
@@ -38,13 +41,6 @@ _runs = control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING])
 _row = control.c.schedule_id == output.c.schedule_id
 _batch_is_final = exists().where(control.c.schedule_id == bindparam("batch"), _final)
 
-# All rows of a batch, always in this order, so that those who begin or finish it take turns.
-_ATTEMPTS: Final = (
-    select(output.c.attempt, output.c.state)
-    .where(_of_batch)
-    .order_by(output.c.attempt)
-    .with_for_update()
-)
 _DONE: Final = select(output.c.attempt).where(_of_batch, output.c.state == DONE)
 _IS_FINAL: Final = select(control.c.status).where(
     control.c.schedule_id == bindparam("batch"), _final
@@ -95,13 +91,19 @@ class Outputs(Base):
             "starts": _text(starts),
         }
 
+        def is_known(connection: Connection) -> bool:
+            """Whether this has run before, and only its answer was lost."""
+            return connection.execute(_STATE, batch | {"by": attempt}).first() is not None
+
         def begin(connection: Connection) -> bool:
             connection.execute(_FORGET, {"topic": topic_id})
-            states = [row.state for row in connection.execute(_ATTEMPTS, batch)]
-            if DONE in states or connection.execute(_IS_FINAL, batch).first() is not None:
-                return False
-            connection.execute(_GIVE_UP_OTHERS, batch | {"by": attempt})
-            connection.execute(self._database.insert(output).on_conflict_do_nothing(), row)
+            begun = False
+            while not begun:  # as long as others begin it between two statements of this
+                if any(connection.execute(known, batch).first() for known in (_DONE, _IS_FINAL)):
+                    return False
+                connection.execute(_GIVE_UP_OTHERS, batch | {"by": attempt})
+                new = self._database.insert(output).on_conflict_do_nothing()
+                begun = changed_rows(connection, new, row) == 1 or is_known(connection)
             return True
 
         return self._database.write(begin)
@@ -115,10 +117,7 @@ class Outputs(Base):
         values = {"topic": topic_id, "batch": schedule_id, "by": attempt}
 
         def finish(connection: Connection) -> bool:
-            states = {row.attempt: row.state for row in connection.execute(_ATTEMPTS, values)}
-            if states.get(attempt) == BEGUN and DONE not in states.values():
-                connection.execute(_GIVE_UP_OTHERS, values)
-                connection.execute(_FINISH, values)
+            connection.execute(_FINISH, values)
             return connection.execute(_STATE, values).scalar() == DONE
 
         return self._database.write(finish)

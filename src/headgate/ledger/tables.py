@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
 )
 
 VERSION_TABLE: Final = "headgate_version"
@@ -263,5 +264,14 @@ output: Final = Table(
     Column("starts", Text, nullable=False),
     Index(None, "topic_id", "schedule_id"),
     Index(None, "topic_id", "state"),
+    # One that writes a batch, or has written it; and no other beside.
+    Index(
+        "one_output",
+        "topic_id",
+        "schedule_id",
+        unique=True,
+        sqlite_where=text("state <> 'given_up'"),
+        postgresql_where=text("state <> 'given_up'"),
+    ),
 )
 """The attempts of stages to write batches into topics."""

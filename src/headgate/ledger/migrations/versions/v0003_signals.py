@@ -43,3 +43,12 @@ def upgrade() -> None:
     )
     op.create_index("ix_output_topic_id_schedule_id", "output", ["topic_id", "schedule_id"])
     op.create_index("ix_output_topic_id_state", "output", ["topic_id", "state"])
+    one = sa.text("state <> 'given_up'")
+    op.create_index(
+        "one_output",
+        "output",
+        ["topic_id", "schedule_id"],
+        unique=True,
+        sqlite_where=one,
+        postgresql_where=one,
+    )
