@@ -1,10 +1,8 @@
 """ZooKeeper servers of one's own, from the jars that pyspark carries."""
 
-import contextlib
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -13,17 +11,16 @@ from typing import Self
 import pyspark
 
 from headgate.local import Java
-from headgate.local.broker import LAUNCH
 from headgate.local.ports import free_ports
+from headgate.local.server import ServerProcess
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 15
 TICK_MS = 100
 """Sessions are at least two of it long."""
 
 
-class ZookeeperServer:
+class ZookeeperServer(ServerProcess):
     """One server in one Java process, on the loopback address, with its data in its own folder.
 
     It can be stopped, killed, frozen and started again, with its address kept; it ends with
@@ -31,11 +28,11 @@ class ZookeeperServer:
     """
 
     def __init__(self, java: Java) -> None:
+        super().__init__()
         (self.port,) = free_ports(1)
         self.hosts = f"{HOST}:{self.port}"
         self._java = java
         self._folder = Path(tempfile.mkdtemp(prefix="headgate-zookeeper-"))
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and return when it answers."""
@@ -56,19 +53,11 @@ class ZookeeperServer:
             *("-XX:+UseSerialGC", "-cp", f"{jars}/*"),
             *("org.apache.zookeeper.server.ZooKeeperServerMain", str(file)),
         ]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", LAUNCH, "headgate-zookeeper", str(self._folder), *server],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        process = self._launch("headgate-zookeeper", self._folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.tell("ruok") != "imok":
             words = (self._folder / "server.log").read_text(errors="replace")[-2000:]
-            assert self._process.poll() is None, f"ZooKeeper did not start: {words}"
+            assert process.poll() is None, f"ZooKeeper did not start: {words}"
             assert time.monotonic() < deadline, f"ZooKeeper does not answer: {words}"
             time.sleep(0.05)
 
@@ -80,21 +69,6 @@ class ZookeeperServer:
                 return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
         except OSError:
             return ""
-
-    def stop(self) -> None:
-        """Shut it down in good order, keeping its data; does nothing if it is stopped."""
-        if self._process:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_TIMEOUT_S)
-            self.kill()
-
-    def kill(self) -> None:
-        """End it at once, as a crash would; does nothing if it is stopped."""
-        if process := self._process:
-            process.kill()
-            process.communicate(b"stopped\n")
-            self._process = None
 
     def freeze(self) -> None:
         """Have it do nothing, with its connections open, until `thaw`."""

@@ -1,7 +1,6 @@
 """A Kafka broker of one's own: one process, in a folder of its own, on the loopback address."""
 
 import atexit
-import contextlib
 import shutil
 import socket
 import subprocess
@@ -19,10 +18,10 @@ from confluent_kafka.admin import AdminClient
 from headgate.errors import SetupError
 from headgate.local.java import Java
 from headgate.local.ports import free_ports
+from headgate.local.server import ServerProcess
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 15
 POLL_S = 0.05
 LAST_WORDS = 20
 """Lines of the broker's log that an error shows."""
@@ -54,21 +53,8 @@ SETTINGS = {
     "log.cleaner.dedupe.buffer.size": "8388608",
 }
 
-# The broker ends with this process, however this process ends: the shell that becomes Java leaves
-# behind a watcher that reads our end of a pipe. A line from it is an orderly stop; its end without
-# one is our death. (A death signal from the kernel is Linux's alone, and comes when the thread that
-# started the broker ends, not the process.)
-LAUNCH = """\
-folder=$1; shift
-exec 3<&0
-( trap '' INT HUP
-  read -r stopped || { kill -9 $$; sleep 1; rm -rf -- "$folder"; }
-) <&3 >/dev/null 2>&1 &
-exec "$@" </dev/null 3<&-
-"""
 
-
-class KafkaBroker:
+class KafkaBroker(ServerProcess):
     """A Kafka broker (and its controller) in one Java process on ports of its own.
 
     It ends with :meth:`close`, at the exit of this process at the latest, and also when this
@@ -101,6 +87,7 @@ class KafkaBroker:
             heap_mb: Its largest heap.
             quick_start: Have Java compile fast rather than well: starts sooner, serves slower.
         """
+        super().__init__()
         broker_port, controller_port = free_ports(2)
         self.bootstrap_servers = f"{HOST}:{broker_port}"
         self._java = java
@@ -115,7 +102,6 @@ class KafkaBroker:
             **(settings or {}),
         }
         self.folder: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -134,31 +120,17 @@ class KafkaBroker:
             self.folder = Path(tempfile.mkdtemp(prefix="headgate-kafka-"))
             atexit.register(self.close)
             self._format(self.folder)
-        self._process = self._launch(self.folder)
+        server = [*self._java_command(), "kafka.Kafka", str(self.folder / "server.properties")]
+        process = self._launch("headgate-kafka", self.folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise SetupError(
                     f"The Kafka broker at {self.bootstrap_servers} did not start; "
                     f"its last words:\n{_last_words(self.folder / 'server.log')}"
                 )
             time.sleep(POLL_S)
-
-    def stop(self) -> None:
-        """Shut the broker down in good order, keeping its data; does nothing if it is stopped."""
-        if self._process:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_TIMEOUT_S)
-            self.kill()
-
-    def kill(self) -> None:
-        """End the broker at once, as a crash would; does nothing if it is stopped."""
-        if process := self._process:
-            process.kill()
-            process.communicate(b"stopped\n")
-            self._process = None
 
     def restart(self) -> None:
         """Stop and start: the same address, the same data.
@@ -210,18 +182,6 @@ class KafkaBroker:
             raise SetupError(
                 f"The storage of a Kafka broker could not be made in {folder}; "
                 f"its tool said:\n{done.stdout.strip()}"
-            )
-
-    def _launch(self, folder: Path) -> subprocess.Popen[bytes]:
-        server = [*self._java_command(), "kafka.Kafka", str(folder / "server.properties")]
-        with (folder / "server.log").open("ab") as log:
-            return subprocess.Popen(
-                ["/bin/sh", "-c", LAUNCH, "headgate-kafka", str(folder), *server],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for us, who then stop it
             )
 
     def _java_command(self) -> list[str]:
