@@ -32,7 +32,7 @@ class Incarnation:
     id: str
 
     def __post_init__(self) -> None:
-        _require_whole("An incarnation's start", self.started_ms, 0, None)
+        require_whole("An incarnation's start", self.started_ms, 0)
         require_name("An incarnation's id", self.id)
 
 
@@ -75,9 +75,9 @@ class Assertion:
                 f"The incarnation of an assertion is {self.incarnation!r}; it must be a value of"
                 " Incarnation."
             )
-        _require_whole("The sequence of an assertion", self.sequence, 0, None)
+        require_whole("The sequence of an assertion", self.sequence, 0)
         require_level("The level of an assertion", self.level)
-        _require_whole("The lease of an assertion, in ms,", self.lease_ms, 1, MOST_LEASE_MS)
+        require_whole("The lease of an assertion, in ms,", self.lease_ms, 1, MOST_LEASE_MS)
 
 
 def require_name(what: str, value: object) -> None:
@@ -106,12 +106,20 @@ def require_level(what: str, value: object) -> None:
         raise OptionError(f"{what} is {value!r}; it must be a number from 0 to {MOST_LEVELS}.")
 
 
-def _require_whole(what: str, value: object, least: int, most: int | None) -> None:
-    allowed = f"of {least} or more" if most is None else f"from {least} to {most}"
+def require_whole(
+    what: str, value: object, least: int, most: int | None = None, *, unit: str = ""
+) -> None:
+    """Refuse what is no whole number within these bounds.
+
+    Raises:
+        OptionError: It names the number, with its unit if it has one, and what is allowed.
+    """
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
         or value < least
         or (most is not None and value > most)
     ):
-        raise OptionError(f"{what} is {value!r}; it must be a whole number {allowed}.")
+        shown = f"{value!r} {unit}" if unit else repr(value)
+        allowed = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise OptionError(f"{what} is {shown}; it must be a whole number {allowed}.")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from headgate.control.assertion import MOST_LEASE_MS
+from headgate.control.assertion import MOST_LEASE_MS, require_whole
 from headgate.errors import OptionError
 
 
@@ -49,11 +49,11 @@ class HopSettings:
     lease_ms: int = 10_000
 
     def __post_init__(self) -> None:
-        _require("overload_bytes", self.overload_bytes, "bytes", 1)
-        _require("light_load_bytes", self.light_load_bytes, "bytes", 0)
-        _require("overload_sensitivity_ms", self.overload_sensitivity_ms, "ms", 0)
-        _require("light_load_sensitivity_ms", self.light_load_sensitivity_ms, "ms", 1)
-        _require("lease_ms", self.lease_ms, "ms", 1, MOST_LEASE_MS)
+        require_whole("overload_bytes", self.overload_bytes, 1, unit="bytes")
+        require_whole("light_load_bytes", self.light_load_bytes, 0, unit="bytes")
+        require_whole("overload_sensitivity_ms", self.overload_sensitivity_ms, 0, unit="ms")
+        require_whole("light_load_sensitivity_ms", self.light_load_sensitivity_ms, 1, unit="ms")
+        require_whole("lease_ms", self.lease_ms, 1, MOST_LEASE_MS, unit="ms")
         if self.light_load_bytes >= self.overload_bytes:
             raise OptionError(
                 f"light_load_bytes is {self.light_load_bytes} and overload_bytes is"
@@ -81,14 +81,3 @@ class HopSettings:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _require(name: str, value: object, unit: str, least: int, most: int | None = None) -> None:
-    allowed = f"of {least} or more" if most is None else f"from {least} to {most}"
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or value < least
-        or (most is not None and value > most)
-    ):
-        raise OptionError(f"{name} is {value!r} {unit}; it must be a whole number {allowed}.")

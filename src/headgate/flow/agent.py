@@ -21,6 +21,7 @@ from headgate.flow.progress import StageProgress
 from headgate.flow.signals import Signals, StageState
 from headgate.flow.told import Told
 from headgate.ledger import Ledger
+from headgate.ledger.base import wall_clock_ms
 
 LOOK_S: Final = 0.25
 """How often a stage looks at its queue."""
@@ -82,7 +83,7 @@ class StageAgent:
         self._progress = StageProgress(ledger, place.gate, place.interval_ms)
         self._told = Told(_LOG)
         memory = self._memory()
-        settings, now_ms, wall_ms = place.settings, _monotonic_ms(), _wall_ms()
+        settings, now_ms, wall_ms = place.settings, _monotonic_ms(), wall_clock_ms()
         self._emission = Emission(place.flow, place.stage, place.downstream, settings)
         self._emission.restore(memory.heard_of(place.downstream), now_ms)
         run = Incarnation(wall_ms, uuid.uuid4().hex)
@@ -124,7 +125,7 @@ class StageAgent:
                 self._signals.send(released)
         if self._has_to_write:
             with self._trying("its bound"):
-                self._write(self._emission.bound(now_ms), now_ms, _wall_ms())
+                self._write(self._emission.bound(now_ms), now_ms, wall_clock_ms())
         self._signals.close()
         self._queue.close()
 
@@ -161,7 +162,7 @@ class StageAgent:
         while not self._done.is_set():
             heard = self._signals.receive(LOOK_S)
             if not self._done.is_set():
-                self.step(_monotonic_ms(), _wall_ms(), heard)
+                self.step(_monotonic_ms(), wall_clock_ms(), heard)
 
     def _memory(self) -> Memory:
         text = self._ledger.pressures(self._place.gate)
@@ -237,7 +238,3 @@ class StageAgent:
 
 def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

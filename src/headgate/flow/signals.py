@@ -10,6 +10,7 @@ from headgate.control.assertion import (
     Assertion,
     require_level,
     require_name,
+    require_whole,
 )
 from headgate.errors import OptionError
 
@@ -46,7 +47,7 @@ class StageState:
         if self.held_by is not None:
             require_name("What holds a stage back", self.held_by)
         require_level("The level of a stage's state", self.level)
-        bound, queue, lease = self.rate_bound_per_s, self.queue_bytes, self.lease_ms
+        bound, queue = self.rate_bound_per_s, self.queue_bytes
         if bound is not None and not (_is_number(bound) and 0 <= bound < math.inf):
             raise OptionError(
                 f"The rate bound of a stage's state is {bound!r} records/s; it must be a finite"
@@ -57,11 +58,7 @@ class StageState:
                 f"The queue of a stage's state is {queue!r} bytes; it must be a whole number of 0"
                 " or more, or None."
             )
-        if not (_is_whole(lease) and 1 <= lease <= MOST_LEASE_MS):
-            raise OptionError(
-                f"The lease of a stage's state is {lease!r} ms; it must be a whole number from 1"
-                f" to {MOST_LEASE_MS}."
-            )
+        require_whole("The lease of a stage's state", self.lease_ms, 1, MOST_LEASE_MS, unit="ms")
         is_free = self.held_by is None
         if is_free != (self.level == 0) or (is_free and bound is not None):
             raise OptionError(

@@ -80,7 +80,7 @@ class BatchWriter:
         Raises:
             JournalError: The storage fails.
         """
-        with told(f"Batches written to {self._what} cannot be forgotten"):
+        with told(f"Batches written to {self._files.what} cannot be forgotten"):
             self._files.storage.remove(self._folder, [manifest_name(key) for key in keys])
         for key in keys:
             self._written.pop(key, None)
@@ -103,12 +103,13 @@ class BatchWriter:
             OptionError: The key is none of a batch.
             JournalError: The storage fails, or the lane is full.
         """
-        with told(f"Batch {key} cannot be written to {self._what}"):
+        with told(f"Batch {key} cannot be written to {self._files.what}"):
             manifest = self._planned(key, names)
             self._decide(manifest)
         self._written[key] = manifest
         try:
-            with told(f"Batch {key} is written to {self._what}, but not yet to be read there"):
+            done = f"Batch {key} is written to {self._files.what}"
+            with told(f"{done}, but not yet to be read there"):
                 complete(self._files)
         except JournalError as error:
             _LOG.warning("%s", error)
@@ -124,10 +125,6 @@ class BatchWriter:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    @property
-    def _what(self) -> str:
-        return f"lane {self._files.lane} of the journal {self._files.storage.url}"
-
     def _planned(self, key: str, names: Sequence[str]) -> Manifest:
         """The staged blocks with their offsets."""
         at = self._files.end(self._files.index())
@@ -139,7 +136,7 @@ class BatchWriter:
             blocks.append(StagedBlock(name, header))
             at = header.until
         if at > MAX_OFFSET:
-            raise JournalError(f"{self._what} is full; write to another lane.")
+            raise JournalError(f"{self._files.what} is full; write to another lane.")
         return Manifest(key, tuple(blocks))
 
     def _decide(self, manifest: Manifest) -> None:

@@ -51,6 +51,11 @@ class LaneFiles:
         self.lane = lane
         self.folder = str(lane)
 
+    @property
+    def what(self) -> str:
+        """The lane as an error names it."""
+        return f"lane {self.lane} of the journal {self.storage.url}"
+
     def index(self) -> LaneIndex:
         """What the names say; listed means durable."""
         return LaneIndex.of(self.storage.names(self.folder))

@@ -112,7 +112,7 @@ class LaneWriter:
             )
         first = self._next()
         if first + records.count > MAX_OFFSET:
-            raise JournalError(f"{self._what} is full; write to another lane.")
+            raise JournalError(f"{self._files.what} is full; write to another lane.")
         block = encode(
             records,
             journal_id=self._files.identity.id,
@@ -144,20 +144,16 @@ class LaneWriter:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    @property
-    def _what(self) -> str:
-        return f"lane {self.lane} of the journal {self._files.storage.url}"
-
     def _next(self) -> int:
         """The next block's first offset, looked up if the last append left that open."""
         if self._closed:
-            raise JournalError(f"The writer of {self._what} is closed; open another one.")
+            raise JournalError(f"The writer of {self._files.what} is closed; open another one.")
         if self._in_flight and not self._in_flight[-1].done():
             return self._in_flight_end  # if one of these fails, the next does too
         if self._displaced:
             raise self._other_writer()
         if self._failed:
-            with told(f"The end of {self._what} cannot be found after an append that failed"):
+            with told(f"The end of {self._files.what} cannot be found after an append that failed"):
                 self._end = self._recovered_own()
             self._failed = False
         return self._end
@@ -184,8 +180,8 @@ class LaneWriter:
             at = header.until
         if at > end:
             raise JournalError(
-                f"{self._what} ends at offset {end}, but {at} was acknowledged; something has "
-                "removed its blocks: put them back."
+                f"{self._files.what} ends at offset {end}, but {at} was acknowledged; something "
+                "has removed its blocks: put them back."
             )
         return end
 
@@ -194,7 +190,7 @@ class LaneWriter:
         header = block.header
         failure = (
             f"{header.count} records could not be made durable as offset {header.first} of "
-            f"{self._what}"
+            f"{self._files.what}"
         )
         if self._failed:
             if written.exception() is None:
@@ -221,6 +217,6 @@ class LaneWriter:
     def _other_writer(self) -> JournalError:
         self._displaced = True
         return JournalError(
-            f"{self._what} has another writer by now, and nothing more is written to it from "
+            f"{self._files.what} has another writer by now, and nothing more is written to it from "
             "here; a lane has one writer: stop one of them, or let each have its own lane."
         )

@@ -76,16 +76,16 @@ def _first_of_file_with(files: LaneFiles, offset: int) -> int:
 def _missing(files: LaneFiles, offset: int) -> HeadgateError:
     """Why no file holds an offset."""
     index = files.index()
-    where = f"lane {files.lane} of the journal {files.storage.url}"
     if offset < index.start:
         return DataLossError(
-            f"Offset {offset} of {where} was pruned: it begins at {index.start}; go on from there."
+            f"Offset {offset} of {files.what} was pruned: it begins at {index.start}; go on from "
+            "there."
         )
     end = files.end(index)
     if offset >= end:
-        return JournalError(f"Offset {offset} of {where} is not there: it ends at {end}.")
+        return JournalError(f"Offset {offset} of {files.what} is not there: it ends at {end}.")
     return CorruptionError(
-        f"No file of {where} holds offset {offset} ({files.shown(files.path(offset))}), although "
-        "it has later ones; put the missing file back, or let `headgate journal repair` declare "
-        "those offsets lost."
+        f"No file of {files.what} holds offset {offset} ({files.shown(files.path(offset))}), "
+        "although it has later ones; put the missing file back, or let `headgate journal repair` "
+        "declare those offsets lost."
     )
