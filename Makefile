@@ -20,7 +20,7 @@ demo: $(VENV)/.java  ## watch a gated query for two minutes: orders come over HT
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headgate demo --broker $(ARGS)
 
-test: $(VENV)/.services  ## run the tests
+test: $(VENV)/spark.jsa  ## run the tests
 	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.package  ## run the linters and the type checker
@@ -32,7 +32,7 @@ lint: $(VENV)/.package  ## run the linters and the type checker
 bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connector
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: $(VENV)/.services  ## run the long versions of the recovery tests
+soak: $(VENV)/spark.jsa  ## run the long versions of the recovery tests
 	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)
@@ -78,3 +78,8 @@ $(VENV)/.java: requirements-java.lock $(VENV)/.package
 $(VENV)/.services: $(VENV)/.java
 	@$(BIN)/python -m headgate.local
 	@touch $@
+
+$(VENV)/spark.jsa: tests/services/spark_classes.py $(VENV)/.services
+	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
+	@rm -f $@
+	@$(BIN)/python -m tests.services.spark_classes $@

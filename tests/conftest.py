@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
+from tests.services import spark_classes
 from tests.services.kafka import TopicFactory, Topics
 
 from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
-# Every Spark here lives for a short time: its Java compiles soon rather than well, which takes a
-# third of the processor's time away.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
 
 LONG = ("recovery", "tracker", "demo", "examples", "bench")
 """Folders whose tests take longest: they come first, so that the workers end together."""

@@ -1,0 +1,76 @@
+"""Spark's classes as Java maps them into memory: each Spark of the tests starts sooner with them.
+
+``python -m tests.services.spark_classes FILE`` makes the archive, once for a virtual environment.
+A Java that cannot have one makes an empty file, and a Java it does not suit does without it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.local import ensure_java
+
+ARCHIVE: Final = Path(sys.prefix, "spark.jsa")
+
+# Every Spark of the tests lives for a short time: its Java compiles soon rather than well.
+_SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_QUIET: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
+
+
+def java_options(archive: Path = ARCHIVE) -> str:
+    """What the tests' Sparks are started with, as ``SPARK_SUBMIT_OPTS`` has it."""
+    has_one = archive.exists() and archive.stat().st_size > 0
+    shared = (f"-XX:SharedArchiveFile={archive}",) if has_one else ()
+    return " ".join((*_SHORT_LIVED, *_QUIET, *shared))
+
+
+def make(archive: Path) -> None:
+    """Have a Spark do what the tests' Sparks do, and keep the classes that it loaded."""
+    ensure_java()
+    options = (*_SHORT_LIVED, *_QUIET, f"-XX:ArchiveClassesAtExit={archive}")
+    subprocess.run(
+        [Path(sys.executable).with_name("spark-submit"), __file__],
+        env=os.environ | {"SPARK_SUBMIT_OPTS": " ".join(options), "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    archive.touch()
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _use() -> None:
+    """A stream with a handler in Python, and a table."""
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+
+    def write(batch: DataFrame, _batch_id: int) -> None:
+        batch.groupBy("value").count().write.mode("append").parquet(f"{folder}/table")
+
+    with tempfile.TemporaryDirectory() as folder:
+        stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        writer = stream.writeStream.foreachBatch(write)
+        query = writer.option("checkpointLocation", f"{folder}/checkpoint").start()
+        while (progress := query.lastProgress) is None or progress["batchId"] < 2:
+            query.awaitTermination(1)
+        query.stop()
+        spark.read.parquet(f"{folder}/table").mapInArrow(_same, "value long, count long").toArrow()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        make(Path(sys.argv[1]))
+    else:
+        _use()
