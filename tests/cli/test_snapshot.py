@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, ranges, with_lags
 
-from headgate.cli.flow import Trend
+from headgate.cli.lag import Trend
 from headgate.cli.snapshot import GateHistory, State, take_snapshot
 from headgate.control.ranges import OffsetRange
 from headgate.ledger import (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headgate.cli.flow import Trend
+from headgate.cli.lag import Trend
 from headgate.cli.snapshot import GateSnapshot, State
 from headgate.cli.words import UNKNOWN, count, duration, plural
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from headgate.cli.flow import newest_run
+from headgate.cli.lag import newest_run
 from headgate.cli.status import gates_of
 from headgate.errors import OptionError
 from headgate.ledger import BatchRecord, Kind, Ledger, redact_url

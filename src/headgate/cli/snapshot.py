@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from headgate.cli.flow import Flow, Trend, drain_trend, newest_run
+from headgate.cli.lag import LagChange, Trend, drain_trend, newest_run
 from headgate.cli.receivers_view import ReceiverSnapshot
 from headgate.ledger import (
     BatchRecord,
@@ -200,7 +200,7 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
     gate, batches, samples = history.gate, history.batches, history.samples
     newest = batches[0] if batches else None
     run = newest_run(batches)
-    flow = Flow.of(run)
+    change = LagChange.of(run)
     sample = samples[0] if samples else None
     statuses = [batch.status for batch in batches]
     return GateSnapshot(
@@ -208,7 +208,7 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         source=gate.source,
         time_ms=now_ms,
         interval_ms=gate.interval_ms,
-        state=_state(newest, flow, gate.interval_ms, now_ms),
+        state=_state(newest, change, gate.interval_ms, now_ms),
         reason=newest.reason if newest else None,
         rate_per_s=gate.rate_per_s,
         processing_rate_per_s=sample.processing_rate_per_s if sample else None,
@@ -217,11 +217,11 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         derivative=sample.derivative if sample else None,
         lag=newest.lag if newest else None,
         left_over=_left_over(newest) if newest else None,
-        lag_change_per_s=flow.lag_change_per_s if flow else None,
-        lag_trend=flow.lag_trend if flow else None,
-        arrival_rate_per_s=flow.arrival_rate_per_s if flow else None,
-        throughput_per_s=flow.throughput_per_s if flow else None,
-        drain_s=flow.drain_s if flow else None,
+        lag_change_per_s=change.lag_change_per_s if change else None,
+        lag_trend=change.lag_trend if change else None,
+        arrival_rate_per_s=change.arrival_rate_per_s if change else None,
+        throughput_per_s=change.throughput_per_s if change else None,
+        drain_s=change.drain_s if change else None,
         drain_trend=drain_trend(run),
         batches=_batches(batches, samples, now_ms),
         partitions=tuple(map(_partition, history.ranges)),
@@ -235,7 +235,9 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
     )
 
 
-def _state(newest: BatchRecord | None, flow: Flow | None, interval_ms: int, now_ms: int) -> State:
+def _state(
+    newest: BatchRecord | None, change: LagChange | None, interval_ms: int, now_ms: int
+) -> State:
     if newest is None:
         return State.NEW
     if newest.status in (Status.FAILED, Status.DEAD):
@@ -249,7 +251,7 @@ def _state(newest: BatchRecord | None, flow: Flow | None, interval_ms: int, now_
     if left_over == 0:
         return State.KEEPING_UP
     moving = {Trend.FALLING: State.DRAINING, Trend.RISING: State.FALLING_BEHIND}
-    return moving.get(flow.lag_trend, State.HOLDING) if flow else State.HOLDING
+    return moving.get(change.lag_trend, State.HOLDING) if change else State.HOLDING
 
 
 def _left_over(batch: BatchRecord) -> int | None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import DurationBar, LagBar, sparkline
-from headgate.cli.flow import Trend
+from headgate.cli.lag import Trend
 from headgate.cli.lines import line
 from headgate.cli.receivers_view import ReceiverState, receivers_line, silent_line
 from headgate.cli.sentences import headline, style_of

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.histories import NOW_MS, a_batch, with_lags
 
-from headgate.cli.flow import WINDOW, Flow, Trend, drain_trend, newest_run
+from headgate.cli.lag import WINDOW, LagChange, Trend, drain_trend, newest_run
 from headgate.ledger import BatchRecord
 
 steps = st.lists(
@@ -31,45 +31,45 @@ def test_the_arrivals_and_the_throughput_are_those_that_moved_the_lag(
             created_ms += elapsed_ms
     seconds = (created_ms - NOW_MS) / 1000
 
-    flow = Flow.of(batches)
+    change = LagChange.of(batches)
 
-    assert flow is not None
-    assert flow.arrival_rate_per_s == arrived / seconds
-    assert flow.throughput_per_s == admitted / seconds
+    assert change is not None
+    assert change.arrival_rate_per_s == arrived / seconds
+    assert change.throughput_per_s == admitted / seconds
 
 
 def test_the_time_to_drain_is_the_lag_over_what_is_admitted_beyond_what_arrives() -> None:
-    flow = Flow.of(with_lags(20_000, 19_400, 18_800).batches)  # 400 arrive each second
-    assert flow is not None
-    assert flow.arrival_rate_per_s == 400
-    assert flow.drain_s == 18_800 / 600
-    assert flow.lag_trend is Trend.FALLING
+    change = LagChange.of(with_lags(20_000, 19_400, 18_800).batches)  # 400 arrive each second
+    assert change is not None
+    assert change.arrival_rate_per_s == 400
+    assert change.drain_s == 18_800 / 600
+    assert change.lag_trend is Trend.FALLING
 
 
 def test_a_lag_that_grows_is_never_drained() -> None:
-    flow = Flow.of(with_lags(20_000, 20_600, 21_200).batches)
-    assert flow is not None
-    assert flow.drain_s is None
-    assert flow.lag_trend is Trend.RISING
+    change = LagChange.of(with_lags(20_000, 20_600, 21_200).batches)
+    assert change is not None
+    assert change.drain_s is None
+    assert change.lag_trend is Trend.RISING
 
 
 def test_nothing_left_over_is_drained_already() -> None:
-    flow = Flow.of(with_lags(900, 1_100, 1_000).batches)
-    assert flow is not None
-    assert flow.drain_s == 0
+    change = LagChange.of(with_lags(900, 1_100, 1_000).batches)
+    assert change is not None
+    assert change.drain_s == 0
 
 
 def test_a_batch_planned_before_a_restart_counts_although_its_lag_is_not_known() -> None:
-    flow = Flow.of(with_lags(20_000, None, 18_800).batches)
-    assert flow is not None
-    assert flow.throughput_per_s == 1_000
-    assert flow.arrival_rate_per_s == 400
+    change = LagChange.of(with_lags(20_000, None, 18_800).batches)
+    assert change is not None
+    assert change.throughput_per_s == 1_000
+    assert change.arrival_rate_per_s == 400
 
 
 def test_one_batch_is_not_enough_to_know() -> None:
-    assert Flow.of(()) is None
-    assert Flow.of(with_lags(20_000).batches) is None
-    assert Flow.of(with_lags(None, 20_000).batches) is None
+    assert LagChange.of(()) is None
+    assert LagChange.of(with_lags(20_000).batches) is None
+    assert LagChange.of(with_lags(None, 20_000).batches) is None
 
 
 def test_batches_of_another_run_are_not_compared() -> None:

@@ -24,7 +24,7 @@ class Trend(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class LagChange:
     """What went in and out between two plans of a run.
 
     Attributes:
@@ -94,7 +94,7 @@ def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
     Args:
         batches: Those of one run, newest first.
     """
-    now, before = Flow.of(batches), Flow.of(batches[WINDOW // 2 :])
+    now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
     if now is None or before is None:
         return None
     if now.drain_s is None or before.drain_s is None:
@@ -104,6 +104,6 @@ def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
     return Trend.FALLING if now.drain_s < before.drain_s else Trend.RISING
 
 
-def _against_never(now: Flow) -> Trend:
+def _against_never(now: LagChange) -> Trend:
     """Of two times to drain, one is endless: the one before, or the present one."""
     return Trend.RISING if now.drain_s is None else Trend.FALLING
