@@ -192,11 +192,15 @@ def test_there_is_no_channel_in_an_object_store() -> None:
         journal("journals/or ders")
     with pytest.raises(OptionError, match="lane -1"):
         journal("journals/orders", lane=-1)
+    with pytest.raises(OptionError, match="file://orders has no absolute path"):
+        journal("file://orders")
 
 
 def test_channels_are_values() -> None:
     assert journal("a/b", lane=1) == JournalChannel("a/b", 1)
-    assert hash(journal("a/b", lanes=0)) == hash(journal("a/b"))
+    for same in (journal("a//b/"), journal("a/b", lanes=0), journal("a/c/../b")):
+        assert (same, hash(same)) == (journal("a/b"), hash(journal("a/b")))
+    assert journal("file:///a/b/") == journal("/a/b")
     typed: Channel = journal("a/b")
     assert (typed.where, typed.has_one_writer) == ("the journal a/b", True)
 

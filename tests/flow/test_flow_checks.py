@@ -10,7 +10,8 @@ from tests.flow.flows import NoChannel, a_flow, nothing
 
 from headgate.control import HopSettings
 from headgate.errors import LedgerError, OptionError
-from headgate.flow import Flow
+from headgate.flow import Flow, journal, kafka
+from headgate.flow.channels import Channel
 
 HERE = re.escape(Path(__file__).name)
 
@@ -101,6 +102,24 @@ def test_two_channels_are_not_one(flow: Flow) -> None:
     flow.channel("again", NoChannel("kafka raw"))
     flow.stage("clean", reads="raw", writes=["clean", "again"])(nothing)
     refused(flow, "Channel 'again' .* is what Channel 'raw' .* is: kafka raw; declare it once")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (journal("journals/lane"), journal("journals//lane/", lane=0, maxRatePerPartition=5)),
+        (journal("/lane", lane=1), journal("file:///lane", lane=1)),
+        (kafka("lane", "b:9092"), kafka("lane", "b:9092", **{"kafka.client.id": "x"})),
+    ],
+)
+def test_two_channels_are_not_one_however_they_are_read(
+    flow: Flow, one: Channel, other: Channel
+) -> None:
+    flow.channel("one", one)
+    flow.channel("other", other)
+    flow.stage("clean", reads="raw", writes=["clean", "one"])(nothing)
+    flow.stage("dirty", reads="raw", writes=["other"])(nothing)
+    refused(flow, rf"Channel 'other' \(.*{HERE}:\d+\) is what Channel 'one' .* is: .*lane")
 
 
 def test_what_has_one_writer_is_written_by_one_stage(flow: Flow) -> None:

@@ -1,6 +1,7 @@
 """A journal as a channel: what a stage writes is in it once, so readers need to know nothing."""
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class JournalChannel:
 
     path: str
     lane: int = 0
-    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    options: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def where(self) -> str:
@@ -115,8 +116,11 @@ def journal(path: str, *, lane: int = 0, **options: object) -> JournalChannel:
             " where it is in a directory; give a path, or use a Kafka channel."
         )
     checked_journal_name((rest if separator else path).rstrip("/").rpartition("/")[2])
+    if separator and not rest.startswith("/"):
+        raise OptionError(f"The URL {path} has no absolute path; write file:///path.")
     given = {name: option_text(value) for name, value in options.items()}
-    return JournalChannel(path, checked_lane(lane), given)
+    # One directory is one channel, however it is written.
+    return JournalChannel(os.path.normpath(rest or path), checked_lane(lane), given)
 
 
 def _taken(journal: Journal, lane: int) -> BatchWriter:

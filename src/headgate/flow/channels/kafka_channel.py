@@ -47,7 +47,7 @@ class KafkaChannel:
 
     topic: str
     servers: str
-    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    options: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return f"KafkaChannel({self.topic!r}, {self.servers!r}, {redact(self.options)!r})"

@@ -45,7 +45,8 @@ class ChannelQueue(Protocol):
 class Channel(Protocol):
     """What links a stage that writes to those that read: each of these reads all of it, once.
 
-    A value: it can be compared and pickled, opens nothing until it is used, and shows no secret.
+    A value: it can be pickled, opens nothing until it is used, and shows no secret. Two are equal
+    if they are one place, however they are read.
     """
 
     @property
