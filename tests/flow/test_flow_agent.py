@@ -11,6 +11,7 @@ from headgate.errors import JournalError
 from headgate.flow import StageState
 from headgate.flow.agent import StageAgent, StagePlace
 from headgate.flow.memory import Memory
+from headgate.flow.signals_ledger import ledger_states
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
@@ -259,3 +260,17 @@ def test_an_agent_that_ends_presses_nobody_any_longer(
     assert Memory.of_text(ledger.pressures(PLACE.gate) or "").levels == {"parse": 0}
     assert mail.is_closed
     assert queue.is_closed
+
+
+def test_a_stage_whose_signals_are_elsewhere_shows_itself_in_the_ledger_too(
+    ledger: Ledger, mail: Mail, queue: Waiting
+) -> None:
+    agent = StageAgent(PLACE, ledger, mail, queue, shows_in_ledger=True)
+    queue.grow(500)
+    agent.step(now_ms := emit(agent, ledger, 0), 0, [says(1, 1)])
+    assert ledger_states(ledger, "shop") == {"enrich": mail.shown[-1]}
+    assert (mail.shown[-1].held_by, mail.shown[-1].queue_bytes) == ("store", 500)
+    agent.step(now_ms + 2000, 0, [says(2, 0)])
+    assert ledger_states(ledger, "shop")["enrich"].held_by is None
+    agent.close()
+    assert ledger.shown_stages("shop") == ()

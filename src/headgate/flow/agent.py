@@ -20,6 +20,7 @@ from headgate.flow.memory import Memory
 from headgate.flow.progress import StageProgress
 from headgate.flow.signals import Signals, StageState
 from headgate.flow.told import Told
+from headgate.flow.wire import text_of
 from headgate.ledger import Ledger
 from headgate.ledger.base import wall_clock_ms
 
@@ -68,18 +69,28 @@ class StageAgent:
         ledger: Its ledger, best without patience: what is late is of no use.
         signals: Its part in the flow's signals; closed with the agent.
         queue: What waits for it; closed with the agent.
+        shows_in_ledger: Whether to show its state there as well, for those who look on and know of
+            no other place; not needed where the signals are the ledger's.
 
     Raises:
         LedgerError: What the run before has left cannot be read.
     """
 
     def __init__(
-        self, place: StagePlace, ledger: Ledger, signals: Signals, queue: ChannelQueue
+        self,
+        place: StagePlace,
+        ledger: Ledger,
+        signals: Signals,
+        queue: ChannelQueue,
+        *,
+        shows_in_ledger: bool = False,
     ) -> None:
         self._place = place
         self._ledger = ledger
         self._signals = signals
         self._queue = queue
+        self._shows_in_ledger = shows_in_ledger
+        self._text_in_ledger: str | None = None
         self._progress = StageProgress(ledger, place.gate, place.interval_ms)
         self._told = Told(_LOG)
         memory = self._memory()
@@ -128,6 +139,9 @@ class StageAgent:
                 self._write(self._emission.bound(now_ms), now_ms, wall_clock_ms())
         self._signals.close()
         self._queue.close()
+        if self._text_in_ledger is not None:
+            with self._trying("what it shows"):
+                self._ledger.hide_stage(self._place.flow, self._place.stage, self._text_in_ledger)
 
     def step(self, now_ms: int, wall_ms: int, heard: list[Assertion]) -> None:
         """Look once: obey what was heard, look at the queue, press, show.
@@ -220,6 +234,16 @@ class StageAgent:
         if is_new or is_due or (state != shown and since_ms >= _SHOW_MS):
             self._signals.publish(state)
             self._shown, self._shown_ms = state, now_ms
+            if self._shows_in_ledger:
+                with self._trying("what it shows"):
+                    self._show_in_ledger(state)
+
+    def _show_in_ledger(self, state: StageState) -> None:
+        if self._text_in_ledger is None:
+            self._ledger.forget_notes(state.flow)
+        text = text_of(state)
+        self._ledger.show_stage(state.flow, state.stage, text)
+        self._text_in_ledger = text
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:

@@ -139,7 +139,8 @@ def _agent(flow: "Flow", stage: Stage, ledger: Ledger, signals: Signals) -> Stag
         stage.pressure,
     )
     queue = graph.links[stage.reads].channel.queue(gate, ledger)
-    return StageAgent(place, ledger, signals, queue)
+    shows_in_ledger = flow.signals is not None
+    return StageAgent(place, ledger, signals, queue, shows_in_ledger=shows_in_ledger)
 
 
 def _gate(flow: "Flow", stage: Stage) -> Gate:
