@@ -21,6 +21,7 @@ from bench import (
     planner_time,
     receivers,
     recovery,
+    signals,
     small_batch,
     throughput,
 )
@@ -45,6 +46,7 @@ class Name(StrEnum):
     PLANNER = "planner"
     JOURNAL = "journal"
     RECEIVERS = "receivers"
+    SIGNALS = "signals"
 
 
 _KEPT_COLUMNS: Final = 130
@@ -63,6 +65,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.PLANNER: planner_time.measure,
     Name.JOURNAL: journal.measure,
     Name.RECEIVERS: receivers.measure,
+    Name.SIGNALS: signals.measure,
 }
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,31 @@ def half_open(port: int, kind: str, count: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def stages(**arguments: Any) -> "Iterator[subprocess.Popen[str]]":
+    """Run some stages of a chain; `order` tells them what to do. See `bench.load.stages`."""
+    with _load("stages.take_part", **arguments) as process:
+        yield process
+
+
+def order(processes: "Sequence[subprocess.Popen[str]]", mode: str) -> list[Any]:
+    """Tell stages what to do from now on; what they answer about what they did until now."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(f"{mode}\n")
+        process.stdin.flush()
+    return answers(processes)
+
+
+def answers(processes: "Sequence[subprocess.Popen[str]]") -> list[Any]:
+    """The next line of each, from JSON.
+
+    Raises:
+        HeadgateError: One of them ended instead.
+    """
+    return [json.loads(_line(process)) for process in processes]
+
+
 def send(what: str, **arguments: Any) -> Any:
     """Run a sender to its end; what it found. See `bench.load.__main__` for what there is.
 
@@ -93,6 +118,12 @@ def resident_mb(process_id: int) -> float:
     return int(listed.stdout) / 1024
 
 
+def cpu_seconds(process_id: int) -> float:
+    """How long a process has been computing, as Linux counts it."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def _load(what: str, **arguments: Any) -> "Iterator[subprocess.Popen[str]]":
     with _started("bench.load", what, json.dumps(arguments)) as process:
@@ -105,6 +136,7 @@ def _started(module: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         env=environment,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,  # Ctrl-C in the terminal is for us, who then end it

@@ -32,6 +32,10 @@ class Scale:
         receiver_seconds: How long it is sent records at a pace (s).
         limited_seconds: How long it is sent more than it may admit (s).
         half_open: Senders beside the good ones who never send anything whole.
+        signals: How often the delay of a signal is measured.
+        flow_stages: Stages of the chain whose signals are a load for ZooKeeper.
+        flow_applications: Applications that these stages are in, if they share sessions.
+        load_seconds: How long that load is measured, of each kind (s).
     """
 
     pairs: int = 5
@@ -57,6 +61,10 @@ class Scale:
     receiver_seconds: float = 6
     limited_seconds: float = 20
     half_open: int = 500
+    signals: int = 60
+    flow_stages: int = 1_000
+    flow_applications: int = 50
+    load_seconds: float = 10
 
 
 QUICK: Final = Scale(
@@ -82,5 +90,9 @@ QUICK: Final = Scale(
     receiver_seconds=1,
     limited_seconds=2,
     half_open=50,
+    signals=5,
+    flow_stages=100,
+    flow_applications=5,
+    load_seconds=3,
 )
 """To see that everything works; its figures mean little."""

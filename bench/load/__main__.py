@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from bench.load import bare, half_open, lines, posts
+from bench.load import bare, half_open, lines, posts, stages
 
 WHAT: Final[dict[str, Callable[..., Any]]] = {
     "lines.all_at_once": lines.all_at_once,
@@ -16,6 +16,7 @@ WHAT: Final[dict[str, Callable[..., Any]]] = {
     "posts.without_pause": posts.without_pause,
     "half_open.hold": half_open.hold,
     "bare.receive": bare.receive,
+    "stages.take_part": stages.take_part,
 }
 
 if __name__ == "__main__":

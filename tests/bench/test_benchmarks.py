@@ -36,6 +36,10 @@ TINY = replace(
     receiver_seconds=0.5,
     limited_seconds=3,
     half_open=5,
+    signals=2,
+    flow_stages=20,
+    flow_applications=10,
+    load_seconds=1,
 )
 
 
@@ -59,7 +63,9 @@ def test_a_benchmark_finds_its_figures_and_ends_its_queries(name: Name, stage: S
     assert len({figure.name for figure in figures}) == len(figures)
     for figure in figures:
         assert math.isfinite(figure.headgate.median)
-        assert figure.headgate.least > 0
+        assert figure.headgate.least > 0 or name is Name.SIGNALS, (
+            "but what nobody asks needs no CPU"
+        )
         assert (figure.native is None) == (figure.ratio is None)
     assert not stage.spark.streams.active
     assert not stage.native.streams.active

@@ -5,6 +5,7 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -16,8 +17,12 @@ from headgate.local.server import ServerProcess
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
-TICK_MS = 100
-"""Sessions are at least two of it long."""
+SETTINGS = {
+    "tickTime": "100",  # sessions are at least two of it long, and twenty at most
+    "maxClientCnxns": "0",
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "*",
+}
 
 
 class ZookeeperServer(ServerProcess):
@@ -25,14 +30,28 @@ class ZookeeperServer(ServerProcess):
 
     It can be stopped, killed, frozen and started again, with its address kept; it ends with
     ``close``, and at the latest when this process ends.
+
+    Args:
+        java: The Java to run it on.
+        settings: Of its configuration file, over those in ``SETTINGS``.
+        quick_start: Have Java compile fast rather than well: starts sooner, serves slower.
     """
 
-    def __init__(self, java: Java) -> None:
+    def __init__(
+        self, java: Java, *, settings: Mapping[str, str] | None = None, quick_start: bool = True
+    ) -> None:
         super().__init__()
         (self.port,) = free_ports(1)
         self.hosts = f"{HOST}:{self.port}"
         self._java = java
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._quick_start = quick_start
         self._folder = Path(tempfile.mkdtemp(prefix="headgate-zookeeper-"))
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server; none while it is stopped."""
+        return self._process.pid if self._process else None
 
     def start(self) -> None:
         """Start it, and return when it answers."""
@@ -40,17 +59,15 @@ class ZookeeperServer(ServerProcess):
             "dataDir": str(self._folder / "data"),
             "clientPort": str(self.port),
             "clientPortAddress": HOST,
-            "tickTime": str(TICK_MS),
-            "maxClientCnxns": "0",
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "*",
+            **self._settings,
         }
         file = self._folder / "zoo.cfg"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         jars = Path(pyspark.__file__).parent / "jars"
         server = [
-            *(str(self._java.executable), "-Xmx256m", "-XX:TieredStopAtLevel=1"),
-            *("-XX:+UseSerialGC", "-cp", f"{jars}/*"),
+            *(str(self._java.executable), "-Xmx256m", "-XX:+UseSerialGC"),
+            *(["-XX:TieredStopAtLevel=1"] if self._quick_start else []),
+            *("-cp", f"{jars}/*"),
             *("org.apache.zookeeper.server.ZooKeeperServerMain", str(file)),
         ]
         process = self._launch("headgate-zookeeper", self._folder, server)

@@ -1,0 +1,177 @@
+"""Stages of a chain that press each other through ZooKeeper, without any queue or batch."""
+
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from headgate.control import Assertion, Incarnation
+from headgate.flow import StageState, ZookeeperSession, ZookeeperSettings, zookeeper_signals
+
+FLOW: Final = "bench"
+IDLE: Final = "idle"
+PRESSING: Final = "pressing"
+CHANGING: Final = "changing"
+END: Final = "end"
+
+CHANGES_PER_S: Final = 0.1
+"""Of each stage while it is ``changing``: a tenth of all change each second."""
+
+LEVELS: Final = (1.0, 2.0, 3.0)
+
+_TICK_S: Final = 0.02
+_START_S: Final = 120
+
+
+def take_part(
+    *, hosts: str, first: int, count: int, chain: int, per_session: int, lease_ms: int
+) -> list[int]:
+    """Be some of the stages of a chain until the input says that it is over.
+
+    Each line of the input says what to do from then on: ``idle``, as at first, press nobody;
+    ``pressing``, press the stage before at one level; ``changing``, do so at a level that changes
+    now and then; ``end``. A state is shown and a level asserted anew every third of a lease, as by
+    a stage's agent, and a state also whenever the stage after presses otherwise than before. A line
+    is written when all are there, and then at each change: how long each assertion was on its way
+    that has come since the last one (ms).
+
+    Args:
+        hosts: ZooKeeper's.
+        first: The place of the first of them in the chain.
+        count: How many they are.
+        chain: How long the chain is.
+        per_session: How many of them share a session.
+        lease_ms: Of what they show and assert.
+    """
+    settings = ZookeeperSettings(hosts)
+    chance = random.Random(first)
+    sessions, members = [], []
+    for number in range(first, first + count):
+        if (number - first) % per_session == 0:
+            sessions.append(ZookeeperSession(settings))
+        members.append(_Member(sessions[-1], number, chain, lease_ms, chance))
+    deadline_s = time.monotonic() + _START_S
+    while not all(session.is_connected for session in sessions):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"Not all of {len(sessions)} sessions began within {_START_S} s.")
+        time.sleep(_TICK_S)
+    orders = _Orders()
+    print("[]", flush=True)
+    while orders.now != END:
+        print(json.dumps(_follow(orders, members)), flush=True)
+    return []
+
+
+def _follow(orders: "_Orders", members: Sequence["_Member"]) -> list[int]:
+    """Do what is ordered until something else is; how long each assertion was on its way (ms)."""
+    mode: str = orders.now
+    delays_ms: list[int] = []
+    while orders.now == mode:
+        now_s = time.monotonic()
+        for member in members:
+            delays_ms += member.step(mode, now_s)
+        time.sleep(_TICK_S)
+    return delays_ms
+
+
+class _Orders:
+    """What the input said last."""
+
+    def __init__(self) -> None:
+        self.now = IDLE
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            self.now = line.strip()
+        self.now = END
+
+
+class _Member:
+    """A stage of the chain."""
+
+    def __init__(
+        self,
+        session: ZookeeperSession,
+        number: int,
+        chain: int,
+        lease_ms: int,
+        chance: random.Random,
+    ) -> None:
+        self._name = _name(number)
+        self._before = _name(number - 1) if number else None
+        self._after = _name(number + 1) if number + 1 < chain else None
+        self._signals = zookeeper_signals(
+            session, FLOW, self._name, [self._after] if self._after else []
+        )
+        self._run = Incarnation(1, "run")
+        self._lease_ms = lease_ms
+        self._chance = chance
+        self._sequence = 0
+        self._level = self._held = 0.0
+        self._shown_s = self._asserted_s = time.monotonic() - chance.random() * lease_ms / 3000
+        self._changed_s = 0.0
+
+    def step(self, mode: str, now_s: float) -> list[int]:
+        """What its agent would do now; how long what it heard was on its way (ms)."""
+        delays_ms: list[int] = []
+        is_new, third_s = False, self._lease_ms / 3000
+        for heard in self._signals.receive():
+            delays_ms.append(_now_ms() - heard.sequence)
+            is_new = is_new or heard.level != self._held
+            self._held = heard.level
+        if is_new or now_s >= self._shown_s + third_s:
+            self._show()
+            self._shown_s = now_s
+        level = self._wanted(mode, now_s)
+        is_due = level > 0 and now_s >= self._asserted_s + third_s
+        if self._before is not None and (level != self._level or is_due):
+            self._assert(level)
+            self._asserted_s = now_s
+        return delays_ms
+
+    def _wanted(self, mode: str, now_s: float) -> float:
+        since_s, self._changed_s = now_s - self._changed_s, now_s
+        if mode not in (PRESSING, CHANGING):
+            return 0.0
+        if self._level == 0:  # not all at once
+            return float(self._chance.random() < since_s)
+        if mode == CHANGING and self._chance.random() < CHANGES_PER_S * since_s:
+            return self._chance.choice([level for level in LEVELS if level != self._level])
+        return self._level
+
+    def _assert(self, level: float) -> None:
+        assert self._before is not None
+        self._level = level
+        self._sequence = max(self._sequence + 1, _now_ms())  # which tells when it was sent
+        self._signals.send(
+            Assertion(
+                FLOW, self._name, self._before, self._run, self._sequence, level, self._lease_ms
+            )
+        )
+
+    def _show(self) -> None:
+        is_held = self._held > 0
+        self._signals.publish(
+            StageState(
+                FLOW,
+                self._name,
+                self._after if is_held else None,
+                self._held,
+                1000 / 2**self._held if is_held else None,
+                self._chance.randrange(10**8),
+                self._lease_ms,
+            )
+        )
+
+
+def _name(number: int) -> str:
+    return f"s{number}"
+
+
+def _now_ms() -> int:
+    """By a clock that all processes of a machine share."""
+    return time.monotonic_ns() // 1_000_000

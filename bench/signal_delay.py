@@ -1,0 +1,208 @@
+"""How soon a signal is there, and how soon a queue that is too long holds the stage before it."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Final
+
+from tests.services.zookeeper import ZookeeperServer
+
+from bench.figures import AtMost, Figure
+from bench.pairs import Spread
+from bench.scale import Scale
+from bench.signal_load import SERVER
+from bench.stage import Stage
+from headgate.control import Assertion, HopSettings, Incarnation, InputQueue, OffsetRange
+from headgate.errors import HeadgateError
+from headgate.flow import (
+    Signals,
+    ZookeeperSession,
+    ZookeeperSettings,
+    ledger_signals,
+    zookeeper_signals,
+)
+from headgate.flow.agent import LOOK_S, StageAgent, StagePlace
+from headgate.flow.signals_ledger import LOOK_S as LEDGER_LOOK_S
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headgate.local import ensure_java
+
+FLOW: Final = "bench"
+SETTINGS: Final = HopSettings()
+ALLOWED_MS: Final = SETTINGS.overload_sensitivity_ms + 100
+INTERVAL_MS: Final = 100
+PAIRS: Final = 5
+"""Pairs of stages that are measured at the same time, each with a ledger of its own."""
+
+GROWTH_S: Final = 1.0
+"""In which a queue grows to what is too much: 50 MB, or 250 000 records of 200 bytes."""
+
+POLL_S: Final = 0.002
+"""How exactly a moment is known; looking more often would slow down what is looked at."""
+
+WAIT_S: Final = 60
+SEED: Final = 6
+
+Join = Callable[[Ledger, str, str, list[str]], AbstractContextManager[Signals]]
+"""Takes part: with a ledger, a flow, a stage and those after it."""
+
+
+def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
+    """Over ZooKeeper and over a ledger in SQLite."""
+    with ZookeeperServer(ensure_java(), settings=SERVER, quick_start=False) as server:
+        settings = ZookeeperSettings(server.hosts)
+
+        @contextmanager
+        def over_zookeeper(
+            _ledger: Ledger, flow: str, name: str, after: list[str]
+        ) -> Iterator[Signals]:
+            with (
+                ZookeeperSession(settings) as session,
+                zookeeper_signals(session, flow, name, after) as signals,
+            ):
+                yield signals
+
+        for carrier, join in (("ZooKeeper", over_zookeeper), ("SQLite", ledger_signals)):
+            bare_ms = _bare(stage, join, scale.signals)
+            yield Figure(f"sent until received, {carrier}", "ms", Spread.of(bare_ms))
+            held_ms = _held(stage, join, scale.signals)
+            details = {"delays_ms": held_ms}
+            yield Figure(
+                f"too long until held, {carrier}", "ms", Spread.of(held_ms), details=details
+            )
+            worst = Spread.of([max(held_ms)])
+            yield Figure(
+                f"too long until held, {carrier}: worst", "ms", worst, target=AtMost(ALLOWED_MS)
+            )
+
+
+def _bare(stage: Stage, join: Join, times: int) -> list[float]:
+    """How long an assertion takes that is sent at any moment (ms)."""
+    chance, delays_ms = random.Random(SEED), []
+    with (
+        Ledger.open(stage.fresh_ledger()) as ledger,
+        join(ledger, FLOW, "a", ["b"]) as a,
+        join(ledger, FLOW, "b", []) as b,
+    ):
+        _wait_until(lambda: a.is_connected and b.is_connected)
+        for sequence in range(times + 1):
+            time.sleep(chance.uniform(0, LEDGER_LOOK_S))
+            said = Assertion(FLOW, "b", "a", Incarnation(1, "run"), sequence, 1.0, 10_000)
+            began_s = time.perf_counter()
+            b.send(said)
+            if a.receive(WAIT_S) != [said]:
+                raise HeadgateError(f"The signal {sequence} of the benchmark did not come.")
+            delays_ms.append((time.perf_counter() - began_s) * 1000)
+    return delays_ms[1:]  # the first one makes the nodes
+
+
+def _held(stage: Stage, join: Join, times: int) -> list[float]:
+    """How long it takes from a queue that is too long until the gate before is held (ms)."""
+    with ExitStack() as running, ThreadPoolExecutor(PAIRS) as threads:
+        pairs = [
+            running.enter_context(_Pair(stage.fresh_ledger(), f"{FLOW}-{number}", join))
+            for number in range(PAIRS)
+        ]
+        shares = [len(range(number, times, PAIRS)) for number in range(PAIRS)]
+        return [
+            delay_ms
+            for delays_ms in threads.map(_Pair.delays_ms, pairs, shares, range(PAIRS))
+            for delay_ms in delays_ms
+        ]
+
+
+class _Queue:
+    """Nothing waits, until it begins to grow."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self._grows_since_s: float | None = None
+
+    def grow(self) -> float:
+        """Grow from now on; when there is too much in it (s)."""
+        self._grows_since_s = time.perf_counter()
+        return self._grows_since_s + GROWTH_S
+
+    def look(self) -> InputQueue:
+        self.looks += 1
+        since_s, now_s = self._grows_since_s, time.perf_counter()
+        part = 0.0 if since_s is None else (now_s - since_s) / GROWTH_S
+        waiting = int(SETTINGS.overload_bytes * part)
+        return InputQueue(waiting, waiting, waiting)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Pair(ExitStack):
+    """Two stages; the one before goes on admitting batches."""
+
+    def __init__(self, url: str, flow: str, join: Join) -> None:
+        super().__init__()
+        self._flow = flow
+        self._gate = f"{flow}.before"
+        self._join = join
+        self._ledger = self.enter_context(Ledger.open(url))
+        self._ledger.declare_gate(
+            self._gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}"
+        )
+        done = threading.Event()
+        admitting = threading.Thread(target=self._admit, args=(done,))
+        admitting.start()
+        self.callback(admitting.join)
+        self.callback(done.set)
+        self._agent(self, "before", (), ("after",), _Queue())
+
+    def delays_ms(self, times: int, seed: int) -> list[float]:
+        """Have the queue of the stage after be too long, so often, each time for a new one."""
+        chance = random.Random(seed)
+        time.sleep(10 * INTERVAL_MS / 1000)  # by then it is known what the stage before emits
+        return [self._delay_ms(chance) for _ in range(times)]
+
+    def _delay_ms(self, chance: random.Random) -> float:
+        with ExitStack() as pressing:
+            queue = _Queue()
+            signals = self._agent(pressing, "after", ("before",), (), queue)
+            _wait_until(lambda: signals.is_connected and queue.looks > 1)
+            time.sleep(chance.uniform(0, LOOK_S))
+            passed_s = queue.grow()
+            time.sleep(GROWTH_S)
+            _wait_until(self._is_held)
+            delay_ms = (time.perf_counter() - passed_s) * 1000
+        _wait_until(lambda: not self._is_held())
+        return delay_ms
+
+    def _is_held(self) -> bool:
+        return self._ledger.admission(self._gate).held is not None
+
+    def _agent(
+        self,
+        until: ExitStack,
+        name: str,
+        before: tuple[str, ...],
+        after: tuple[str, ...],
+        queue: _Queue,
+    ) -> Signals:
+        signals = until.enter_context(self._join(self._ledger, self._flow, name, list(after)))
+        gate = f"{self._flow}.{name}"
+        place = StagePlace(self._flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
+        until.callback(StageAgent(place, self._ledger, signals, queue).start().close)
+        return signals
+
+    def _admit(self, done: threading.Event) -> None:
+        number = 0
+        while not done.wait(INTERVAL_MS / 1000):
+            offsets = OffsetRange("lane", 0, 10 * number, 10 * (number + 1))
+            ranges = (PlannedRange(offsets),)
+            self._ledger.begin(PlannedBatch(self._gate, "run", ranges, "rate", ""))
+            number += 1
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.perf_counter() + WAIT_S
+    while not condition():
+        if time.perf_counter() > deadline_s:
+            raise HeadgateError(f"The benchmark waited {WAIT_S} s for what did not happen.")
+        time.sleep(POLL_S)
