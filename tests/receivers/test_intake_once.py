@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.receivers.virtual import (
     NO_SPACE,
@@ -98,6 +98,12 @@ sends = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
+@example(  # one that repeats what failed, and then came with one that waits for its memory
+    [(0.0, 1, False, False), (0.0, 6, True, False), (0.0, 22, True, False), (0.5, 30, True, False)],
+    [False, True],
+    5.0,
+    300,
+)
 @given(
     sends,
     st.lists(st.booleans(), max_size=10),

@@ -68,12 +68,17 @@ class Delivery:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled: list[str | None] = []
         self._seen: list[str] = []
+        self._awaited: set[asyncio.Future[None]] = set()
         self.new = portion
         if (ids := _ids(portion.records)) is not None:
             found = window.sort(ids, self._ended)
             self._unsettled = [ids[position] for position in found.new]
             self._seen = found.seen
             if self._seen:
+                # Those alone, which came before this one. A record of theirs that is not stored may
+                # come again, with one that waits in turn for the memory that this one has.
+                places = map(window.find, self._seen)
+                self._awaited = {place for place in places if isinstance(place, asyncio.Future)}
                 self.new = Portion.of(_at(portion.records, found.new))
         self.duplicates = len(self._seen)
 
@@ -94,7 +99,9 @@ class Delivery:
         Raises:
             JournalError: They are not.
         """
-        originals = [await self._original(message_id) for message_id in self._seen]
+        if self._awaited:
+            await asyncio.wait(self._awaited)
+        originals = [self._original(message_id) for message_id in self._seen]
         offsets = stored or originals
         first = min(offsets, key=lambda part: part.start)
         until = max(part.until for part in offsets)
@@ -102,11 +109,8 @@ class Delivery:
             OffsetRange(first.topic, first.partition, first.start, until), self.duplicates
         )
 
-    async def _original(self, message_id: str) -> OffsetRange:
+    def _original(self, message_id: str) -> OffsetRange:
         where = self._window.find(message_id)
-        if isinstance(where, asyncio.Future):
-            await asyncio.wait([where])
-            where = self._window.find(message_id)
         if not isinstance(where, OffsetRange):
             raise JournalError(
                 f"The record with the message id {message_id!r} was being stored when it came"
