@@ -24,13 +24,13 @@ read.
 """
 
 import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from isal.isal_zlib import crc32
 from pyarrow import ipc
 
 from headgate.errors import CorruptionError
@@ -84,7 +84,7 @@ class BlockHeader:
             self.count,
             self.payload_crc,
         )
-        return fields + _CRC.pack(zlib.crc32(fields))
+        return fields + _CRC.pack(crc32(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
     fields = start[: _FIELDS.size]
     if not fields.startswith(MAGIC[:-1]):
         raise _damaged(name, "it does not begin as a block does")
-    if _CRC.unpack_from(start, _FIELDS.size)[0] != zlib.crc32(fields):
+    if _CRC.unpack_from(start, _FIELDS.size)[0] != crc32(fields):
         raise _damaged(name, "its header fails its checksum")
     magic, journal_id, writer, first, raw, payload, earliest, latest, lane, count, crc = (
         _FIELDS.unpack(fields)
@@ -240,7 +240,7 @@ def decode_payload(
 def _crc(parts: Iterable[Part]) -> int:
     crc = 0
     for part in parts:
-        crc = zlib.crc32(cast("bytes", part), crc)
+        crc = crc32(cast("bytes", part), crc)
     return crc
 
 
