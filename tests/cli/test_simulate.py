@@ -2,11 +2,16 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 from tests.cli.commands import run
+
+from headgate.cli.simulate import simulate
+from headgate.errors import SetupError
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -58,12 +63,38 @@ def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(fold
     assert ended.returncode == 0
     picture = ElementTree.fromstring((folder / "five.svg").read_text())  # noqa: S314  (our own)
     name = "{http://www.w3.org/2000/svg}"
-    assert len(picture.findall(f"{name}polyline")) == 2 * 3 * 5
+    assert len(picture.findall(f"{name}polyline")) == 2 * 3 * (5 + 1), "the stages, and the axes"
     texts = [text.text for text in picture.findall(f"{name}text")]
     for title in ("admitted, records/s", "waiting, MB", "delay, s"):
         assert texts.count(title) == 2
     assert {"simulated: none", "simulated: sources"} <= set(texts)
     assert "http" not in (folder / "five.svg").read_text().replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_png_shows_what_the_svg_shows(folder: Path) -> None:
+    ended = run("simulate", "five.toml", "--svg", "five.svg", "--png", "five.png", folder=folder)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    drawn = ElementTree.fromstring((folder / "five.svg").read_text())  # noqa: S314  (our own)
+    with Image.open(folder / "five.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.size == (2 * int(drawn.attrib["width"]), 2 * int(drawn.attrib["height"]))
+        points = picture.convert("RGB").tobytes()
+        title = picture.convert("L").crop((160, 10, 900, 50)).getextrema()
+    found = set(zip(points[::3], points[1::3], points[2::3], strict=True))
+    seen = {f"#{bytes(colour).hex()}" for colour in found}
+    curves = {line.get("stroke") for line in drawn.iter() if "polyline" in line.tag}
+    assert len(curves) == 5 + 1
+    assert curves | {"#f2f2f2", "#ffffff"} <= seen
+    assert title == (0, 255), "black on white"
+
+
+def test_without_its_package_a_png_is_refused_before_anything_is_simulated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "headgate.cli.simulate_png", raising=False)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(SetupError, match=r"pip install 'headgate\[plot\]', or draw an SVG\.$"):
+        simulate(folder / "no-such-world.toml", png=folder / "five.png")
 
 
 def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
@@ -107,7 +138,8 @@ def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
     )
 
 
-def test_a_picture_that_cannot_be_written_is_told(folder: Path) -> None:
-    ended = run("simulate", "five.toml", "--svg", "nowhere/five.svg", folder=folder)
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_a_picture_that_cannot_be_written_is_told(folder: Path, kind: str) -> None:
+    ended = run("simulate", "five.toml", f"--{kind}", f"nowhere/five.{kind}", folder=folder)
     assert ended.returncode == 1
-    assert "The picture nowhere/five.svg cannot be written: No such file" in ended.stderr
+    assert f"The picture nowhere/five.{kind} cannot be written: No such file" in ended.stderr

@@ -1,6 +1,7 @@
 """``headgate simulate``: what gates and flows would do, before they do it."""
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -9,10 +10,13 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from headgate.cli.simulate_chart import write_chart
+from headgate.cli.simulate_chart import chart
 from headgate.cli.simulate_history import with_history
+from headgate.cli.simulate_picture import Picture
+from headgate.cli.simulate_svg import write_svg
 from headgate.cli.simulate_view import comparison, view
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
+from headgate.errors import OptionError
 from headgate.simulation import Policy, Result, phases, read_world, run
 
 DEFAULT_POLICY: Final = [Policy.HOP_BY_HOP]
@@ -40,18 +44,23 @@ def simulate(
     svg: Annotated[
         Path | None, typer.Option(help="Draw rates, queues and delays too.", dir_okay=False)
     ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(help="The same as a PNG; needs 'headgate[plot]'.", dir_okay=False),
+    ] = None,
 ) -> None:
     """Run gates and flows against a scripted world in simulated time, on the control code itself.
 
     The same file, seed and policy give the same figures, always.
     """
+    pictures = _pictures(svg, png)
     scripted = read_world(world)
     if history is not None:
         scripted = with_history(scripted, history, ledger)
     # Each policy meets the same chance.
     results = [run(scripted, each, Random(seed)) for each in dict.fromkeys(policy)]  # noqa: S311
-    if svg is not None:
-        write_chart(results, svg)
+    for path, write in pictures.items():
+        _draw(results, path, write)
     if as_json:
         for result in results:
             typer.echo(json.dumps(_json_of(result, seed)))
@@ -61,6 +70,27 @@ def simulate(
         console.print(view(result))
     if len(results) > 1:
         console.print(comparison(results))
+
+
+def _pictures(svg: Path | None, png: Path | None) -> dict[Path, Callable[[Picture, Path], None]]:
+    """What writes which file; before anything is simulated, for a package may be missing."""
+    pictures: dict[Path, Callable[[Picture, Path], None]] = {}
+    if svg is not None:
+        pictures[svg] = write_svg
+    if png is not None:
+        from headgate.cli.simulate_png import write_png  # noqa: PLC0415  (an extra)
+
+        pictures[png] = write_png
+    return pictures
+
+
+def _draw(results: Sequence[Result], path: Path, write: Callable[[Picture, Path], None]) -> None:
+    try:
+        write(chart(results), path)
+    except OSError as error:
+        raise OptionError(
+            f"The picture {path} cannot be written: {error.strerror}; name another file."
+        ) from error
 
 
 def _json_of(result: Result, seed: int) -> dict[str, object]:
