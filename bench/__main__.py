@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench import (
     backfill,
+    flow,
     journal,
     json_columns,
     ledger_time,
@@ -47,6 +48,7 @@ class Name(StrEnum):
     JOURNAL = "journal"
     RECEIVERS = "receivers"
     SIGNALS = "signals"
+    FLOW = "flow"
 
 
 _KEPT_COLUMNS: Final = 130
@@ -66,6 +68,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.JOURNAL: journal.measure,
     Name.RECEIVERS: receivers.measure,
     Name.SIGNALS: signals.measure,
+    Name.FLOW: flow.measure,
 }
 
 

@@ -60,6 +60,12 @@ class Topics:
         """The name of a topic of so many orders."""
         return self._filled(partitions, rows, "orders", order_values())
 
+    def empty(self, partitions: int) -> str:
+        """The name of a topic of its own, without records."""
+        name = f"bench-empty-{next(self._numbers)}"
+        self._create(name, partitions)
+        return name
+
     def _filled(self, partitions: int, rows: int, kind: str, values: list[bytes]) -> str:
         key = (partitions, rows, kind)
         if key not in self._made:

@@ -1,0 +1,173 @@
+"""A flow of five stages whose fourth becomes four times slower: what pressure does, stage by stage.
+
+Once on journals with signals over the ledger, and once on Kafka topics with signals over ZooKeeper.
+The law is the one that is simulated; its thresholds are scaled down to what a small machine does.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tests.services.zookeeper import ZookeeperServer
+
+from bench.figures import AtLeast, AtMost, Figure
+from bench.flow_run import (
+    CHANNELS,
+    INTERVAL_MS,
+    LOAD_PER_S,
+    NAMES,
+    SINK,
+    SLOW,
+    SLOW_PER_S,
+    SlowedFlow,
+    Trace,
+    rate_per_s,
+)
+from bench.pairs import Spread
+from bench.scale import Scale
+from bench.stage import Stage
+from bench.topics import random_values
+from headgate.control import HopSettings
+from headgate.flow import Flow, ZookeeperSettings, journal, kafka
+from headgate.journal import Journal, Records
+from headgate.local import ensure_java
+from headgate.simulation import turns
+
+VALUE_BYTES: Final = 100
+PARTITIONS: Final = 2
+RUNS_S: Final = 400
+"""For how long there are records, whatever is waited for."""
+
+BEFORE_SLOW: Final = NAMES[NAMES.index(SLOW) - 1]
+
+SETTINGS: Final = HopSettings(
+    overload_bytes=12 * LOAD_PER_S * VALUE_BYTES,
+    light_load_bytes=LOAD_PER_S * VALUE_BYTES // 10,
+    overload_sensitivity_ms=INTERVAL_MS,
+    light_load_sensitivity_ms=2 * INTERVAL_MS,
+    lease_ms=10 * INTERVAL_MS,
+)
+"""Four intervals' worth is an overload: what comes until a signal works is no more than that."""
+
+
+def measure(stage: Stage, _scale: Scale) -> Iterator[Figure]:
+    """Both kinds of channels and of signals."""
+    yield from figures("journals", _on_journals(stage))
+    yield from figures("Kafka", _on_kafka(stage))
+
+
+def figures(kind: str, trace: Trace) -> Iterator[Figure]:
+    """What is asked of a run, and what it did."""
+    told = {"moves": _told(trace), "fixed_ms": trace.fixed_ms}
+    first_s = first_held_s(trace)
+    sooner = [name for name in first_s if first_s[name] < first_s.get(BEFORE_SLOW, 0.0)]
+
+    def figure(
+        name: str, unit: str, value: float, target: AtLeast | AtMost | None = None, **more: object
+    ) -> Figure:
+        return Figure(
+            f"{kind}: {name}", unit, Spread.of([value]), target=target, details=told | more
+        )
+
+    for name in reversed(NAMES):
+        if name in first_s:
+            yield figure(f"from the slow-down until {name!r} is held", "s", first_s[name])
+    yield figure(f"stages held before {BEFORE_SLOW!r} was", "", len(sooner), AtMost(0))
+    largest = {name: queue / trace.overload_bytes for name, queue in largest_bytes(trace).items()}
+    yield figure(
+        "largest queue over the threshold", "", max(largest.values()), AtMost(2), by_stage=largest
+    )
+    could = SLOW_PER_S * (1 - trace.fixed_ms / INTERVAL_MS)
+    since_ms = trace.slow_ms + 2 * INTERVAL_MS
+    did = rate_per_s(trace.batches[SINK], since_ms, trace.fast_ms)
+    yield figure("sink while slow, over the capacity", "", did / could, AtLeast(0.95), per_s=did)
+    back = {name: recovered(trace, name) for name in NAMES}
+    yield figure(
+        "least stage at the end, over its rate before",
+        "",
+        min(back.values()),
+        AtLeast(0.95),
+        **back,
+    )
+    held = {move.stage: move.held_by for move in trace.moves}
+    yield figure(
+        "stages held at the end", "", sum(by is not None for by in held.values()), AtMost(0)
+    )
+    most = {name: max(turned(trace, name)) for name in NAMES}
+    yield figure("most turns of a stage in a phase", "", max(most.values()), AtMost(1), **most)
+
+
+def first_held_s(trace: Trace) -> dict[str, float]:
+    """By stage, how long after the slow-down it was held first, if it was."""
+    first: dict[str, float] = {}
+    for move in trace.moves:
+        if move.held_by is not None:
+            first.setdefault(move.stage, (move.time_ms - trace.slow_ms) / 1000)
+    return first
+
+
+def largest_bytes(trace: Trace) -> dict[str, int]:
+    """By stage, the most that waited for it; not for the first, whose channel is a backlog."""
+    return {
+        name: max(waiting for at_ms, waiting in trace.looks[name] if at_ms >= trace.steady_ms)
+        for name in NAMES[1:]
+    }
+
+
+def recovered(trace: Trace, name: str) -> float:
+    """A stage's rate at the end, over that before the slow-down."""
+    batches = trace.batches[name]
+    length_ms = trace.slow_ms - trace.steady_ms
+    before = rate_per_s(batches, trace.steady_ms, trace.slow_ms)
+    after = rate_per_s(batches, trace.end_ms - length_ms, trace.end_ms)
+    return after / before if before else 0.0
+
+
+def turned(trace: Trace, name: str) -> tuple[int, int]:
+    """How often a stage's bound changed its direction while the slow one was slow, and after."""
+    edges = [trace.slow_ms / 1000, trace.fast_ms / 1000, trace.end_ms / 1000]
+    slow, fast = (turns(trace.moves, name, *edges[n : n + 2]) for n in (0, 1))
+    return slow, fast
+
+
+def _told(trace: Trace) -> list[dict[str, Any]]:
+    return [
+        {
+            "after_s": (move.time_ms - trace.slow_ms) / 1000,
+            "stage": move.stage,
+            "held_by": move.held_by,
+            "level": move.level,
+            "bound_per_s": move.bound_per_s,
+        }
+        for move in trace.moves
+    ]
+
+
+def _on_journals(stage: Stage) -> Trace:
+    folder = stage.fresh_folder("flow")
+    raw = Journal.open(str(folder / CHANNELS[0]), create=True)
+    values = random_values(VALUE_BYTES)
+    with raw.writer(0) as writer:
+        for _ in range(RUNS_S):
+            chosen = [values[number % len(values)] for number in range(LOAD_PER_S)]
+            writer.append(Records.of(chosen, timestamp_ms=1))
+    channels = [journal(str(folder / name)) for name in CHANNELS]
+    flow = Flow("journals", ledger=stage.fresh_ledger(), checkpoints=folder, pressure=SETTINGS)
+    cap = {"maxRatePerPartition": LOAD_PER_S}
+    return SlowedFlow(flow, channels, cap).run(stage.spark, SETTINGS)
+
+
+def _on_kafka(stage: Stage) -> Trace:
+    topics = stage.topics
+    raw = topics.random(PARTITIONS, RUNS_S * LOAD_PER_S, VALUE_BYTES)
+    names = [raw, *(topics.empty(PARTITIONS) for _ in CHANNELS[1:])]
+    channels = [kafka(name, topics.servers) for name in names]
+    with ZookeeperServer(ensure_java()) as zookeeper:
+        flow = Flow(
+            "topics",
+            ledger=stage.fresh_ledger(),
+            checkpoints=stage.fresh_folder("flow"),
+            signals=ZookeeperSettings(zookeeper.hosts, unreachable="refuse"),
+            pressure=SETTINGS,
+        )
+        cap = {"maxRatePerPartition": LOAD_PER_S // PARTITIONS}
+        return SlowedFlow(flow, channels, cap).run(stage.spark, SETTINGS)

@@ -1,0 +1,270 @@
+"""A flow of five stages that really runs, of which the fourth becomes slow and fast again."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.sides import DEADLINE_S, POLL_S, discard
+from headgate.control import HopSettings, InputQueue
+from headgate.errors import HeadgateError
+from headgate.flow import Flow, RunningFlow
+from headgate.flow.channels import Channel, ChannelQueue, ReadingGate, WrittenBatch
+from headgate.gate import Batch
+from headgate.ledger import BatchRecord, Ledger
+from headgate.simulation import Move
+
+NAMES: Final = ("one", "two", "three", "four", "five")
+SLOW: Final = "four"
+SINK: Final = NAMES[-1]
+CHANNELS: Final = ("raw", "a", "b", "c", "d")
+"""The one that each stage reads."""
+
+INTERVAL_MS: Final = 3_000
+LOAD_PER_S: Final = 500
+CAPACITY_PER_S: Final = 1_000.0
+SLOW_PER_S: Final = CAPACITY_PER_S / 4
+
+STEADY_S: Final = 24
+SLOW_S: Final = 75
+FAST_S: Final = 70
+CALM_S: Final = 20
+"""How long all stages are to be free before the run ends, if that is before the time is over."""
+
+_WATCH_S: Final = 0.2
+_BATCHES: Final = 1_000
+
+
+def now_ms() -> int:
+    """The time by which the ledger's batches are planned, too."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A channel, with what was waiting on it at each look of the stage that reads it.
+
+    Attributes:
+        channel: The channel.
+        looks: When that was (ms), and how much (bytes).
+    """
+
+    channel: Channel
+    looks: list[tuple[int, int]] = field(default_factory=list, compare=False)
+
+    @property
+    def where(self) -> str:
+        """What it is."""
+        return self.channel.where
+
+    @property
+    def has_one_writer(self) -> bool:
+        """As the channel's."""
+        return self.channel.has_one_writer
+
+    def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
+        """As the channel does."""
+        self.channel.write(df, batch, ledger)
+
+    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
+        """As the channel does."""
+        return self.channel.read(gate, spark, ledger)
+
+    def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
+        """The channel's, whose looks are kept."""
+        return _WatchedQueue(self.channel.queue(gate, ledger), self.looks)
+
+
+class _WatchedQueue:
+    def __init__(self, queue: ChannelQueue, looks: list[tuple[int, int]]) -> None:
+        self._queue = queue
+        self._looks = looks
+
+    def look(self) -> InputQueue:
+        found = self._queue.look()
+        self._looks.append((now_ms(), found.waiting_bytes))
+        return found
+
+    def close(self) -> None:
+        self._queue.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was seen of a run; times in ms since the epoch.
+
+    Attributes:
+        steady_ms: Since when it had been running as it should.
+        slow_ms: When the stage became slow.
+        fast_ms: When it became fast again.
+        end_ms: When it was over.
+        moves: The changes of the stages' bounds, in their order.
+        looks: By stage, when it looked at its queue, and what waited (bytes).
+        batches: By stage, the oldest first.
+        fixed_ms: What a batch of the slow stage takes besides its handler's sleep.
+        overload_bytes: The threshold.
+    """
+
+    steady_ms: int
+    slow_ms: int
+    fast_ms: int
+    end_ms: int
+    moves: Sequence[Move]
+    looks: Mapping[str, Sequence[tuple[int, int]]]
+    batches: Mapping[str, Sequence[BatchRecord]]
+    fixed_ms: float
+    overload_bytes: int
+
+
+class SlowedFlow:
+    """Five stages, all alike: each takes its records over the capacity in time, and sleeps so long.
+
+    Args:
+        flow: Without channels and stages yet.
+        channels: The five that the stages read, in their order; the first one is full.
+        source_options: What keeps the first stage to the load.
+    """
+
+    def __init__(
+        self, flow: Flow, channels: Sequence[Channel], source_options: Mapping[str, object]
+    ) -> None:
+        self._flow = flow
+        self._watched = {
+            name: Watched(channel) for name, channel in zip(NAMES, channels, strict=True)
+        }
+        self._slow = threading.Event()
+        self._slept_ms: dict[int, float] = {}
+        """By the slow stage's batches, while it is slow."""
+        for name, watched in zip(CHANNELS, self._watched.values(), strict=True):
+            flow.channel(name, watched)
+        for place, name in enumerate(NAMES):
+            flow.stage(
+                name,
+                reads=CHANNELS[place],
+                writes=CHANNELS[place + 1 : place + 2],
+                interval=f"{INTERVAL_MS} ms",
+                options={
+                    "backpressure.initialRate": LOAD_PER_S,
+                    **(source_options if place == 0 else {}),
+                },
+            )(self._handler(name))
+
+    def run(self, spark: SparkSession, settings: HopSettings) -> Trace:
+        """Run it: steady, slow, and fast again."""
+        with Ledger.open(self._flow.ledger) as ledger, self._flow.start(spark) as running:
+            with self._moves(ledger) as moves:
+                _wait(running, lambda: self._batches(ledger, SINK) != [], DEADLINE_S)
+                steady_ms = now_ms()
+                _wait(running, _never, STEADY_S)
+                self._slow.set()
+                slow_ms = now_ms()
+                _wait(running, _never, SLOW_S)
+                self._slow.clear()
+                fast_ms = now_ms()
+                _wait(running, lambda: _is_calm(moves, fast_ms), FAST_S)
+                end_ms = now_ms()
+            fixed_ms = self._fixed_ms(running)
+            batches = {name: self._batches(ledger, name) for name in NAMES}
+        looks = {name: list(watched.looks) for name, watched in self._watched.items()}
+        return Trace(
+            *(steady_ms, slow_ms, fast_ms, end_ms, moves, looks, batches, fixed_ms),
+            settings.overload_bytes,
+        )
+
+    def _handler(self, name: str) -> Callable[[DataFrame, Batch], DataFrame | None]:
+        def handle(df: DataFrame, batch: Batch) -> DataFrame | None:
+            records = sum(each.count for each in batch.ranges)
+            is_slow = name == SLOW and self._slow.is_set()
+            sleep_s = records / (SLOW_PER_S if is_slow else CAPACITY_PER_S)
+            time.sleep(sleep_s)
+            if is_slow:
+                self._slept_ms[batch.id] = sleep_s * 1000
+            if name != SINK:
+                return df.select("key", "value")
+            discard(df)
+            return None
+
+        return handle
+
+    def _fixed_ms(self, running: RunningFlow) -> float:
+        found = [
+            progress.durationMs["triggerExecution"] - self._slept_ms[progress.batchId]
+            for progress in running.queries[SLOW].recentProgress
+            if progress.batchId in self._slept_ms and progress.numInputRows
+        ]
+        return median(found)
+
+    def _batches(self, ledger: Ledger, stage: str) -> list[BatchRecord]:
+        return list(reversed(ledger.batches(self._flow.gate(stage), _BATCHES)))
+
+    @contextmanager
+    def _moves(self, ledger: Ledger) -> Iterator[list[Move]]:
+        """The changes of the stages' bounds, as their planners find them."""
+        moves: list[Move] = []
+        done = threading.Event()
+        known: dict[str, Move | None] = dict.fromkeys(NAMES)
+
+        def watch() -> None:
+            while not done.wait(_WATCH_S):
+                for name in NAMES:
+                    held = ledger.admission(self._flow.gate(name)).held
+                    was = known[name]
+                    bound_per_s = None if held is None else held.rate_per_s
+                    if bound_per_s == (None if was is None else was.bound_per_s):
+                        continue
+                    move = Move(
+                        now_ms(),
+                        name,
+                        None if held is None else held.held_by,
+                        0.0 if held is None else held.level,
+                        bound_per_s,
+                    )
+                    known[name] = move
+                    moves.append(move)
+
+        thread = threading.Thread(target=watch, name="bench-flow", daemon=True)
+        thread.start()
+        try:
+            yield moves
+        finally:
+            done.set()
+            thread.join()
+
+
+def rate_per_s(batches: Sequence[BatchRecord], from_ms: int, until_ms: int) -> float:
+    """What a stage did between two times, from the end of one batch to that of another."""
+    ended = [(b.end_time_ms, b.planned_records) for b in batches if b.end_time_ms is not None]
+    within = [each for each in ended if from_ms <= each[0] < until_ms]
+    records = sum(records for (_, (_, records)) in pairwise(within))
+    return records * 1000 / (within[-1][0] - within[0][0]) if records else 0.0
+
+
+def _is_calm(moves: Sequence[Move], since_ms: int) -> bool:
+    """Whether all stages have been free for a while."""
+    last = {move.stage: move for move in moves}
+    if any(move.held_by is not None for move in last.values()):
+        return False
+    since_ms = max([since_ms, *(move.time_ms for move in last.values())])
+    return now_ms() - since_ms > CALM_S * 1000
+
+
+def _never() -> bool:
+    return False
+
+
+def _wait(running: RunningFlow, condition: Callable[[], bool], at_most_s: float) -> None:
+    """Return when the condition is met, or the time is over.
+
+    Raises:
+        HeadgateError: The flow has ended.
+    """
+    deadline_s = time.monotonic() + at_most_s
+    while time.monotonic() < deadline_s and not condition():
+        if running.await_termination(POLL_S):
+            raise HeadgateError("The benchmark's flow has ended too soon; see its log.")

@@ -1,0 +1,100 @@
+"""What is made of a flow's run; the run itself is the benchmark's."""
+
+from dataclasses import replace
+
+import pytest
+from bench.figures import Figure
+from bench.flow import SETTINGS, figures
+from bench.flow_run import INTERVAL_MS, LOAD_PER_S, NAMES, SINK, SLOW_PER_S, Trace
+
+from headgate.ledger import BatchRecord, Kind, Status
+from headgate.simulation import Move
+
+STEADY_MS, SLOW_MS, FAST_MS, END_MS = 0, 30_000, 90_000, 150_000
+
+
+def batch(end_ms: int, per_s: float) -> BatchRecord:
+    """One that took its interval, at such a rate."""
+    return BatchRecord(
+        schedule_id=str(end_ms),
+        gate="journals.x",
+        run_id="run",
+        kind=Kind.LIVE,
+        status=Status.SUCCESS,
+        attempts=1,
+        query_batch_id=end_ms // INTERVAL_MS,
+        created_time_ms=end_ms - INTERVAL_MS,
+        start_time_ms=end_ms - INTERVAL_MS,
+        end_time_ms=end_ms,
+        reason="rate",
+        planned_records=round(per_s * INTERVAL_MS / 1000),
+        lag=0,
+        rate_per_s=per_s,
+        records=None,
+        error=None,
+    )
+
+
+def batches(while_slow: float, after: float = LOAD_PER_S) -> list[BatchRecord]:
+    def per_s(end_ms: int) -> float:
+        return LOAD_PER_S if end_ms <= SLOW_MS else while_slow if end_ms <= FAST_MS else after
+
+    return [batch(at, per_s(at)) for at in range(0, END_MS + 1, INTERVAL_MS)]
+
+
+def held(at_ms: int, stage: str, by: str | None, per_s: float | None) -> Move:
+    return Move(at_ms, stage, by, 0.0 if by is None else 1.0, per_s)
+
+
+@pytest.fixture
+def trace() -> Trace:
+    """A run as it should be."""
+    moves = [
+        held(50_000, "three", "four", 200.0),
+        held(70_000, "two", "three", 190.0),
+        held(100_000, "three", "four", 400.0),
+        held(110_000, "three", None, None),
+        held(120_000, "two", None, None),
+    ]
+    looks = {name: [(at, SETTINGS.overload_bytes) for at in (0, 60_000)] for name in NAMES}
+    done = {name: batches(0.96 * SLOW_PER_S) for name in NAMES}
+    return Trace(
+        *(STEADY_MS, SLOW_MS, FAST_MS, END_MS, moves, looks, done, 0.0), SETTINGS.overload_bytes
+    )
+
+
+def found(trace: Trace) -> dict[str, Figure]:
+    return {each.name.removeprefix("journals: "): each for each in figures("journals", trace)}
+
+
+def missed(trace: Trace) -> list[str]:
+    return [name for name, figure in found(trace).items() if figure.is_met is False]
+
+
+def test_a_run_as_it_should_be_meets_what_is_asked(trace: Trace) -> None:
+    assert missed(trace) == []
+    first = found(trace)["from the slow-down until 'three' is held"]
+    assert first.headgate.median == 20
+    assert "from the slow-down until 'one' is held" not in found(trace)
+
+
+def test_what_is_not_as_it_should_be_is_missed(trace: Trace) -> None:
+    sooner = held(45_000, "one", "two", 100.0)
+    freed = held(130_000, "one", None, None)
+    wrong = replace(trace, moves=[sooner, *trace.moves, freed])
+    assert missed(wrong) == ["stages held before 'three' was"]
+
+    huge = {**trace.looks, "four": [(60_000, 2 * SETTINGS.overload_bytes + 1)]}
+    assert missed(replace(trace, looks=huge)) == ["largest queue over the threshold"]
+
+    short = {**trace.batches, SINK: batches(0.9 * SLOW_PER_S)}
+    assert missed(replace(trace, batches=short)) == ["sink while slow, over the capacity"]
+
+    lame = {**trace.batches, "two": batches(SLOW_PER_S, after=0.5 * LOAD_PER_S)}
+    assert missed(replace(trace, batches=lame)) == ["least stage at the end, over its rate before"]
+
+    swings = [held(80_000 + n * 1000, "three", "four", 100.0 + n % 2) for n in range(6)]
+    swinging = sorted([*trace.moves, *swings], key=lambda move: move.time_ms)
+    assert missed(replace(trace, moves=swinging)) == ["most turns of a stage in a phase"]
+
+    assert missed(replace(trace, moves=trace.moves[:-1])) == ["stages held at the end"]
