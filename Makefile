@@ -20,7 +20,7 @@ demo: $(VENV)/.java  ## watch a gated query for two minutes: orders come over HT
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headgate demo --broker $(ARGS)
 
-test: $(VENV)/spark.jsa  ## run the tests
+test: $(VENV)/spark.jsa $(VENV)/.hdfs  ## run the tests
 	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.package  ## run the linters and the type checker
@@ -83,3 +83,7 @@ $(VENV)/spark.jsa: tests/services/spark_classes.py $(VENV)/.services
 	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
 	@rm -f $@
 	@$(BIN)/python -m tests.services.spark_classes $@
+
+$(VENV)/.hdfs: tests/services/hdfs.py $(VENV)/.services
+	@$(BIN)/python -m tests.services.hdfs
+	@touch $@

@@ -55,7 +55,7 @@ def test_there_is_no_journal_where_none_was_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://host/orders", "http:// URLs; a path, file:///path and s3://"),
+        ("http://host/orders", "http:// URLs; a path, file:///path, s3://"),
         ("file://orders", "no absolute path"),
         ("a/..", "journal's name '..'"),
         ("", "journal's name ''"),

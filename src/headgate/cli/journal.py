@@ -25,7 +25,9 @@ journal = typer.Typer(
 
 Url = Annotated[
     str,
-    typer.Argument(metavar="JOURNAL", help="Its directory, or s3://bucket/prefix."),
+    typer.Argument(
+        metavar="JOURNAL", help="Its directory, s3://bucket/prefix or webhdfs://host:port/path."
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ JournalUrl = Annotated[
     typer.Option(
         "--journal",
         metavar="JOURNAL",
-        help="Its directory, or s3://bucket/prefix; made where there is none.",
+        help="Its directory, s3://bucket/prefix or webhdfs://host:port/path; made if need be.",
     ),
 ]
 Lane = Annotated[

@@ -42,7 +42,7 @@ class BatchWriter:
         lane: Which; it is made where it is not there.
 
     Raises:
-        OptionError: The journal is in an object store, or there is no such lane.
+        OptionError: The journal is not in a directory, or there is no such lane.
         LaneTakenError: Another writer has the lane.
         JournalError: It cannot be read or written.
     """
@@ -51,9 +51,9 @@ class BatchWriter:
         storage = journal.storage
         if not isinstance(storage, LocalStorage):
             raise OptionError(
-                f"The journal {storage.url} is in an object store, where a batch cannot be written"
-                " as a whole, since nothing there keeps a second writer out meanwhile; use a"
-                " journal in a directory, or a Kafka channel."
+                f"The journal {storage.url} is not in a directory of a mounted file system, where a"
+                " batch cannot be written as a whole, since nothing there keeps a second writer out"
+                " meanwhile; use a journal in a directory, or a Kafka channel."
             )
         self._files = LaneFiles(storage, journal.identity, checked_lane(lane))
         self._folder = staged_folder(lane)

@@ -34,6 +34,7 @@ from headgate.journal.records import Records
 from headgate.journal.storage import Storage
 
 FORMAT: Final = 1
+_HDFS: Final = ("webhdfs", "swebhdfs")
 _ID_BYTES: Final = 16
 _MOST_IDENTITY_BYTES: Final = 4096
 
@@ -60,12 +61,13 @@ class Journal:
 
     @classmethod
     def open(cls, url: str, *, create: bool = False) -> "Journal":
-        """Open the journal in a directory or under an object store's prefix.
+        """Open the journal in a directory, under an object store's prefix or in HDFS.
 
         Args:
-            url: A path, ``file:///path`` or ``s3://bucket/prefix``; its last part is the name. Keys
-                and endpoint of an object store are taken from where its library looks for them,
-                such as ``AWS_ENDPOINT_URL``.
+            url: A path, ``file:///path``, ``s3://bucket/prefix`` or ``webhdfs://host:port/path``
+                (``swebhdfs`` with TLS); its last part is the name. Keys and endpoint of an object
+                store are taken from where its library looks for them, such as
+                ``AWS_ENDPOINT_URL``, the user of HDFS from ``HADOOP_USER_NAME``.
             create: Make it where there is none.
 
         Raises:
@@ -260,12 +262,14 @@ class Journal:
 def _storage_at(url: str) -> tuple[str, Storage]:
     """The name of the journal at a URL, and its storage."""
     scheme, separator, rest = url.partition("://")
-    if separator and scheme not in ("file", "s3"):
+    if separator and scheme not in ("file", "s3", *_HDFS):
         raise OptionError(
-            f"There can be no journal at {scheme}:// URLs; a path, file:///path and "
-            "s3://bucket/prefix are allowed."
+            f"There can be no journal at {scheme}:// URLs; a path, file:///path, "
+            "s3://bucket/prefix and webhdfs://host:port/path are allowed."
         )
     path = rest if separator else url
+    if separator and scheme in _HDFS:
+        return _hdfs_at(scheme, path.rstrip("/"))
     name = checked_journal_name(path.rstrip("/").rpartition("/")[2])
     if separator and scheme == "s3":
         from headgate.journal.remote import ObjectStorage  # noqa: PLC0415  (needs the extra "s3")
@@ -274,6 +278,13 @@ def _storage_at(url: str) -> tuple[str, Storage]:
     if separator and not path.startswith("/"):
         raise OptionError(f"The URL {url} has no absolute path; write file:///path.")
     return name, LocalStorage(Path(path))
+
+
+def _hdfs_at(scheme: str, place: str) -> tuple[str, Storage]:
+    from headgate.journal.webhdfs import WebHdfsStorage  # noqa: PLC0415  (needs the extra "hdfs")
+
+    storage = WebHdfsStorage(scheme, place)
+    return checked_journal_name(storage.url.rpartition("/")[2]), storage
 
 
 def _identity(storage: Storage) -> bytes:

@@ -29,8 +29,8 @@ class LaneWriter:
     """Appends to one lane, whose offsets are dense from 0 on. Not for several threads at once.
 
     While it is open, no other writer can have the lane: in a directory a lock sees to that, which
-    the end of the process gives back; on an object store, whoever finds the next name taken by
-    another stops for good.
+    the end of the process gives back; elsewhere, whoever finds the next name taken by another stops
+    for good.
 
     Args:
         storage: The journal's files.

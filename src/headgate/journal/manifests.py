@@ -90,7 +90,7 @@ def manifests(files: LaneFiles) -> dict[str, Manifest]:
 def complete(files: LaneFiles) -> None:
     """Bring every block of every manifest into the lane, in order; the caller has its lock.
 
-    After a crash, or an error, it can be called again. In an object store there is nothing to do.
+    After a crash, or an error, it can be called again. Outside a directory there is nothing to do.
 
     Raises:
         CorruptionError: A manifest is damaged, or does not belong to the lane as it is.

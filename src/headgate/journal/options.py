@@ -21,7 +21,7 @@ class JournalOptions:
 
     Attributes:
         shared: those that every source has.
-        path: the journal's folder, or its URL in an object store.
+        path: the journal's folder, or its URL in an object store or HDFS.
         lanes: the lanes that are read; None for all there are, new ones too.
     """
 

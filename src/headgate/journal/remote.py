@@ -6,14 +6,14 @@ would leave: of two writers that append to a lane, one finds the name taken by t
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
 
 from headgate.errors import SetupError
 from headgate.journal.block import Part
-from headgate.journal.storage import Entry, Lock
+from headgate.journal.storage import Entry, Lock, Unlocked
 
 try:
     import botocore.exceptions
@@ -113,7 +113,7 @@ class ObjectStorage:
 
     def lock(self, folder: str) -> Lock:
         """Nothing is held: who appends finds out by the name of the block."""
-        return _Unlocked()
+        return Unlocked()
 
 
 class PreparedPut:
@@ -131,16 +131,6 @@ class PreparedPut:
 
     def discard(self) -> None:
         """There is nothing to give up."""
-
-
-class _Unlocked(nullcontext["_Unlocked"]):
-    """A lock that holds nothing."""
-
-    def __enter__(self) -> "_Unlocked":
-        return self
-
-    def close(self) -> None:
-        """There is nothing to give back."""
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What a journal needs of the place where its files are."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple, Protocol, Self
 
 import pyarrow as pa
@@ -25,6 +26,16 @@ class Lock(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_raised: object) -> None: ...
+
+
+class Unlocked(nullcontext["Unlocked"]):
+    """A lock that holds nothing: a second writer is kept out by a name that is taken."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """There is nothing to give back."""
 
 
 class Prepared(Protocol):

@@ -85,7 +85,7 @@ def kafka_server_jars(java: Java, progress: Progress = ignore) -> Path:
     Raises:
         SetupError: They are not there and cannot be fetched.
     """
-    return _fetched("kafka-server", KAFKA_SERVER, java, progress)
+    return fetched_jars("kafka-server", KAFKA_SERVER, java, progress)
 
 
 def connector_jars(java: Java, progress: Progress = ignore) -> tuple[Path, ...]:
@@ -94,11 +94,18 @@ def connector_jars(java: Java, progress: Progress = ignore) -> tuple[Path, ...]:
     Raises:
         SetupError: They are not there and cannot be fetched.
     """
-    return tuple(sorted(_fetched("spark-connector", SPARK_CONNECTOR, java, progress).iterdir()))
+    folder = fetched_jars("spark-connector", SPARK_CONNECTOR, java, progress)
+    return tuple(sorted(folder.iterdir()))
 
 
-def _fetched(name: str, artifacts: tuple[Artifact, ...], java: Java, progress: Progress) -> Path:
-    """The cache's folder of these artifacts: there in full or not at all, whoever else fetches."""
+def fetched_jars(
+    name: str, artifacts: tuple[Artifact, ...], java: Java, progress: Progress = ignore
+) -> Path:
+    """The cache's folder of these artifacts: there in full or not at all, whoever else fetches.
+
+    Raises:
+        SetupError: They are not there and cannot be fetched.
+    """
     module = _ivy_module(artifacts)
     cache = cache_folder("jars")
     folder = cache / f"{name}-{hashlib.sha256(module.encode()).hexdigest()[:16]}"

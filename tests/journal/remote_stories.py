@@ -1,0 +1,184 @@
+"""What holds of every journal that is reached over a network, whatever it is kept in."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.journal.samples import numbered, values_of
+
+from headgate.control.ranges import OffsetRange
+from headgate.errors import JournalError
+from headgate.journal import FindingKind, Journal, LaneWriter, repair, verify
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A place of journals.
+
+    Attributes:
+        url: A journal's, called orders; there is none yet.
+        files: The place's, for fsspec.
+        root: The journal's path there.
+        step: What ``files`` is called by to give a file its name.
+        op: The first argument of that, if it is called for other things too.
+    """
+
+    url: str
+    files: Any
+    root: str
+    step: str
+    op: str | None = None
+
+    def path(self, name: str) -> str:
+        """Of a file of lane 0."""
+        return f"{self.root}/0/{name}"
+
+    def names(self) -> list[str]:
+        """The files of lane 0."""
+        return [name.rpartition("/")[2] for name in self.files.ls(f"{self.root}/0", detail=False)]
+
+
+class Faulty:
+    """Files of a place where the next one that is given a name is not, or without an answer."""
+
+    def __init__(self, remote: Remote, files: Any) -> None:
+        self._remote = remote
+        self._files = files
+        self.after: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        there = getattr(self._files, name)
+        return partial(self._give, there) if name == self._remote.step else there
+
+    def _give(self, give: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self._remote.op not in (None, arguments[0]):
+            return give(*arguments, **options)
+        after, self.after = self.after, None
+        if after == "nothing":
+            raise TimeoutError("timed out")
+        answer = give(*arguments, **options)
+        if after == "done":
+            raise TimeoutError("timed out")
+        if after == "twice":  # as a client library does whose first answer was lost
+            answer = give(*arguments, **options)
+        return answer
+
+
+def numbers(*ranges: range) -> list[bytes]:
+    return [b"%d" % number for one in ranges for number in one]
+
+
+class RemoteStories:
+    """Tests, for a module that has a fixture ``remote``."""
+
+    @pytest.fixture
+    def journal(self, remote: Remote) -> Journal:
+        """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0."""
+        made = Journal.open(remote.url, create=True)
+        with made.writer(0) as writer:
+            for start, until in ((0, 3), (3, 10), (10, 12)):
+                writer.append(numbered(start, until))
+        return made
+
+    @pytest.fixture
+    def faulty(self, remote: Remote, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Faulty:
+        faulty = Faulty(remote, getattr(journal.storage, "_files"))  # noqa: B009
+        monkeypatch.setattr(journal.storage, "_files", faulty)
+        return faulty
+
+    @pytest.fixture
+    def writer(self, journal: Journal, faulty: Faulty) -> LaneWriter:
+        return journal.writer(0)
+
+    def test_there_is_no_journal_where_none_was_made(self, remote: Remote) -> None:
+        with pytest.raises(JournalError, match=f"There is no journal {re.escape(remote.url)}"):
+            Journal.open(remote.url)
+
+    def test_what_was_appended_is_there(self, remote: Remote, journal: Journal) -> None:
+        again = Journal.open(f"{remote.url}/", create=True)
+        assert (again.name, again.id) == ("orders", journal.id)
+        assert again.storage.url == remote.url
+        assert again.lanes() == [0]
+        assert again.bounds() == {0: (0, 12)}
+        assert values_of(again) == numbers(range(12))
+        blocks = again.blocks(0)
+        assert [(block.first, block.until) for block in blocks] == [(0, 3), (3, 10), (10, 12)]
+        assert all(block.stored_bytes > 128 and block.created_ms > 0 for block in blocks)
+        (batch,) = again.read(OffsetRange("orders", 0, 4, 6), ["offset", "value"])
+        assert batch.to_pydict() == {"offset": [4, 5], "value": [b"4", b"5"]}
+        with again.writer(0) as writer:
+            assert writer.append(numbered(12, 13)) == OffsetRange("orders", 0, 12, 13)
+
+    def test_of_two_writers_one_stops(self, remote: Remote, journal: Journal) -> None:
+        """Nobody holds a lock; the one whose block is there first goes on."""
+        one, other = journal.writer(0), journal.writer(0)
+        assert one.append(numbered(12, 14)).start == 12
+        displaced = f"lane 0 of the journal {re.escape(remote.url)} has another writer"
+        for _ in range(2):
+            with pytest.raises(JournalError, match=f"(?i){displaced}"):
+                other.append(numbered(12, 15))
+        assert one.append(numbered(14, 15)).start == 14
+        assert values_of(journal) == numbers(range(15))
+
+    def test_a_block_that_got_no_name_is_not_acknowledged(
+        self, journal: Journal, writer: LaneWriter, faulty: Faulty
+    ) -> None:
+        faulty.after = "nothing"
+        with pytest.raises(JournalError, match=r"could not be made durable .*timed out"):
+            writer.append(numbered(12, 14))
+        assert writer.append(numbered(12, 13)).start == 12
+        assert values_of(journal) == numbers(range(13))
+
+    def test_a_block_whose_answer_was_lost_is_not_acknowledged_and_goes_before_the_next(
+        self, journal: Journal, writer: LaneWriter, faulty: Faulty
+    ) -> None:
+        faulty.after = "done"
+        with pytest.raises(JournalError, match=r"could not be made durable .*timed out"):
+            writer.append(numbered(12, 14))
+        assert writer.append(numbered(14, 15)).start == 14
+        assert values_of(journal) == numbers(range(15))
+
+    def test_a_block_whose_answer_was_lost_before_another_wrote_ends_the_writer(
+        self, journal: Journal, writer: LaneWriter, faulty: Faulty
+    ) -> None:
+        faulty.after = "nothing"
+        with pytest.raises(JournalError, match="could not be made durable"):
+            writer.append(numbered(12, 14))
+        assert journal.writer(0).append(numbered(12, 13)).start == 12
+        with pytest.raises(JournalError, match="has another writer"):
+            writer.append(numbered(13, 14))
+
+    def test_a_block_that_is_sent_twice_is_acknowledged(
+        self, journal: Journal, writer: LaneWriter, faulty: Faulty
+    ) -> None:
+        faulty.after = "twice"
+        assert writer.append(numbered(12, 14)) == OffsetRange("orders", 0, 12, 14)
+        assert writer.append(numbered(14, 15)).start == 14
+        assert values_of(journal) == numbers(range(15))
+
+    def test_blocks_are_pruned(self, remote: Remote, journal: Journal) -> None:
+        assert journal.remove_before(0, 11) == 10
+        assert journal.bounds() == {0: (10, 12)}
+        assert values_of(journal) == numbers(range(10, 12))
+        assert journal.remove_before(0, 12) == 12
+        assert remote.names() == ["00000000000000000012.start"]
+        assert journal.bounds() == {0: (12, 12)}
+
+    def test_damage_is_found_and_declared_lost(self, remote: Remote, journal: Journal) -> None:
+        path = remote.path("00000000000000000003.block")
+        data = remote.files.cat_file(path)
+        remote.files.pipe_file(path, data[:-1])
+        found = verify(journal)
+        assert [(each.kind, each.first, each.until) for each in found.findings] == [
+            (FindingKind.DAMAGED, 3, 10)
+        ]
+        assert repair(journal) == found.findings
+        assert verify(journal).whole
+        assert values_of(journal) == numbers(range(3), range(10, 12))
+        (aside,) = [name for name in remote.names() if name.endswith(".corrupt")]
+        assert remote.files.cat_file(remote.path(aside)) == data[:-1]
+        remote.files.pipe_file(remote.path("00000000000000000010.block"), b"")
+        assert [each.first for each in repair(journal)] == [10]

@@ -1,0 +1,100 @@
+"""An HDFS of one's own: a NameNode and a DataNode in one Java process."""
+
+import json
+import shutil
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+from headgate.local import Java, find_java
+from headgate.local.jars import Artifact, Progress, fetched_jars, ignore
+from headgate.local.ports import free_ports
+from headgate.local.server import ServerProcess
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 120
+METRICS_MS = 5
+"""For so long what was once said of a count is said again."""
+
+
+def hdfs_jars(java: Java, progress: Progress = ignore) -> Path:
+    """The folder of Hadoop's jar for tests, of pyspark's own version; fetched (56 MB) once."""
+    (client,) = _pyspark_jars().glob("hadoop-client-api-*.jar")
+    version = client.stem.rpartition("-")[2]
+    artifact = Artifact("org.apache.hadoop", "hadoop-client-minicluster", version)
+    return fetched_jars("hdfs", (artifact,), java, progress)
+
+
+class HdfsServer(ServerProcess):
+    """One file system, on the loopback address, with its data in its own folder.
+
+    It ends with ``close``, and at the latest when this process ends.
+    """
+
+    def __init__(self, java: Java, jars: Path) -> None:
+        super().__init__()
+        (self.port,) = free_ports(1)
+        self.authority = f"{HOST}:{self.port}"
+        self._java = java
+        self._jars = jars
+        self._folder = Path(tempfile.mkdtemp(prefix="headgate-hdfs-"))
+
+    def start(self) -> None:
+        """Start it, and return when files can be written."""
+        started = self._folder / "started.json"
+        settings = self._folder / "hadoop-metrics2.properties"
+        settings.write_text(f"*.periodMillis={METRICS_MS}\n")
+        server = [
+            *(str(self._java.executable), "-Xmx256m", "-XX:TieredStopAtLevel=1"),
+            *("-XX:+UseSerialGC", "-cp", f"{self._folder}:{self._jars}/*:{_pyspark_jars()}/*"),
+            *("org.apache.hadoop.mapreduce.MiniHadoopClusterManager", "-nomr", "-format"),
+            *("-nnhttpport", str(self.port), "-writeDetails", str(started)),
+            *("-D", f"hdfs.minidfs.basedir={self._folder / 'data'}"),
+        ]
+        process = self._launch("headgate-hdfs", self._folder, server)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not started.exists():
+            words = (self._folder / "server.log").read_text(errors="replace")[-2000:]
+            assert process.poll() is None, f"HDFS did not start: {words}"
+            assert time.monotonic() < deadline, f"HDFS does not answer: {words}"
+            time.sleep(0.05)
+
+    def syncs(self) -> int:
+        """How often the DataNode has synced a file of a block to its disk."""
+        query = "jmx?qry=Hadoop:service=DataNode,name=DataNodeActivity-*"
+        with urllib.request.urlopen(f"http://{self.authority}/{query}") as answer:
+            return int(json.load(answer)["beans"][0]["FsyncCount"])
+
+    def damage_blocks(self) -> None:
+        """Change the last byte of all that is on its disk, which its checksums tell."""
+        for block in self._folder.rglob("blk_*[0-9]"):
+            data = block.read_bytes()
+            block.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    def close(self) -> None:
+        """Stop it and delete its data."""
+        self.kill()
+        shutil.rmtree(self._folder)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def _pyspark_jars() -> Path:
+    return Path(pyspark.__file__).parent / "jars"
+
+
+if __name__ == "__main__":
+    hdfs_jars(find_java(), print)
