@@ -85,8 +85,8 @@ class Receivers:
                 that listens does best with port 0: two may come to run on one machine.
             n: How many; fewer than there are cores, for each takes one.
             hosting: Of the first one; the others have the lanes that follow. The journal must be
-                on a file system that driver and executors share, or in an object store; the ledger
-                must be PostgreSQL's, unless Spark runs on this machine alone.
+                on a file system that driver and executors share, in an object store or HDFS; the
+                ledger must be PostgreSQL's, unless Spark runs on this machine alone.
 
         Returns:
             To watch and to stop them.

@@ -197,7 +197,7 @@ def _check_journal(assignment: Assignment) -> None:
     """See that a path leads to the driver's journal here too, and not to a disk of this machine."""
     url = assignment.hosting.journal
     where = f"{url} on {socket.gethostname()}"
-    remedy = "keep it on a file system that driver and executors share, or in an object store."
+    remedy = "keep it on a file system that driver and executors share, in an object store or HDFS."
     try:
         found = Journal.open(url).id
     except NoJournalError as error:
