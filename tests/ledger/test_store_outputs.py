@@ -6,6 +6,7 @@ from threading import Barrier
 import pytest
 from tests.ledger.samples import a_batch
 
+from headgate.control import OffsetRange
 from headgate.ledger import Ledger
 
 TOPIC = "topic-id"
@@ -92,3 +93,12 @@ def test_of_many_that_finish_at_once_one_has_the_batch(ledger: Ledger) -> None:
             left_out = {attempt for _, attempt, _ in ledger.left_out(f"topic {batch}")}
             assert left_out <= set(names) - set(done)
             assert ledger.open_outputs(f"topic {batch}") == ()
+
+
+def test_what_is_left_out_stays_so_however_old_its_batch_is(ledger: Ledger, key: str) -> None:
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    ledger.give_up_output(TOPIC, "a")
+    ledger.succeed(key)
+    ledger.succeed(ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id)
+    assert ledger.prune(2**62).batches == 1
+    assert ledger.left_out(TOPIC) == ((key, "a", {0: 5}),)
