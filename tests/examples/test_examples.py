@@ -1,15 +1,18 @@
 """The examples, as a user would run them."""
 
 import json
+import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 from tests.ledger.servers import postgresql_server
 from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
@@ -50,6 +53,21 @@ def _small_spark(java: Java, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
+@pytest.fixture
+def run_here(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """``run`` in this process, where there is a Spark already; what an example prints."""
+
+    def run_it(name: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        assert spark.version  # it is left running
+        return capsys.readouterr().out
+
+    return run_it
+
+
 def order(number: int) -> bytes:
     return json.dumps({"id": number, "customer": f"c{number}", "amount": 1.5}).encode()
 
@@ -84,30 +102,34 @@ def test_orders_go_into_postgresql_past_one_that_it_refuses(
     assert "NotNullViolation" in letter.letter.error.error_class + letter.letter.error.message
 
 
-def test_only_the_format_changes(topic: TopicFactory, tmp_path: Path) -> None:
+def test_only_the_format_changes(
+    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str]
+) -> None:
     records = topic(1)
     records.produce(*[b"x"] * 70)
-    printed = run("only_the_format.py", records.bootstrap_servers, records.name, str(tmp_path))
+    printed = run_here("only_the_format.py", records.bootstrap_servers, records.name, str(tmp_path))
     assert printed.strip() == "70 records"
 
 
-def test_a_bounded_read_begins_at_a_time(topic: TopicFactory) -> None:
+def test_a_bounded_read_begins_at_a_time(topic: TopicFactory, run_here: Callable[..., str]) -> None:
     records = topic(1)
     now = datetime.now(UTC)
     hour_ago, minute_ago = now - timedelta(hours=1), now - timedelta(minutes=1)
     records.produce(b"old", timestamp_ms=int(hour_ago.timestamp() * 1000))
     records.produce(b"young", b"youth")
     since = minute_ago.isoformat()
-    printed = run("bounded_read.py", records.bootstrap_servers, records.name, "--since", since)
+    printed = run_here("bounded_read.py", records.bootstrap_servers, records.name, "--since", since)
     assert printed.strip() == "partition 0: 2 records of 5 bytes"
 
 
-def test_two_gates_are_joined(topic: TopicFactory, tmp_path: Path) -> None:
+def test_two_gates_are_joined(
+    topic: TopicFactory, tmp_path: Path, run_here: Callable[..., str]
+) -> None:
     orders, payments = topic(1), topic(1)
     orders.produce(b"tea", key=b"7")
     orders.produce(b"milk", key=b"8")
     payments.produce(b"paid", key=b"8")
-    printed = run(
+    printed = run_here(
         "two_gates.py", orders.bootstrap_servers, orders.name, payments.name, str(tmp_path)
     )
     assert printed.strip() == "8: b'milk' b'paid'"
