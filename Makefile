@@ -9,7 +9,7 @@ SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= 
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
 
-.PHONY: help demo demo-kafka test lint bench soak lock clean
+.PHONY: help demo demo-kafka test set-up lint bench soak lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -22,6 +22,8 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 
 test: $(VENV)/spark.jsa $(VENV)/.hdfs  ## run the tests
 	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+set-up: $(VENV)/spark.jsa  ## only make ready what the tests need
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check
