@@ -1,0 +1,35 @@
+"""Orders through two stages, linked by journals: checked, then stored, each once.
+
+    headgate receive http --journal journals/raw    # takes the orders in: POST /records
+    headgate flow show flow_orders:flow
+    headgate flow run flow_orders:flow              # in the folder of this file
+
+The second command draws it. The third runs it until Ctrl-C; or `--stage check` and `--stage store`
+in an application each. The folder of a batch is named by its key, so that a batch that is run again
+after a crash writes over what it wrote before.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headgate import Batch
+from headgate.flow import Flow, journal
+
+flow = Flow("orders", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+flow.channel("raw", journal("journals/raw"))
+flow.channel("good", journal("journals/good"))
+flow.channel("bad", journal("journals/bad"))
+
+
+@flow.stage("check", reads="raw", writes=["good", "bad"])
+def check(df: DataFrame, batch: Batch) -> dict[str, DataFrame]:
+    """Part the orders that have an amount from what has none."""
+    amount = F.get_json_object(F.col("value").cast("string"), "$.amount").try_cast("double")
+    is_good = F.coalesce(amount > 0, F.lit(False))
+    return {"good": df.where(is_good).select("value"), "bad": df.where(~is_good).select("value")}
+
+
+@flow.stage("store", reads="good")
+def store(df: DataFrame, batch: Batch) -> None:
+    """Keep the good ones."""
+    df.select("value").write.mode("overwrite").parquet(f"orders/batch={batch.key}")
