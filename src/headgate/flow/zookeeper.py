@@ -28,6 +28,8 @@ try:
     from kazoo.protocol.states import KazooState
     from kazoo.retry import KazooRetry
     from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+
+    from headgate.flow.zookeeper_tls import TlsHandler, tls_of
 except ImportError as error:
     raise SetupError(
         "Signals over ZooKeeper need the package kazoo, which is not installed; run: "
@@ -85,11 +87,13 @@ class ZookeeperSession:
 
     Raises:
         SetupError: The package kazoo is not installed.
+        OptionError: The certificates cannot be read.
         SignalError: No server answers, and `unreachable` is ``refuse``.
     """
 
     def __init__(self, settings: ZookeeperSettings) -> None:
         self.settings: Final = settings
+        self._tls = tls_of(settings)
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
         self._done = threading.Event()
@@ -197,6 +201,7 @@ class ZookeeperSession:
             timeout=settings.session_timeout_s,
             auth_data=settings.user and [("digest", f"{settings.user}:{settings.password}")],
             connection_retry=KazooRetry(max_tries=-1, max_delay=_LONGEST_WAIT_S),
+            handler=None if self._tls is None else TlsHandler(self._tls),
             logger=_KAZOO_LOG,
         )
         client.add_listener(lambda state: self._hear(client, state))

@@ -26,6 +26,12 @@ class ZookeeperSettings:
             All stages of a flow have the same.
         password: That user's. Whoever has it can read, write and delete all nodes of its flows, and
             nobody else can.
+        tls: Whether the connection is encrypted, and the certificate of the server checked, which
+            must be for the name or address that `hosts` has. It is for the servers' secure port.
+        ca_file: The certificates of authorities to trust (PEM); None, the default, for the
+            system's own. Only with TLS, as the two that follow.
+        certificate_file: This process's own certificate (PEM), for servers that ask for one.
+        key_file: The key of that certificate, where it is in another file.
         session_timeout_s: After how long without a word the servers take a stage for gone, and
             delete what it shows; above 0, 10 unless told otherwise. The servers have bounds of
             their own. Too long, and what a stage said that died stays longer; too short, and a
@@ -42,6 +48,10 @@ class ZookeeperSettings:
     hosts: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
     session_timeout_s: float = 10.0
     unreachable: Literal["wait", "refuse"] = "wait"
     start_timeout_s: float = 10.0
@@ -57,6 +67,13 @@ class ZookeeperSettings:
             raise OptionError(
                 f"The user of ZooKeeper is {self.user!r}; it must have 1 or more characters, none"
                 " of them ':'."
+            )
+        if self.key_file is not None and self.certificate_file is None:
+            raise OptionError("A key is given without its certificate; name that file too.")
+        if not self.tls and (self.ca_file is not None or self.certificate_file is not None):
+            raise OptionError(
+                f"Certificates are given, and tls is {self.tls!r} for ZooKeeper at {self.servers};"
+                " set it to True, and name the servers' secure port."
             )
         if self.unreachable not in ("wait", "refuse"):
             raise OptionError(
