@@ -76,6 +76,16 @@ def test_an_overload_that_lasts_for_the_sensitivity_interval_is_signalled_then()
     assert looking.said == [(2250, 1.0)]
 
 
+def test_it_is_known_when_an_overload_will_have_lasted_for_long_enough() -> None:
+    looking = Looking(controller())
+    due = []
+    for waiting, for_ms in ((OVERLOAD - 1, 250), (OVERLOAD, 250), (OVERLOAD, 2000), (0, 250)):
+        looking.at(waiting, for_ms)
+        due.append(looking.it.overload_due_ms)
+    assert looking.changes == [(2500, 1.0)]
+    assert due == [None, 2500, 4500, None]
+
+
 def test_below_the_threshold_by_a_byte_it_never_is() -> None:
     looking = Looking(controller())
     looking.at(OVERLOAD - 1, 60_000)

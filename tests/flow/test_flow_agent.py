@@ -9,7 +9,7 @@ import pytest
 from headgate.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
 from headgate.errors import JournalError
 from headgate.flow import StageState
-from headgate.flow.agent import StageAgent, StagePlace
+from headgate.flow.agent import LOOK_S, NEAR_LOOK_S, StageAgent, StagePlace
 from headgate.flow.memory import Memory
 from headgate.flow.signals_ledger import ledger_states
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
@@ -247,6 +247,26 @@ def test_a_queue_that_cannot_be_looked_at_is_told_once_and_tried_again(
     queue.fault = None
     agent.step(now_ms + 1000, 0, [])
     assert mail.shown[-1].queue_bytes == 0
+
+
+def test_a_look_is_late_neither_where_an_overload_begins_nor_where_it_has_lasted_long_enough(
+    agent: StageAgent, queue: Waiting
+) -> None:
+    agent.step(0, 0, [])
+    assert agent.next_look_s(0) == LOOK_S
+    queue.grow(SETTINGS.overload_bytes // 2)
+    agent.step(250, 250, [])
+    assert agent.next_look_s(250) == NEAR_LOOK_S
+    queue.grow(SETTINGS.overload_bytes)
+    agent.step(300, 300, [])
+    assert agent.next_look_s(310) == LOOK_S, "for there is time"
+    assert agent.next_look_s(2290) == 0.01
+    assert agent.next_look_s(2300) == LOOK_S, "for nothing comes"
+    queue.grow(1)
+    agent.step(2300, 2300, [])
+    queue.found = InputQueue(5001, 5001, queue.found.arrived_bytes)
+    agent.step(2400, 2400, [])
+    assert agent.next_look_s(2400) == LOOK_S, "for it presses already"
 
 
 def test_an_agent_that_ends_presses_nobody_any_longer(

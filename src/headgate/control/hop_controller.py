@@ -102,6 +102,12 @@ class HopController:
         """Whether time alone may change what it asserts: it presses, or there is an overload."""
         return self._level > 0 or self._overload is not None
 
+    @property
+    def overload_due_ms(self) -> int | None:
+        """When the overload that was found will have lasted for long enough; None without one."""
+        overload = self._overload
+        return None if overload is None else overload.start_ms + overload.length_ms
+
     def look(self, time_ms: int, queue: InputQueue) -> Assertion | None:
         """Look at the queue once.
 

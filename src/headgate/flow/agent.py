@@ -27,6 +27,9 @@ from headgate.ledger.base import wall_clock_ms
 LOOK_S: Final = 0.25
 """How often a stage looks at its queue."""
 
+NEAR_LOOK_S: Final = 0.05
+"""How often while it presses nobody and its queue is at least half of what is too long."""
+
 _SHOW_MS: Final = 1000
 """How often a stage shows a queue that has changed."""
 
@@ -109,6 +112,7 @@ class StageAgent:
             )
             for upstream in place.upstream
         }
+        self._is_near = False
         self._written: Bound | None = None
         self._has_to_write = bool(memory.pressures)
         self._shown: StageState | None = None
@@ -172,11 +176,25 @@ class StageAgent:
                 self._write(bound, now_ms, wall_ms)
         self._show(bound, found, now_ms)
 
+    def next_look_s(self, now_ms: int) -> float:
+        """How long to wait before the next step.
+
+        A signal is due when an overload has lasted for the time of the sensitivity; that is neither
+        noticed late where it begins nor where this time is over.
+        """
+        due_ms = [controller.overload_due_ms for controller in self._controllers.values()]
+        left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
+        if left_ms:
+            return min(min(left_ms) / 1000, LOOK_S)
+        return NEAR_LOOK_S if self._is_near else LOOK_S
+
     def _run(self) -> None:
+        wait_s = LOOK_S
         while not self._done.is_set():
-            heard = self._signals.receive(LOOK_S)
+            heard = self._signals.receive(wait_s)
             if not self._done.is_set():
                 self.step(_monotonic_ms(), wall_clock_ms(), heard)
+                wait_s = self.next_look_s(_monotonic_ms())
 
     def _memory(self) -> Memory:
         text = self._ledger.pressures(self._place.gate)
@@ -199,6 +217,10 @@ class StageAgent:
         return replace(found, takes_bytes_per_s=takes)
 
     def _press(self, found: InputQueue, now_ms: int) -> None:
+        overload_bytes = self._place.settings.overload_bytes
+        self._is_near = overload_bytes / 2 <= found.waiting_bytes < overload_bytes and not any(
+            controller.level for controller in self._controllers.values()
+        )
         for controller in self._controllers.values():
             said = controller.look(now_ms, found)
             if said is not None:
