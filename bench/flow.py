@@ -27,6 +27,7 @@ from bench.scale import Scale
 from bench.stage import Stage
 from bench.topics import random_values
 from headgate.control import HopSettings
+from headgate.errors import HeadgateError
 from headgate.flow import Flow, ZookeeperSettings, journal, kafka
 from headgate.journal import Journal, Records
 from headgate.local import ensure_java
@@ -56,7 +57,16 @@ def measure(stage: Stage, _scale: Scale) -> Iterator[Figure]:
 
 
 def figures(kind: str, trace: Trace) -> Iterator[Figure]:
-    """What is asked of a run, and what it did."""
+    """What is asked of a run, and what it did.
+
+    Raises:
+        HeadgateError: The machine had too much else to do for it to mean anything.
+    """
+    if trace.fixed_ms > INTERVAL_MS / 2:
+        raise HeadgateError(
+            f"A batch of the benchmark's flow takes {trace.fixed_ms:.0f} ms besides its work, of"
+            f" {INTERVAL_MS} ms; try it on a machine with less to do."
+        )
     told = {"moves": _told(trace), "fixed_ms": trace.fixed_ms}
     first_s = first_held_s(trace)
     sooner = [name for name in first_s if first_s[name] < first_s.get(BEFORE_SLOW, 0.0)]

@@ -31,10 +31,10 @@ LOAD_PER_S: Final = 500
 CAPACITY_PER_S: Final = 1_000.0
 SLOW_PER_S: Final = CAPACITY_PER_S / 4
 
-STEADY_S: Final = 24
-SLOW_S: Final = 75
-FAST_S: Final = 70
-CALM_S: Final = 20
+STEADY_S: Final = 20
+SLOW_S: Final = 70
+FAST_S: Final = 65
+CALM_S: Final = 18
 """How long all stages are to be free before the run ends, if that is before the time is over."""
 
 _WATCH_S: Final = 0.2

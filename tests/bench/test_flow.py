@@ -7,6 +7,7 @@ from bench.figures import Figure
 from bench.flow import SETTINGS, figures
 from bench.flow_run import INTERVAL_MS, LOAD_PER_S, NAMES, SINK, SLOW_PER_S, Trace
 
+from headgate.errors import HeadgateError
 from headgate.ledger import BatchRecord, Kind, Status
 from headgate.simulation import Move
 
@@ -98,3 +99,8 @@ def test_what_is_not_as_it_should_be_is_missed(trace: Trace) -> None:
     assert missed(replace(trace, moves=swinging)) == ["most turns of a stage in a phase"]
 
     assert missed(replace(trace, moves=trace.moves[:-1])) == ["stages held at the end"]
+
+
+def test_of_a_machine_with_too_much_to_do_no_figure_is_made(trace: Trace) -> None:
+    with pytest.raises(HeadgateError, match="takes 1501 ms besides its work, of 3000 ms"):
+        found(replace(trace, fixed_ms=1501.0))
