@@ -153,7 +153,8 @@ class _Pair(ExitStack):
         admitting.start()
         self.callback(admitting.join)
         self.callback(done.set)
-        self._agent(self, "before", (), ("after",), _Queue())
+        _, agent = self._agent(self, "before", (), ("after",), _Queue())
+        self.callback(agent.close)
 
     def delays_ms(self, times: int, seed: int) -> list[float]:
         """Have the queue of the stage after be too long, so often, each time for a new one."""
@@ -164,14 +165,15 @@ class _Pair(ExitStack):
     def _delay_ms(self, chance: random.Random) -> float:
         with ExitStack() as pressing:
             queue = _Queue()
-            signals = self._agent(pressing, "after", ("before",), (), queue)
+            signals, agent = self._agent(pressing, "after", ("before",), (), queue)
             _wait_until(lambda: signals.is_connected and queue.looks > 1)
             time.sleep(chance.uniform(0, LOOK_S))
             passed_s = queue.grow()
             time.sleep(GROWTH_S)
             _wait_until(self._is_held)
             delay_ms = (time.perf_counter() - passed_s) * 1000
-        _wait_until(lambda: not self._is_held())
+            agent.close()
+            _wait_until(lambda: not self._is_held())  # before its session, and so its word, is gone
         return delay_ms
 
     def _is_held(self) -> bool:
@@ -184,12 +186,11 @@ class _Pair(ExitStack):
         before: tuple[str, ...],
         after: tuple[str, ...],
         queue: _Queue,
-    ) -> Signals:
+    ) -> tuple[Signals, StageAgent]:
         signals = until.enter_context(self._join(self._ledger, self._flow, name, list(after)))
         gate = f"{self._flow}.{name}"
         place = StagePlace(self._flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
-        until.callback(StageAgent(place, self._ledger, signals, queue).start().close)
-        return signals
+        return signals, StageAgent(place, self._ledger, signals, queue).start()
 
     def _admit(self, done: threading.Event) -> None:
         number = 0
