@@ -1,8 +1,9 @@
 """``headgate flow``: flows that a user's module declares."""
 
 import json
+import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -14,7 +15,14 @@ from headgate.errors import HeadgateError, OptionError
 from headgate.flow import Flow
 from headgate.flow.drawing import draw
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headgate.flow import RunningFlow
+
 flow = typer.Typer(name="flow", help="Draw and run flows: stages in a chain.", no_args_is_help=True)
+
+INTERRUPTED: Final = 130
 
 MOST_CHARACTERS: Final = 2000
 """Of what Spark tells of a query that failed."""
@@ -55,24 +63,44 @@ def run(
     """Run a flow in a Spark application of its own, whole or in part, until Ctrl-C.
 
     A batch that is cut off then is run again when the flow is started again.
+    Ctrl-C once more ends it at once.
+    Exit status 0: it was ended so, or by SIGTERM.
+    Exit status 1: a stage failed, or the flow is wrong.
     """
     # So that `headgate flow show` does not wait for Spark.
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415
 
-    from headgate.cli.spark import start_spark, stopped_by_signals  # noqa: PLC0415
+    from headgate.cli.spark import start_spark  # noqa: PLC0415
 
     wanted = load_flow(name)
     wanted.check()
     spark = start_spark(f"headgate flow {wanted.name}")
     try:
-        with wanted.start(spark, stages=stage) as running, stopped_by_signals(running.stop):
-            typer.echo(f"Flow {wanted.name} runs: {', '.join(running.queries)}. Ctrl-C ends it.")
-            running.await_termination()
+        running = wanted.start(spark, stages=stage)
+        typer.echo(f"Flow {wanted.name} runs: {', '.join(running.queries)}. Ctrl-C ends it.")
+        _run_until_stopped(spark, running)
     except StreamingQueryException as failure:
         notes = " ".join(getattr(failure, "__notes__", ()))
         raise HeadgateError(f"{printable(str(failure))[:MOST_CHARACTERS]} {notes}") from failure
     finally:
         spark.stop()
+
+
+def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
+    from headgate.cli.spark import stopped_by_signals  # noqa: PLC0415
+
+    def stop() -> None:
+        typer.echo("The flow stops; Ctrl-C once more ends it at once.", err=True)
+        spark.sparkContext.setLogLevel("OFF")  # or Spark would tell at length what it cuts off
+        running.stop()
+
+    try:
+        with stopped_by_signals(stop):
+            running.await_termination()
+            running.stop()  # which waits for one that is stopping it
+    except KeyboardInterrupt:
+        # In good order Python would wait for a handler that still runs, for as long as it likes.
+        os._exit(INTERRUPTED)
 
 
 def load_flow(name: str) -> Flow:

@@ -7,12 +7,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from headgate.errors import SetupError
 from headgate.gate import configure, register
+
+_OF_CTRL_C: Final = (
+    "KeyboardInterrupt while sending command",
+    "Exception occurred while shutting down conn",
+)
+"""Py4J logs Ctrl-C, and that Java had it too, with stack traces before it passes it on."""
+
+_CUT_OFF: Final = "There was an exception while executing the Python Proxy"
+"""And so it does with what becomes of a batch that was cut off because it was asked for."""
 
 
 @contextmanager
@@ -32,9 +42,13 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             # In a thread, for this one may hold a lock that is needed.
             threading.Thread(target=stop, daemon=True).start()
 
+    def is_told(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return not (message.startswith(_OF_CTRL_C) or (asked and message.startswith(_CUT_OFF)))
+
     loggers = [logging.getLogger(), logging.getLogger("py4j.clientserver")]
     for logger in loggers:
-        logger.addFilter(_is_not_of_ctrl_c)
+        logger.addFilter(is_told)
     before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -42,14 +56,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         for each, handler in before.items():
             signal.signal(each, handler)
         for logger in loggers:
-            logger.removeFilter(_is_not_of_ctrl_c)
-
-
-def _is_not_of_ctrl_c(record: logging.LogRecord) -> bool:
-    """Py4J logs Ctrl-C, and that Java had it too, with stack traces before it passes it on."""
-    return not record.getMessage().startswith(
-        ("KeyboardInterrupt while sending command", "Exception occurred while shutting down conn")
-    )
+            logger.removeFilter(is_told)
 
 
 def start_spark(name: str) -> SparkSession:

@@ -1,0 +1,52 @@
+"""``headgate flow run`` where its end is not asked for politely; examples have the rest."""
+
+import logging
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import interrupted
+from tests.journal.journals import fill
+
+from headgate.cli.spark import stopped_by_signals
+
+SLOW = """
+import time
+from pathlib import Path
+
+from headgate.flow import Flow, journal
+
+flow = Flow("slow", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+flow.channel("raw", journal("raw"))
+
+
+@flow.stage("store", reads="raw")
+def store(df, batch):
+    Path("runs").touch()
+    time.sleep(600)
+"""
+
+
+def test_ctrl_c_twice_ends_it_though_a_handler_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    fill(tmp_path / "raw", {0: [10]})
+    arguments = ["flow", "run", "slow:flow"]
+    ended = interrupted(arguments, tmp_path, once_there_is=tmp_path / "runs")
+    assert ended.returncode == 130
+    assert ended.stdout == "Flow slow runs: store. Ctrl-C ends it.\n"
+    assert "The flow stops; Ctrl-C once more ends it at once.\n" in ended.stderr
+    # Spark's own workers, whose Java has gone, may show where they found that.
+    assert "headgate/" not in ended.stderr
+
+
+def test_what_is_cut_off_is_told_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    told = "There was an exception while executing the Python Proxy on the Python Side."
+    log, asked = logging.getLogger("py4j.clientserver"), threading.Event()
+    with stopped_by_signals(asked.set):
+        log.error(told)
+        signal.raise_signal(signal.SIGTERM)
+        assert asked.wait(30)
+        log.error(told)
+        log.error("Something else.")
+    assert caplog.messages == [told, "Something else."]
