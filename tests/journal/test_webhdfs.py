@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -119,13 +120,14 @@ class TestHdfs(RemoteStories):
         assert "\n" not in str(raised.value)
 
     def test_what_a_datanode_refuses_is_told(
-        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+        self, remote: Remote, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(webhdfs, "temporary_name", lambda name: f"{name}.same")
         journal.storage.prepare(BLOCK, [b"a whole block"])
         with pytest.raises(OSError, match="already exists") as raised:
             journal.storage.prepare(BLOCK, [b"another"])
         assert "\n" not in str(raised.value)
+        assert len(remote.names()) == 3  # what could not be written is removed
 
     def test_a_batch_is_not_written(self, journal: Journal) -> None:
         with pytest.raises(OptionError, match="a batch cannot be written"):
@@ -191,7 +193,43 @@ def test_a_namenode_that_says_nothing_is_not_waited_for_for_ever(
             Journal.open(f"webhdfs://127.0.0.1:{port}/orders")
 
 
-STANDBY = {"exception": "StandbyException", "message": "Not now.\n\tat org.apache.hadoop.ha"}
+def refusal(exception: str) -> str:
+    """An error as Hadoop tells it."""
+    words = {"exception": exception, "message": "Not now.\n\tat org.apache.hadoop.hdfs.Server"}
+    return json.dumps({"RemoteException": words})
+
+
+@contextmanager
+def answering(status: int, body: str, datanode: tuple[int, str] = (500, "")) -> Iterator[str]:
+    """The address of a NameNode that sends whoever opens a file to a DataNode."""
+
+    class Canned(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/datanode":
+                self.answer(*datanode)
+            elif "op=OPEN" in self.path:
+                self.answer(307, "")
+            else:
+                self.answer(status, body)
+
+        def answer(self, status: int, body: str) -> None:
+            self.send_response(status)
+            self.send_header("Location", f"http://{self.headers['Host']}/datanode")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Canned) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 @pytest.mark.parametrize(
@@ -200,26 +238,21 @@ STANDBY = {"exception": "StandbyException", "message": "Not now.\n\tat org.apach
         (200, "<html>", "opened: what answered is no server of WebHDFS;"),
         (200, "[]", "opened: what answered is no server of WebHDFS;"),
         (401, "<html>", r"answered with the HTTP status 401 .*, and Kerberos is not supported;"),
-        (403, json.dumps({"RemoteException": STANDBY}), "opened: Not now;"),
+        (403, refusal("StandbyException"), "opened: Not now;"),
         (502, "<html>", r"answered with the HTTP status 502 Bad Gateway;"),
     ],
 )
 def test_what_is_no_answer_of_a_namenode_is_told(status: int, body: str, says: str) -> None:
-    class Canned(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body.encode())
+    with answering(status, body) as address, pytest.raises(JournalError, match=says):
+        Journal.open(f"webhdfs://{address}/orders")
 
-        def log_message(self, *_: Any) -> None:
-            pass
 
-    with HTTPServer(("127.0.0.1", 0), Canned) as server:
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        with pytest.raises(JournalError, match=says):
-            Journal.open(f"webhdfs://127.0.0.1:{server.server_port}/orders")
-        answering.join()
+def test_what_a_datanode_says_in_place_of_a_file_is_not_taken_for_it() -> None:
+    there = json.dumps({"FileStatus": {"type": "FILE", "length": 1000}})
+    with answering(200, there, datanode=(500, refusal("IOException"))) as address:
+        storage = WebHdfsStorage("webhdfs", f"{address}/orders")
+        with pytest.raises(OSError, match=r"^Not now$"):
+            storage.read(BLOCK)
 
 
 def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
