@@ -34,11 +34,11 @@ TINY = replace(
     journal_blocks=20,
     receiver_records=2_000,
     receiver_seconds=0.5,
-    limited_seconds=3,
-    half_open=5,
+    limited_seconds=1,
+    half_open=3,
     signals=2,
-    flow_stages=20,
-    flow_applications=10,
+    flow_stages=4,
+    flow_applications=2,
     load_seconds=1,
 )
 
