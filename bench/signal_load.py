@@ -20,8 +20,12 @@ from headgate.control import HopSettings
 from headgate.local import ensure_java
 
 MOST_PROCESSES: Final = 10
-LEAST_SHARE: Final = 10
+LEAST_SHARE: Final = 5
 """Stages of each process, whatever shares a session."""
+
+ALONE: Final = 5
+"""So many times fewer are the stages with a session each: their threads are what limits a machine
+that runs all of them."""
 
 SERVER: Final = {"tickTime": "2000"}
 """As ZooKeeper's own sample of a configuration has it."""
@@ -37,24 +41,25 @@ LEASE_MS: Final = HopSettings().lease_ms
 
 
 def measure(_stage: Stage, scale: Scale) -> Iterator[Figure]:
-    """With a session for each application, as flows have them, and with one for each stage."""
-    for sessions in (scale.flow_applications, scale.flow_stages):
+    """With a session for each application, as flows have them; and fewer stages, with one each."""
+    alone = scale.flow_stages // ALONE
+    for count, sessions in ((scale.flow_stages, scale.flow_applications), (alone, alone)):
         with (
             ZookeeperServer(ensure_java(), settings=SERVER, quick_start=False) as server,
             ExitStack() as running,
         ):
-            processes = _started(server, sessions, scale.flow_stages, running)
+            processes = _started(server, sessions, count, running)
             for mode, following in pairwise([*MODES, END]):
                 load = _load(server, scale.load_seconds)
                 delays_ms = list(chain.from_iterable(order(processes, following)))
-                yield from _figures(f"{sessions} sessions, {MODES[mode]}", load, delays_ms)
+                yield from _figures(f"{count} in {sessions}, {MODES[mode]}", load, delays_ms)
 
 
 def _started(
     server: ZookeeperServer, sessions: int, count: int, running: ExitStack
 ) -> "list[subprocess.Popen[str]]":
     """Stages that take part, all of them; each process has an equal share."""
-    number_of_them = min(MOST_PROCESSES, count // LEAST_SHARE)
+    number_of_them = min(MOST_PROCESSES, count // LEAST_SHARE, sessions)
     share = count // number_of_them
     processes = [
         running.enter_context(
