@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fsspec.implementations.webhdfs import WebHDFS
 from tests.cli.outcomes import invoke
 from tests.journal.remote_stories import Faulty, Remote, RemoteStories, numbers
 from tests.journal.samples import numbered, values_of
+from tests.kafka.client_certificates import CERTIFICATE
 from tests.services.hdfs import HdfsServer, hdfs_jars
 from tests.services.waiting import wait_until
 
@@ -128,6 +130,23 @@ class TestHdfs(RemoteStories):
             journal.storage.prepare(BLOCK, [b"another"])
         assert "\n" not in str(raised.value)
         assert len(remote.names()) == 3  # what could not be written is removed
+
+    def test_the_same_journal_is_there_over_tls(
+        self,
+        server: HdfsServer,
+        journal: Journal,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        secure = f"swebhdfs://127.0.0.1:{server.tls_port}/a/orders"
+        with pytest.raises(JournalError, match="certificate verify failed"):
+            Journal.open(secure)
+        (tmp_path / "authority.pem").write_text(CERTIFICATE)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", f"{tmp_path}/authority.pem")
+        with Journal.open(secure).writer(0) as writer:
+            assert writer.append(numbered(12, 13)).start == 12
+        assert values_of(Journal.open(secure)) == numbers(range(13))
+        assert journal.bounds() == {0: (0, 13)}
 
     def test_a_batch_is_not_written(self, journal: Journal) -> None:
         with pytest.raises(OptionError, match="a batch cannot be written"):

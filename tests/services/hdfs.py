@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import pyspark
+from tests.kafka.client_certificates import PASSWORD, PKCS12
 
 from headgate.local import Java, find_java
 from headgate.local.jars import Artifact, Progress, fetched_jars, ignore
@@ -30,14 +31,15 @@ def hdfs_jars(java: Java, progress: Progress = ignore) -> Path:
 
 
 class HdfsServer(ServerProcess):
-    """One file system, on the loopback address, with its data in its own folder.
+    """One file system, on the loopback address, over HTTP and HTTPS, its data in its own folder.
 
-    It ends with ``close``, and at the latest when this process ends.
+    The certificate is that of `tests.kafka.client_certificates`. It ends with ``close``, and at the
+    latest when this process ends.
     """
 
     def __init__(self, java: Java, jars: Path) -> None:
         super().__init__()
-        (self.port,) = free_ports(1)
+        self.port, self.tls_port = free_ports(2)
         self.authority = f"{HOST}:{self.port}"
         self._java = java
         self._jars = jars
@@ -46,14 +48,16 @@ class HdfsServer(ServerProcess):
     def start(self) -> None:
         """Start it, and return when files can be written."""
         started = self._folder / "started.json"
-        settings = self._folder / "hadoop-metrics2.properties"
-        settings.write_text(f"*.periodMillis={METRICS_MS}\n")
+        self._configure()
         server = [
             *(str(self._java.executable), "-Xmx256m", "-XX:TieredStopAtLevel=1"),
             *("-XX:+UseSerialGC", "-cp", f"{self._folder}:{self._jars}/*:{_pyspark_jars()}/*"),
             *("org.apache.hadoop.mapreduce.MiniHadoopClusterManager", "-nomr", "-format"),
             *("-nnhttpport", str(self.port), "-writeDetails", str(started)),
             *("-D", f"hdfs.minidfs.basedir={self._folder / 'data'}"),
+            *("-D", "dfs.http.policy=HTTP_AND_HTTPS"),
+            *("-D", f"dfs.namenode.https-address={HOST}:{self.tls_port}"),
+            *("-D", f"dfs.datanode.https.address={HOST}:0"),
         ]
         process = self._launch("headgate-hdfs", self._folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -62,6 +66,25 @@ class HdfsServer(ServerProcess):
             assert process.poll() is None, f"HDFS did not start: {words}"
             assert time.monotonic() < deadline, f"HDFS does not answer: {words}"
             time.sleep(0.05)
+
+    def _configure(self) -> None:
+        """Write the files that the server finds by their names."""
+        metrics = self._folder / "hadoop-metrics2.properties"
+        metrics.write_text(f"*.periodMillis={METRICS_MS}\n")
+        store = self._folder / "store.p12"
+        store.write_bytes(PKCS12)
+        values = {
+            "location": store,
+            "type": "PKCS12",
+            "password": PASSWORD,
+            "keypassword": PASSWORD,
+        }
+        properties = "".join(
+            f"<property><name>ssl.server.keystore.{name}</name><value>{value}</value></property>"
+            for name, value in values.items()
+        )
+        file = self._folder / "ssl-server.xml"
+        file.write_text(f"<configuration>{properties}</configuration>")
 
     def syncs(self) -> int:
         """How often the DataNode has synced a file of a block to its disk."""
