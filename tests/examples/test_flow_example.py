@@ -1,0 +1,85 @@
+"""The example of a flow, run by `headgate flow run` as in a terminal, and ended by Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as pads
+from tests.cli.commands import COMMAND
+from tests.examples.test_examples import EXAMPLES
+from tests.services.waiting import wait_until
+
+from headgate.journal import Journal, Records
+from headgate.ledger import Ledger, Status
+
+SMALL = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+ORDERS = 400
+
+
+def order(number: int) -> bytes:
+    return json.dumps({"id": number, "amount": number % 4}).encode()  # one in four is free
+
+
+def receive(folder: Path) -> None:
+    """What `headgate receive` would have taken in; and something that is no order."""
+    with Journal.open(str(folder / "journals/raw"), create=True).writer(0) as writer:
+        values = [order(number) for number in range(ORDERS)]
+        writer.append(Records.of([*values, b"no order"], timestamp_ms=1))
+
+
+def stored(folder: Path) -> list[bytes]:
+    parts = [str(part) for part in folder.glob("orders/batch=*/*.parquet")]
+    values = [pads.dataset(part).to_table(["value"]).column("value").to_pylist() for part in parts]
+    return sorted(value for some in values for value in some)
+
+
+def is_done(folder: Path, good: list[bytes]) -> bool:
+    if stored(folder) != good:
+        return False
+    with Ledger.open(f"sqlite:///{folder}/headgate.db", create=False) as ledger:
+        return {batch.status for batch in ledger.batches()} == {Status.SUCCESS}
+
+
+def test_orders_go_through_two_stages_until_ctrl_c(tmp_path: Path) -> None:
+    receive(tmp_path)
+    good = sorted(order(number) for number in range(ORDERS) if number % 4)
+    spark = " ".join(f"--conf {name}={value}" for name, value in SMALL.items())
+    paths = [*sys.path, str(EXAMPLES)]
+    output, errors = tmp_path / "stdout", tmp_path / "stderr"
+    with output.open("w") as stdout, errors.open("w") as stderr:
+        running = subprocess.Popen(
+            [*COMMAND, "flow", "run", "flow_orders:flow"],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(paths),
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_SUBMIT_ARGS": f"{spark} pyspark-shell",
+            },
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: is_done(tmp_path, good) or running.poll() is not None, 150)
+            os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group
+            assert running.wait(60) == 0, errors.read_text()
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+    assert errors.read_text().endswith("\nThe flow stops; Ctrl-C once more ends it at once.\n")
+    assert output.read_text() == "Flow orders runs: check, store. Ctrl-C ends it.\n"
+    assert stored(tmp_path) == good
+    assert Journal.open(str(tmp_path / "journals/bad")).bounds() == {0: (0, ORDERS // 4 + 1)}
+    with Ledger.open(f"sqlite:///{tmp_path}/headgate.db", create=False) as ledger:
+        assert ledger.shown_stages("orders") == ()
