@@ -1,4 +1,4 @@
-"""Start ``driver.py``, follow its moments, and kill it with all that it has started."""
+"""Start ``driver.py``, or a program like it; follow its moments, and kill it with all of it."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 class Driver:
-    """One process of ``driver.py``; within ``with``, at whose end nothing of it is left."""
+    """One process of such a program; within ``with``, at whose end nothing of it is left."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, program: str = "tests.recovery.driver") -> None:
         job.path.mkdir(exist_ok=True)
         self._log = Path(tempfile.mkdtemp(dir=job.path)) / "driver.log"
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.recovery.driver", job.to_json()],
+                [sys.executable, "-m", program, job.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -30,14 +30,16 @@ def fill(topic: Topic, records: int, since: int = 0) -> Produced:
 
 
 @contextmanager
-def in_turn(jobs: Sequence[Job]) -> Iterator[Iterator[Driver]]:
+def in_turn(
+    jobs: Sequence[Job], program: str = "tests.recovery.driver"
+) -> Iterator[Iterator[Driver]]:
     """A driver for each job, one at a time; Spark comes up in the next one already."""
     with ExitStack() as ended:
 
         def drivers() -> Iterator[Driver]:
-            coming = ended.enter_context(Driver(jobs[0]))
+            coming = ended.enter_context(Driver(jobs[0], program))
             for job in jobs[1:]:
-                driver, coming = coming, ended.enter_context(Driver(job))
+                driver, coming = coming, ended.enter_context(Driver(job, program))
                 yield driver
             yield coming
 

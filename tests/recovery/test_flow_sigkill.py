@@ -1,0 +1,101 @@
+"""A flow that is killed while a stage writes for the next one has each record once at its end.
+
+What its first stage makes of a batch that runs again has the records in other partitions, so no
+record is where it was before: only the batch's key says that it has been written.
+"""
+
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewTopic
+from tests.recovery.flow_driver import BETWEEN, FLOW
+from tests.recovery.job import Job
+from tests.recovery.stories import chance, in_turn
+from tests.services.kafka import Topics
+
+from headgate.journal import Journal, Records
+from headgate.ledger import DEFECTS, Ledger, verify
+
+PROGRAM = "tests.recovery.flow_driver"
+RECORDS_PER_KILL = 150
+
+WITHIN_S = {
+    "parsing": 0.6,  # what the first stage has made is written, and its outcome written down
+    "ready": 3.0,  # the queries come up; batches that were cut off run again
+    "handling": 0.3,  # the second stage reads what it was given
+    "written": 0.5,  # its outcome is written down; the next ones are planned
+}
+"""The moments after which the flow is killed, and how long after at most."""
+
+
+def values(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def survive(job: Job, moments: Iterable[str]) -> None:
+    """Kill the flow after each of these moments, let it end, and judge what its sink has."""
+    dice, moments = chance(), list(moments)
+    with in_turn([job] * (len(moments) + 1), PROGRAM) as drivers:
+        for moment in moments:
+            driver = next(drivers)
+            driver.let_go()
+            if moment != "ready":
+                driver.wait_for(moment, dice.randint(1, 3))
+            time.sleep(dice.uniform(0, WITHIN_S[moment]))
+            driver.kill()
+        last = next(drivers)
+        last.let_go()
+        last.finish()
+    arrived = Counter(
+        value.encode()
+        for file in (job.path / "sink").glob("*.json")
+        for value, _ in json.loads(file.read_text())
+    )
+    assert arrived == Counter(values(job.records))
+    with Ledger.open(job.ledger, create=False) as ledger:
+        assert any(batch.attempts > 1 for batch in ledger.batches(limit=1000)), (
+            "nothing was cut off"
+        )
+        for stage in ("parse", "store"):
+            found = verify(ledger, f"{FLOW}.{stage}").findings
+            assert not DEFECTS & {finding.kind for finding in found}
+
+
+def on_journals(folder: Path, kills: int) -> Job:
+    records = (kills + 1) * RECORDS_PER_KILL
+    with Journal.open(str(folder / "raw"), create=True).writer(0) as writer:
+        writer.append(Records.of(values(records), timestamp_ms=1))
+    return Job(servers="", topic="raw", folder=str(folder), records=records)
+
+
+def on_topics(folder: Path, topics: Topics, kills: int) -> Job:
+    raw = topics.create(2, prefix="raw")
+    between = raw.name + BETWEEN
+    topics.admin.create_topics([NewTopic(between, raw.partitions, 1)])[between].result(30)
+    records = (kills + 1) * RECORDS_PER_KILL
+    for partition in range(2):
+        raw.produce(*values(records)[partition::2], partition=partition)
+    return Job(servers=raw.bootstrap_servers, topic=raw.name, folder=str(folder), records=records)
+
+
+def test_a_kill_while_a_stage_writes_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    survive(on_journals(tmp_path, 1), ["parsing"])
+
+
+@pytest.mark.soak
+def test_twelve_kills_of_a_flow_of_journals_lose_nothing_and_double_nothing(
+    tmp_path: Path,
+) -> None:
+    survive(on_journals(tmp_path, 12), itertools.islice(itertools.cycle(WITHIN_S), 12))
+
+
+@pytest.mark.soak
+def test_twelve_kills_of_a_flow_of_topics_lose_nothing_and_double_nothing(
+    topics: Topics, tmp_path: Path
+) -> None:
+    survive(on_topics(tmp_path, topics, 12), itertools.islice(itertools.cycle(WITHIN_S), 12))
