@@ -34,10 +34,10 @@ TINY = replace(
     journal_blocks=20,
     receiver_records=2_000,
     receiver_seconds=0.5,
-    limited_seconds=1,
+    limited_seconds=2,
     half_open=3,
     signals=2,
-    flow_stages=4,
+    flow_stages=20,
     flow_applications=2,
     load_seconds=1,
 )
@@ -56,7 +56,18 @@ def stage(
     )
 
 
-@pytest.mark.parametrize("name", [name for name in Name if name not in {Name.RECOVERY, Name.FLOW}])
+LONG = {Name.BACKFILL, Name.MEMORY, Name.RECEIVERS, Name.SIGNALS}
+"""Those that wait for something to settle, or start many processes."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] if name in LONG else [])
+        for name in Name
+        if name not in {Name.RECOVERY, Name.FLOW}
+    ],
+)
 def test_a_benchmark_finds_its_figures_and_ends_its_queries(name: Name, stage: Stage) -> None:
     figures = list(BENCHMARKS[name](stage, TINY))
     assert figures

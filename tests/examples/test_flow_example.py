@@ -77,7 +77,7 @@ def test_orders_go_through_two_stages_until_ctrl_c(tmp_path: Path) -> None:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
-    assert errors.read_text().endswith("\nThe flow stops; Ctrl-C once more ends it at once.\n")
+    assert "\nThe flow stops; Ctrl-C once more ends it at once.\n" in errors.read_text()
     assert output.read_text() == "Flow orders runs: check, store. Ctrl-C ends it.\n"
     assert stored(tmp_path) == good
     assert Journal.open(str(tmp_path / "journals/bad")).bounds() == {0: (0, ORDERS // 4 + 1)}

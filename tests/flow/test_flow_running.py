@@ -62,7 +62,7 @@ def test_a_stage_that_fails_stops_the_flow_and_is_named(
 
     @flow.stage("store", reads="clean")
     def store(df: DataFrame, batch: Batch) -> None:
-        raise AssertionError("it has nothing to read")
+        """It has nothing to read."""
 
     with (
         flow.start(spark) as running,

@@ -253,6 +253,11 @@ def test_what_cannot_be_deleted_comes_once_and_is_told_once(
     wait_until(lambda: world.messages("a") == [])
 
 
+def told_of(caplog: pytest.LogCaptureFixture, node: str) -> bool:
+    """Whether it was told that a node cannot be deleted for its children."""
+    return any(node in line and "has children" in line for line in caplog.messages)
+
+
 def test_a_message_with_children_is_told_and_stops_nobody(
     world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,7 +269,8 @@ def test_a_message_with_children_is_told_and_stops_nobody(
     from_c = pressing(sender="c", flow=world.flow)
     c.send(from_c)
     assert a.receive(WAIT_S) == [from_c]
-    wait_until(lambda: len([line for line in caplog.messages if "has children" in line]) == 3)
+    for node in ("taskmessage/a/b", "taskstate/b"):
+        wait_until(partial(told_of, caplog, f"{world.root}/{node} in ZooKeeper"))
     world.stranger.delete(f"{world.root}/taskmessage/a/b/child")
     world.stranger.delete(f"{world.root}/taskstate/b/child")
     assert a.receive(WAIT_S) == [to_a(world, 1)]
