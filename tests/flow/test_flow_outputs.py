@@ -1,16 +1,12 @@
 """What a handler answers must go with the channels that its stage writes."""
 
-import re
-import traceback
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from tests.flow.flows import a_flow
 
 from headgate.errors import OptionError
-from headgate.flow import running
 from headgate.flow.running import outputs
 
 
@@ -64,26 +60,3 @@ def test_another_answer_is_refused_with_the_stages_line(
         OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\) has answer.*{sentence}"
     ):
         answered(writes, made)
-
-
-class Thrown:
-    """What Java threw, as Py4J has it."""
-
-    _target_id = "o1"
-
-    def __init__(self, words: str) -> None:
-        self.words = words
-
-    def __str__(self) -> str:
-        return self.words
-
-
-def test_a_batch_that_is_cut_off_says_so_in_words_that_spark_looks_for() -> None:
-    with pytest.raises(InterruptedError) as caught, running._cut_off_in_short():
-        raise Py4JJavaError("", Thrown("java.lang.InterruptedException"))
-    # Of Spark's StreamExecution.PROXY_ERROR, and without what was raised before.
-    sought = "py4j.protocol.Py4JJavaError: An error occurred while calling.*InterruptedException"
-    assert re.search(sought, str(caught.value))
-    assert len("".join(traceback.format_exception(caught.value))) < 2000
-    with pytest.raises(Py4JJavaError), running._cut_off_in_short():
-        raise Py4JJavaError("", Thrown("java.lang.OutOfMemoryError"))

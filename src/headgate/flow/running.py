@@ -3,12 +3,11 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
@@ -25,12 +24,6 @@ from headgate.ledger import Ledger
 
 if TYPE_CHECKING:
     from headgate.flow.flow import Flow
-
-_INTERRUPTED: Final = "java.lang.InterruptedException"
-_CUT_OFF: Final = (
-    "The query is stopped; py4j.protocol.Py4JJavaError: An error occurred while calling its"
-    f" handler: {_INTERRUPTED}"
-)
 
 _POLL_S: Final = 0.5
 """How often to see whether a query has ended."""
@@ -197,26 +190,10 @@ def _handler(flow: "Flow", stage: Stage, ledger: Ledger) -> Callable[[DataFrame,
     links = flow.graph.links
 
     def handle(df: DataFrame, batch: Batch) -> None:
-        with _cut_off_in_short():
-            for name, made in outputs(stage, stage.handler(df, batch)).items():
-                links[name].channel.write(made, batch, ledger)
+        for name, made in outputs(stage, stage.handler(df, batch)).items():
+            links[name].channel.write(made, batch, ledger)
 
     return handle
-
-
-@contextmanager
-def _cut_off_in_short() -> Iterator[None]:
-    """Tell in few words that a batch was cut off because its query is stopped.
-
-    Spark searches what a handler raises for these, by a pattern that overflows its stack on the
-    many lines that Py4J makes of it.
-    """
-    try:
-        yield
-    except Py4JJavaError as error:
-        if str(error.java_exception).startswith(_INTERRUPTED):
-            raise InterruptedError(_CUT_OFF) from None
-        raise
 
 
 def outputs(stage: Stage, made: Any) -> dict[str, DataFrame]:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from headgate.backfill import LEASE_MS
 from headgate.errors import LedgerError
 from headgate.gate.batch import Batch, Handler
+from headgate.gate.cut_off import cut_off_in_short
 from headgate.gate.ledgers import shared_ledger
 from headgate.gate.owner import OWNER_POLL_S, is_gone, new_owner
 from headgate.gate.policy import STOP, OnFailure
@@ -78,7 +79,7 @@ class GatedHandler:
         return BatchRunner(
             shared_ledger(self._ledger_url),
             owner,
-            self._handler,
+            self._handle,
             policy=self._policy,
             replay=self._replay,
             stopped=self._stopped,
@@ -101,7 +102,7 @@ class GatedHandler:
         ledger = shared_ledger(self._ledger_url)
         record = self._begun(ledger)
         if record is None:
-            self._handler(df, self._nothing(df, batch_id))
+            self._handle(df, self._nothing(df, batch_id))
             return
         self._settle_what_is_left(ledger, record)
         owned = self._own(ledger, record, batch_id)
@@ -111,6 +112,10 @@ class GatedHandler:
         state.batch_began()
         if not self._runner.run_live(df, owned, batch_id):
             state.batch_was_helped(owned.schedule_id)
+
+    def _handle(self, df: DataFrame, batch: Batch) -> None:
+        with cut_off_in_short():
+            self._handler(df, batch)
 
     def _stopped(self) -> bool:
         return self._query is not None and not self._query.isActive
