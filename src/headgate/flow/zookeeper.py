@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+from headgate.certificates import client_context
 from headgate.errors import SetupError, SignalError
 from headgate.flow.carrier import AwayError
 from headgate.flow.zookeeper_settings import ZookeeperSettings
@@ -29,7 +30,7 @@ try:
     from kazoo.retry import KazooRetry
     from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-    from headgate.flow.zookeeper_tls import TlsHandler, tls_of
+    from headgate.flow.zookeeper_tls import TlsHandler
 except ImportError as error:
     raise SetupError(
         "Signals over ZooKeeper need the package kazoo, which is not installed; run: "
@@ -93,7 +94,16 @@ class ZookeeperSession:
 
     def __init__(self, settings: ZookeeperSettings) -> None:
         self.settings: Final = settings
-        self._tls = tls_of(settings)
+        self._tls = (
+            client_context(
+                f"ZooKeeper at {settings.servers}",
+                settings.ca_file,
+                settings.certificate_file,
+                settings.key_file,
+            )
+            if settings.tls
+            else None
+        )
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
         self._done = threading.Event()

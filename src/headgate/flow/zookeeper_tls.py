@@ -6,9 +6,6 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from headgate.errors import OptionError
-from headgate.flow.zookeeper_settings import ZookeeperSettings
-
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Has kazoo connect over TLS, with the server's name checked and certificates read once.
@@ -32,23 +29,3 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
         plain = socket.create_connection(address, timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._context.wrap_socket(plain, server_hostname=hostname)  # closes it if that fails
-
-
-def tls_of(settings: ZookeeperSettings) -> ssl.SSLContext | None:
-    """What the settings say of TLS; None without.
-
-    Raises:
-        OptionError: The certificates cannot be read.
-    """
-    if not settings.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-        if settings.certificate_file is not None:
-            context.load_cert_chain(settings.certificate_file, settings.key_file)
-    except OSError as error:
-        raise OptionError(
-            f"The certificates for ZooKeeper at {settings.servers} cannot be used:"
-            f" {error.strerror or error}; name other files."
-        ) from error
-    return context

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
-from headgate.errors import OptionError, ReceiverError, SetupError
+from headgate.certificates import client_context
+from headgate.errors import ReceiverError, SetupError
 from headgate.receivers.mqtt_message import Message
 from headgate.receivers.mqtt_settings import MqttSettings
 
@@ -226,15 +227,8 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 def _tls(settings: MqttSettings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-        if settings.certificate_file is not None:
-            context.load_cert_chain(settings.certificate_file, settings.key_file)
-    except OSError as error:
-        raise OptionError(
-            f"The certificates for {settings.url} cannot be used: "
-            f"{error.strerror or error}; name other files."
-        ) from error
+    files = (settings.ca_file, settings.certificate_file, settings.key_file)
+    context = client_context(settings.url, *files)
     context.sslsocket_class = _TlsSocket
     return context
 
