@@ -20,3 +20,19 @@ def test_the_import_alone_does_without_pyspark() -> None:
     code = "import sys, headgate; print('pyspark' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "False"
+
+
+def test_a_task_of_spark_s_does_without_the_ledger() -> None:
+    code = """if True:
+        import sys
+        import headgate.journal.source, headgate.kafka.source
+        print({"sqlalchemy", "psycopg", "headgate.source.planner"} & set(sys.modules))
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "set()"
+
+
+def test_a_ledger_in_a_file_does_without_a_server_s_driver() -> None:
+    code = "import sys, headgate.ledger; print('psycopg' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "False"

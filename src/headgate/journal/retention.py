@@ -3,10 +3,13 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from headgate.errors import JournalError
 from headgate.journal.journal import BlockRef, Journal
-from headgate.ledger import Ledger, Processed
+
+if TYPE_CHECKING:
+    from headgate.ledger import Ledger, Processed
 
 
 class Kept(StrEnum):
@@ -46,12 +49,12 @@ class LanePruning:
     kept_blocks: int
     kept_bytes: int
     kept: Kept | None
-    needed_by: Processed | None
+    needed_by: "Processed | None"
 
 
 def prune(
     journal: Journal,
-    ledger: Ledger,
+    ledger: "Ledger",
     min_age_ms: int,
     *,
     now_ms: int,
@@ -117,7 +120,7 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
 
 
 def _planned(
-    journal: Journal, lane: int, needs: Iterable[Processed], before_ms: int
+    journal: Journal, lane: int, needs: "Iterable[Processed]", before_ms: int
 ) -> LanePruning:
     """What there is to remove of a lane.
 
@@ -147,7 +150,7 @@ def _planned(
 
 
 def _removable(
-    blocks: Sequence[BlockRef], least: Processed | None, before_ms: int
+    blocks: Sequence[BlockRef], least: "Processed | None", before_ms: int
 ) -> tuple[int, Kept | None]:
     """How many of a lane's first blocks can go, and why the next one cannot."""
     for number, block in enumerate(blocks):

@@ -1,18 +1,19 @@
 """Dead letters on their way to Kafka: sent again to be processed, or to a topic of their own."""
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
 from headgate.errors import BrokerError, OptionError
 from headgate.kafka.client_config import client_config
-from headgate.kafka.producing import CLIENT_LOG
+from headgate.kafka.producing import CLIENT_LOG, flush, not_taken, producer_settings
 from headgate.ledger import DeadLetter
 
 ORIGIN: Final = "headgate.dead-letter."
@@ -23,8 +24,6 @@ WHY: Final = "headgate.error."
 
 TIMEOUT_MS: Final = 30_000
 """How long the brokers have to take a message: long enough for an election."""
-
-_A_MOMENT_S: Final = 0.5
 
 _BY_KEY: Final = -1
 """librdkafka's word for no partition in particular."""
@@ -100,15 +99,10 @@ class LetterProducer:
             }
         )
         self._servers = client["bootstrap.servers"]
-        self._reason: KafkaError | None = None
-        settings: dict[str, Any] = {
-            **client,
-            "enable.idempotence": True,
-            "message.timeout.ms": timeout_ms,
-            "partitioner": "murmur2_random",  # Java's
-            "message.max.bytes": 1_000_000_000,  # What the topic takes is the broker's to say.
+        self._reasons: deque[str] = deque(maxlen=1)
+        settings = {
+            **producer_settings(client, timeout_ms, self._reasons.append),
             "batch.num.messages": 1,  # One that is too large is refused with all of its batch.
-            "error_cb": self._on_error,
         }
         self._producer = Producer(settings, logger=CLIENT_LOG)
 
@@ -134,8 +128,7 @@ class LetterProducer:
 
     def flush(self) -> None:
         """Return when each message that was handed over has been taken, or refused."""
-        while self._producer.flush(_A_MOMENT_S):
-            pass  # Not in one wait, in which no signal would be heard.
+        flush(self._producer)
 
     def _delivered(
         self, sent: Future[str], topic: str, error: KafkaError | None, message: Delivered
@@ -146,17 +139,8 @@ class LetterProducer:
             sent.set_exception(self._refusal(topic, error.str()))
 
     def _refusal(self, topic: str, reason: str) -> BrokerError:
-        because = reason if self._reason is None else f"{reason} ({self._reason.str()})"
-        return BrokerError(
-            f"Topic {topic!r} at {self._servers} (kafka.bootstrap.servers) did not take a dead"
-            f" letter: {because}; check that the topic exists, that its brokers run and that this"
-            " user may write to it."
-        )
-
-    def _on_error(self, error: KafkaError) -> None:
-        # "All brokers down" only follows the error that says why.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._reason = error
+        where = f"Topic {topic!r} at {self._servers} (kafka.bootstrap.servers)"
+        return not_taken(where, "a dead letter", reason, self._reasons)
 
 
 class LetterTopic:

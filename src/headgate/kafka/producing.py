@@ -1,14 +1,15 @@
 """The task side of writing: Arrow record batches in, Kafka records out."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headgate.errors import BrokerError
-from headgate.kafka.attempts import HEADER
+from headgate.kafka.marks import HEADER
 
 CLIENT_LOG: Final = logging.getLogger("headgate.kafka.producer")
 """What a producer's client says."""
@@ -41,7 +42,7 @@ def produce(
         BrokerError: The brokers did not take one of them; others may be in the topic.
     """
     failures: list[str] = []
-    reasons: list[str] = []
+    reasons: deque[str] = deque(maxlen=1)
 
     def send(key: Any, value: Any, headers: Any) -> None:
         while True:
@@ -57,12 +58,12 @@ def produce(
         if error is not None:
             failures.append(error.str())
 
-    def heard(error: KafkaError) -> None:
-        # "All brokers down" only follows the error that says why.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            reasons[:] = [error.str()]
-
-    producer = Producer(_settings(client) | {"error_cb": heard}, logger=CLIENT_LOG)
+    settings = {
+        **producer_settings(client, TIMEOUT_MS, reasons.append),
+        "linger.ms": 5,
+        "compression.type": client.get("compression.type", "lz4"),
+    }
+    producer = Producer(settings, logger=CLIENT_LOG)
     count = 0
     try:
         for batch in batches:
@@ -72,30 +73,61 @@ def produce(
             count += batch.num_rows
             if failures:
                 break
-        while producer.flush(_A_MOMENT_S):
-            pass  # Not in one wait, in which no signal would be heard.
+        flush(producer)
     except KafkaException as error:
         failures.append(str(error))
     if failures:
-        because = f"{failures[0]} ({reasons[0]})" if reasons else failures[0]
-        raise BrokerError(
-            f"Topic {topic!r} at {client['bootstrap.servers']} did not take {len(failures)}"
-            f" records: {because}; check that the topic exists, that its brokers run and that this"
-            " user may write to it."
-        )
+        where = f"Topic {topic!r} at {client['bootstrap.servers']}"
+        raise not_taken(where, f"{len(failures)} records", failures[0], reasons)
     return count
 
 
-def _settings(client: Mapping[str, Any]) -> dict[str, Any]:
+def producer_settings(
+    client: Mapping[str, Any], timeout_ms: int, hear: Callable[[str], None]
+) -> dict[str, Any]:
+    """Librdkafka's settings for a producer that produces nothing twice.
+
+    Args:
+        client: Those of the connection, as `client_config` makes them.
+        timeout_ms: How long the brokers have to take a record (ms).
+        hear: Is told why the brokers cannot be reached, each time that this is found.
+    """
+
+    def heard(error: KafkaError) -> None:
+        # "All brokers down" only follows the error that says why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            hear(error.str())
+
     return {
         **client,
         "enable.idempotence": True,
-        "message.timeout.ms": TIMEOUT_MS,
+        "message.timeout.ms": timeout_ms,
         "partitioner": "murmur2_random",  # Java's
         "message.max.bytes": 1_000_000_000,  # What the topic takes is the broker's to say.
-        "linger.ms": 5,
-        "compression.type": client.get("compression.type", "lz4"),
+        "error_cb": heard,
     }
+
+
+def flush(producer: Producer) -> None:
+    """Return when each record that was handed over has been taken, or refused."""
+    while producer.flush(_A_MOMENT_S):
+        pass  # Not in one wait, in which no signal would be heard.
+
+
+def not_taken(where: str, what: str, why: str, heard: Sequence[str]) -> BrokerError:
+    """The error that something was not taken by a topic.
+
+    Args:
+        where: The topic, and its brokers.
+        what: What it did not take.
+        why: The client's reason.
+        heard: What `producer_settings` has told; the last one says more.
+    """
+    because = f"{why} ({heard[-1]})" if heard else why
+    return BrokerError(
+        f"{where} did not take {what}: {because}; check that the topic exists, that its brokers run"
+        " and that this user may write to it."
+    )
 
 
 def _headers(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.errors import LedgerError
-from headgate.ledger import redact_url
 
 REDACTED: Final = "***(redacted)"
 
@@ -57,6 +56,8 @@ def shown(option: str, value: str) -> str:
 def _redacted(option: str, value: str) -> str:
     if option.lower() not in _LEDGERS:
         return REDACTED
+    from headgate.ledger import redact_url  # noqa: PLC0415  (no task needs a ledger)
+
     try:
         return redact_url(value)
     except LedgerError:  # whoever opens it says what is wrong; here nothing of it can be shown

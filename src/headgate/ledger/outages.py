@@ -1,16 +1,10 @@
 """Which errors of a database mean that it is away for a while, so that waiting may cure them."""
 
-from typing import Final
+import sqlite3
 
-import psycopg
-from psycopg import pq
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from headgate.ledger.sqlite_file import is_busy
-
-# Connection exceptions; admin_shutdown, crash_shutdown and cannot_connect_now.
-_CONNECTION_EXCEPTION: Final = "08"
-_SHUTTING_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
 
 
 def is_outage(error: SQLAlchemyError) -> bool:
@@ -22,37 +16,8 @@ def is_outage(error: SQLAlchemyError) -> bool:
         return False
     if error.connection_invalidated or is_busy(error.orig):
         return True
-    if not isinstance(error.orig, psycopg.OperationalError):
+    if isinstance(error.orig, sqlite3.Error):
         return False
-    state = error.orig.sqlstate
-    if state is None:
-        return not _refuses(error.orig)
-    return state in _SHUTTING_DOWN or state.startswith(_CONNECTION_EXCEPTION)
+    from headgate.ledger.server_outages import is_server_outage  # noqa: PLC0415  (a server's driver)
 
-
-def _refuses(error: psycopg.OperationalError) -> bool:
-    """Whether a server answers where none could be connected to, and does not want us.
-
-    libpq does not tell the code of an error while connecting, and its text may be in any language.
-    But it can ask a server whether it accepts connections, without logging in.
-    """
-    if error.pgconn is None:  # the time was over, or there was no address, before a server was met
-        return False
-    asked = _conninfo(error.pgconn)
-    # It may have come back just now; then it does want us.
-    return pq.PGconn.ping(asked) == pq.Ping.OK and not _connects(asked)
-
-
-def _connects(conninfo: bytes) -> bool:
-    connection = pq.PGconn.connect(conninfo)
-    try:
-        return connection.status == pq.ConnStatus.OK
-    finally:
-        connection.finish()
-
-
-def _conninfo(connection: pq.abc.PGconn) -> bytes:
-    given = {
-        option.keyword.decode(): option.val.decode() for option in connection.info if option.val
-    }
-    return psycopg.conninfo.make_conninfo(**given).encode()
+    return is_server_outage(error.orig)

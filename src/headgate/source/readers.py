@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -34,7 +34,9 @@ from headgate.errors import OptionError
 from headgate.source.locate import bounded_ranges
 from headgate.source.log import Log
 from headgate.source.options import SourceOptions
-from headgate.source.planner import StreamPlanner
+
+if TYPE_CHECKING:
+    from headgate.source.planner import StreamPlanner
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _SCHEMA: Final = StructType(
@@ -132,11 +134,14 @@ class SourceFormat(DataSource):
 class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The streaming source: planned by a `StreamPlanner`, which is made where planning happens."""
 
-    _planner_made: StreamPlanner | None = None
+    _planner_made: "StreamPlanner | None" = None
 
     @property
-    def _planner(self) -> StreamPlanner:
+    def _planner(self) -> "StreamPlanner":
         if self._planner_made is None:
+            # Here, for it brings the ledger, whose import takes a worker longer than a small task.
+            from headgate.source.planner import StreamPlanner  # noqa: PLC0415
+
             self._planner_made = StreamPlanner(self._reading.log(), self._reading.options)
         return self._planner_made
 

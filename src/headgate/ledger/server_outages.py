@@ -1,0 +1,48 @@
+"""Which errors of PostgreSQL mean that it is away for a while."""
+
+from typing import Final
+
+import psycopg
+from psycopg import pq
+
+# Connection exceptions; admin_shutdown, crash_shutdown and cannot_connect_now.
+_CONNECTION_EXCEPTION: Final = "08"
+_SHUTTING_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
+
+
+def is_server_outage(error: BaseException | None) -> bool:
+    """Whether the server could not be reached, or cut the connection; not so if it refuses."""
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    state = error.sqlstate
+    if state is None:
+        return not _refuses(error)
+    return state in _SHUTTING_DOWN or state.startswith(_CONNECTION_EXCEPTION)
+
+
+def _refuses(error: psycopg.OperationalError) -> bool:
+    """Whether a server answers where none could be connected to, and does not want us.
+
+    libpq does not tell the code of an error while connecting, and its text may be in any language.
+    But it can ask a server whether it accepts connections, without logging in.
+    """
+    if error.pgconn is None:  # the time was over, or there was no address, before a server was met
+        return False
+    asked = _conninfo(error.pgconn)
+    # It may have come back just now; then it does want us.
+    return pq.PGconn.ping(asked) == pq.Ping.OK and not _connects(asked)
+
+
+def _connects(conninfo: bytes) -> bool:
+    connection = pq.PGconn.connect(conninfo)
+    try:
+        return connection.status == pq.ConnStatus.OK
+    finally:
+        connection.finish()
+
+
+def _conninfo(connection: pq.abc.PGconn) -> bytes:
+    given = {
+        option.keyword.decode(): option.val.decode() for option in connection.info if option.val
+    }
+    return psycopg.conninfo.make_conninfo(**given).encode()
