@@ -5,12 +5,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.flow.admitting import Admitting
 from tests.services.waiting import wait_until
 
-from headgate.control import HopSettings, InputQueue, OffsetRange
+from headgate.control import HopSettings, InputQueue
 from headgate.flow import ledger_signals
 from headgate.flow.agent import StageAgent, StagePlace
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headgate.ledger import Ledger
 
 SETTINGS = HopSettings(
     overload_bytes=10_000,
@@ -49,35 +50,23 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-class Emitting:
-    """A stage that goes on admitting batches of 10 records, one each time it is asked."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._next = 0
-
-    def is_held_by(self) -> str | None:
-        """Who holds it back, after one more batch."""
-        offsets = OffsetRange("lane", 0, self._next, self._next + 10)
-        self._next += 10
-        planned = (PlannedRange(offsets),)
-        self._ledger.begin(PlannedBatch("shop.parse", "run", planned, "rate", ""))
-        held = self._ledger.admission("shop.parse").held
-        return None if held is None else held.held_by
-
-
 def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(ledger: Ledger) -> None:
     parse = StagePlace("shop", "parse", "shop.parse", 100, (), ("store",), SETTINGS)
     store = StagePlace("shop", "store", "shop.store", 100, ("parse",), (), SETTINGS)
-    emitting = Emitting(ledger)
+    admitting = Admitting(ledger, "shop.parse")
+
+    def held_by() -> str | None:
+        admitting.admit()
+        return admitting.held_by()
+
     with ExitStack() as agents:
         signals = ledger_signals(ledger, "shop", "parse", ["store"])
         agents.callback(StageAgent(parse, ledger, signals, Drought()).start().close)
         ending = agents.enter_context(ExitStack())
         signals = ledger_signals(ledger, "shop", "store")
         ending.callback(StageAgent(store, ledger, signals, Flood()).start().close)
-        wait_until(lambda: emitting.is_held_by() == "store", timeout_s=100)
+        wait_until(lambda: held_by() == "store", timeout_s=100)
         wait_until(lambda: len(ledger.shown_stages("shop")) == 2, timeout_s=100)
         ending.close()
-        wait_until(lambda: emitting.is_held_by() is None, timeout_s=50)
+        wait_until(lambda: held_by() is None, timeout_s=50)
     assert ledger.shown_stages("shop") == ()

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.flow.admitting import Admitting
 from tests.flow.worlds import ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.control import HopSettings, InputQueue, OffsetRange
+from headgate.control import HopSettings, InputQueue
 from headgate.flow.agent import StageAgent, StagePlace
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headgate.ledger import Ledger
 
 INTERVAL_MS = 100
 SETTINGS = HopSettings(
@@ -67,10 +68,10 @@ class Stage:
         self.queue = Queue()
         self._world = world
         self._ledger = ledger
-        self._gate = f"{world.flow}.{name}"
-        self._place = StagePlace(world.flow, name, self._gate, INTERVAL_MS, before, after, SETTINGS)
-        self._admitted = 0
-        ledger.declare_gate(self._gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}")
+        gate = f"{world.flow}.{name}"
+        self._place = StagePlace(world.flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
+        self.admitting = Admitting(ledger, gate)
+        ledger.declare_gate(gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}")
         self.begin()
 
     def begin(self) -> None:
@@ -87,17 +88,6 @@ class Stage:
 
     def close(self) -> None:
         self.agent.close()
-
-    def admit(self) -> None:
-        """Begin a batch of ten records."""
-        offsets = OffsetRange("lane", 0, self._admitted, self._admitted + 10)
-        self._admitted += 10
-        ranges = (PlannedRange(offsets),)
-        self._ledger.begin(PlannedBatch(self._gate, "run", ranges, "rate", ""))
-
-    def held_by(self) -> str | None:
-        held = self._ledger.admission(self._gate).held
-        return None if held is None else held.held_by
 
 
 @pytest.fixture
@@ -119,7 +109,7 @@ def stages(world: ZookeeperWorld, tmp_path: Path) -> Iterator[Sequence[Stage]]:
         def admit() -> None:
             while not done.wait(INTERVAL_MS / 1_000):
                 for stage in made:
-                    stage.admit()
+                    stage.admitting.admit()
 
         admitting = threading.Thread(target=admit)
         admitting.start()
@@ -154,11 +144,13 @@ def disasters(
 
 def press(stages: Sequence[Stage], pressing: Sequence[Stage]) -> bool:
     """Whether each of these holds the one before it."""
-    return all(stages[CHAIN.index(each.name) - 1].held_by() == each.name for each in pressing)
+    return all(
+        stages[CHAIN.index(each.name) - 1].admitting.held_by() == each.name for each in pressing
+    )
 
 
 def all_free(stages: Sequence[Stage]) -> bool:
-    return not any(stage.held_by() for stage in stages)
+    return not any(stage.admitting.held_by() for stage in stages)
 
 
 def overload(stages: Sequence[Stage], pressing: Sequence[Stage]) -> None:

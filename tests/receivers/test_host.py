@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.ledger.samples import a_sample
+from tests.receivers.finite import Finite
 from tests.receivers.serving import run, until
 
 from headgate.control import OffsetRange
@@ -48,13 +49,6 @@ class Broken:
 
     async def receive(self, intake: Intake) -> None:
         raise ReceiverError("The broker refuses; ask it why.")
-
-
-class Finite:
-    """A receiver that comes to an end by itself."""
-
-    async def receive(self, intake: Intake) -> None:
-        await intake.hand_in(Records.of([b"the", b"end"], timestamp_ms=1))
 
 
 @pytest.fixture

@@ -38,13 +38,6 @@ class Heard:
 
 
 @pytest.fixture
-def channel() -> Iterator[Channel]:
-    opened = Channel("127.0.0.1", 0)
-    with contextlib.closing(opened):
-        yield opened
-
-
-@pytest.fixture
 def heard(channel: Channel) -> Heard:
     found = Heard()
     channel.expect(TOKEN, found)

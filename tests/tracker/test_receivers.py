@@ -14,6 +14,7 @@ import httpx
 import pytest
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
+from tests.receivers.finite import Finite
 from tests.services.waiting import wait_until
 
 import headgate
@@ -57,13 +58,6 @@ class Silent:
 
     async def receive(self, intake: Intake) -> None:
         await asyncio.sleep(3600)
-
-
-class Finite:
-    """A receiver that comes to an end by itself."""
-
-    async def receive(self, intake: Intake) -> None:
-        await intake.hand_in(Records.of([b"the", b"end"], timestamp_ms=1))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from pyspark import cloudpickle
+from tests.receivers.finite import Finite
 from tests.services.waiting import wait_until
 
 from headgate.errors import OptionError
@@ -56,13 +57,6 @@ class Tracker:
         return self.last
 
 
-class Finite:
-    """A receiver that comes to an end by itself."""
-
-    async def receive(self, intake: Intake) -> None:
-        await intake.hand_in(Records.of([b"the", b"end"], timestamp_ms=1))
-
-
 class Broken:
     """A receiver whose library raises what it likes."""
 
@@ -75,13 +69,6 @@ class Unloadable:
 
     def __reduce__(self) -> Any:
         return __import__, ("no_such_package",)
-
-
-@pytest.fixture
-def channel() -> Iterator[Channel]:
-    opened = Channel("127.0.0.1", 0)
-    with contextlib.closing(opened):
-        yield opened
 
 
 @pytest.fixture

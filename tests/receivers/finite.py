@@ -1,0 +1,11 @@
+"""A receiver that comes to an end by itself."""
+
+from headgate.journal.records import Records
+from headgate.receivers import Intake
+
+
+class Finite:
+    """It hands in two records, and that was all."""
+
+    async def receive(self, intake: Intake) -> None:
+        await intake.hand_in(Records.of([b"the", b"end"], timestamp_ms=1))
