@@ -20,10 +20,10 @@ demo: $(VENV)/.java  ## watch a gated query for two minutes: orders come over HT
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headgate demo --broker $(ARGS)
 
-test: $(VENV)/spark.jsa $(VENV)/.hdfs  ## run the tests
-	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: set-up  ## run the tests
+	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-set-up: $(VENV)/spark.jsa  ## only make ready what the tests need
+set-up: $(VENV)/spark.jsa $(VENV)/.hdfs  ## only make ready what the tests need
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check
@@ -84,7 +84,7 @@ $(VENV)/.services: $(VENV)/.java
 $(VENV)/spark.jsa: tests/services/spark_classes.py $(VENV)/.services
 	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
 	@rm -f $@
-	@$(BIN)/python -m tests.services.spark_classes $@
+	@$(BIN)/python -m tests.services.spark_classes
 
 $(VENV)/.hdfs: tests/services/hdfs.py $(VENV)/.services
 	@$(BIN)/python -m tests.services.hdfs

@@ -56,8 +56,8 @@ def stage(
     )
 
 
-LONG = {Name.BACKFILL, Name.MEMORY, Name.RECEIVERS, Name.SIGNALS}
-"""Those that wait for something to settle, or start many processes."""
+LONG = {Name.BACKFILL, Name.MEMORY, Name.RECEIVERS, Name.SIGNALS, Name.THROUGHPUT}
+"""Those that wait for something to settle, start many processes, or run many queries."""
 
 
 @pytest.mark.parametrize(

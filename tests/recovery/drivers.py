@@ -6,11 +6,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from tests.recovery.job import Job
-
-ROOT: Final = Path(__file__).parents[2]
 
 
 class Driver:
@@ -19,7 +17,6 @@ class Driver:
     def __init__(self, job: Job, program: str = "tests.recovery.driver") -> None:
         job.path.mkdir(exist_ok=True)
         self._log = Path(tempfile.mkdtemp(dir=job.path)) / "driver.log"
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", program, job.to_json()],
@@ -27,11 +24,6 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={
-                    **os.environ,
-                    "PYSPARK_PYTHON": sys.executable,
-                    "PYTHONPATH": os.pathsep.join(paths),
-                },
                 start_new_session=True,
             )
 

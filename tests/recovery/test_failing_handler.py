@@ -110,22 +110,22 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
     assert problems(collect(job, produced)) != []
 
 
-def test_fifteen_batches_and_a_kill_with_what_failed_deferred(
+def test_ten_batches_and_a_kill_with_what_failed_deferred(
     topic: TopicFactory, tmp_path: Path
 ) -> None:
     dice = chance()
-    job, produced = story(topic(PARTITIONS), tmp_path / "job", 15)
+    job, produced = story(topic(PARTITIONS), tmp_path / "job", 10)
     job = replace(job, on_failure="defer", hurried=True)
     live_through(job, 1, dice)
     judge(job, produced)
     see_what_is_planted(job, produced, dice)
 
 
-def test_ten_batches_and_a_kill_with_what_failed_isolated(
+def test_eight_batches_and_a_kill_with_what_failed_isolated(
     topic: TopicFactory, tmp_path: Path
 ) -> None:
     dice = chance()
-    job, produced = story(topic(PARTITIONS), tmp_path / "job", 10)
+    job, produced = story(topic(PARTITIONS), tmp_path / "job", 8)
     job = replace(with_poison(job, produced, dice), hurried=True)
     live_through(job, 1, dice)
     assert set(judge(job, produced).letters.values()) == set(job.poison)

@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from confluent_kafka.admin import NewTopic
 from tests.recovery.flow_driver import BETWEEN, FLOW
 from tests.recovery.job import Job
 from tests.recovery.stories import chance, in_turn
+from tests.recovery.test_sigkill import Kill
 from tests.services.kafka import Topics
 
 from headgate.journal import Journal, Records
@@ -37,16 +38,22 @@ def values(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def survive(job: Job, moments: Iterable[str]) -> None:
-    """Kill the flow after each of these moments, let it end, and judge what its sink has."""
-    dice, moments = chance(), list(moments)
-    with in_turn([job] * (len(moments) + 1), PROGRAM) as drivers:
-        for moment in moments:
+def kills(count: int) -> Iterator[Kill]:
+    """As many after one moment as after another."""
+    dice = chance()
+    for moment in itertools.islice(itertools.cycle(WITHIN_S), count):
+        yield Kill(moment, dice.randint(1, 3), dice.uniform(0, WITHIN_S[moment]))
+
+
+def survive(job: Job, planned: Sequence[Kill]) -> None:
+    """Kill the flow so often, let it end, and judge what its sink has."""
+    with in_turn([job] * (len(planned) + 1), PROGRAM) as drivers:
+        for kill in planned:
             driver = next(drivers)
             driver.let_go()
-            if moment != "ready":
-                driver.wait_for(moment, dice.randint(1, 3))
-            time.sleep(dice.uniform(0, WITHIN_S[moment]))
+            if kill.moment != "ready":
+                driver.wait_for(kill.moment, kill.times)
+            time.sleep(kill.after_s)
             driver.kill()
         last = next(drivers)
         last.let_go()
@@ -84,18 +91,18 @@ def on_topics(folder: Path, topics: Topics, kills: int) -> Job:
 
 
 def test_a_kill_while_a_stage_writes_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    survive(on_journals(tmp_path, 1), ["parsing"])
+    survive(on_journals(tmp_path, 1), [Kill("parsing", 2, 0.0)])
 
 
 @pytest.mark.soak
 def test_twelve_kills_of_a_flow_of_journals_lose_nothing_and_double_nothing(
     tmp_path: Path,
 ) -> None:
-    survive(on_journals(tmp_path, 12), itertools.islice(itertools.cycle(WITHIN_S), 12))
+    survive(on_journals(tmp_path, 12), list(kills(12)))
 
 
 @pytest.mark.soak
 def test_twelve_kills_of_a_flow_of_topics_lose_nothing_and_double_nothing(
     topics: Topics, tmp_path: Path
 ) -> None:
-    survive(on_topics(tmp_path, topics, 12), itertools.islice(itertools.cycle(WITHIN_S), 12))
+    survive(on_topics(tmp_path, topics, 12), list(kills(12)))

@@ -1,6 +1,6 @@
 """Spark's classes as Java maps them into memory: each Spark of the tests starts sooner with them.
 
-``python -m tests.services.spark_classes FILE`` makes the archive, once for a virtual environment.
+``python -m tests.services.spark_classes`` makes the archive, once for a virtual environment.
 A Java that cannot have one makes an empty file, and a Java it does not suit does without it.
 """
 
@@ -17,33 +17,34 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.local import ensure_java
 
-ARCHIVE: Final = Path(sys.prefix, "spark.jsa")
+_ARCHIVE: Final = Path(sys.prefix, "spark.jsa")
+_USE: Final = "use"
 
 # Every Spark of the tests lives for a short time: its Java compiles soon rather than well.
 _SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _QUIET: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 
 
-def java_options(archive: Path = ARCHIVE) -> str:
+def java_options() -> str:
     """What the tests' Sparks are started with, as ``SPARK_SUBMIT_OPTS`` has it."""
-    has_one = archive.exists() and archive.stat().st_size > 0
-    shared = (f"-XX:SharedArchiveFile={archive}",) if has_one else ()
+    has_one = _ARCHIVE.exists() and _ARCHIVE.stat().st_size > 0
+    shared = (f"-XX:SharedArchiveFile={_ARCHIVE}",) if has_one else ()
     return " ".join((*_SHORT_LIVED, *_QUIET, *shared))
 
 
-def make(archive: Path) -> None:
+def make() -> None:
     """Have a Spark do what the tests' Sparks do, and keep the classes that it loaded."""
     ensure_java()
-    options = (*_SHORT_LIVED, *_QUIET, f"-XX:ArchiveClassesAtExit={archive}")
+    options = (*_SHORT_LIVED, *_QUIET, f"-XX:ArchiveClassesAtExit={_ARCHIVE}")
     subprocess.run(
-        [Path(sys.executable).with_name("spark-submit"), __file__],
+        [Path(sys.executable).with_name("spark-submit"), __file__, _USE],
         env=os.environ | {"SPARK_SUBMIT_OPTS": " ".join(options), "PYSPARK_PYTHON": sys.executable},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    archive.touch()
+    _ARCHIVE.touch()
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -70,7 +71,7 @@ def _use() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        make(Path(sys.argv[1]))
-    else:
+    if sys.argv[1:] == [_USE]:
         _use()
+    else:
+        make()
