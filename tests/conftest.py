@@ -3,16 +3,28 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from hypothesis import settings
 from pyspark.sql import SparkSession
 from tests.services import spark_classes
 from tests.services.kafka import TopicFactory, Topics
 
 from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
+ROOT: Final = str(Path(__file__).parents[1])
+
+# Of every process started from here: what the tests import, and how a Spark is to start.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
+os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
+
+# How long an example takes says nothing on a machine that others use, too.
+settings.register_profile("headgate", deadline=None)
+settings.load_profile("headgate")
 
 LONG = ("recovery", "tracker", "demo", "examples", "bench")
 """Folders whose tests take longest: they come first, so that the workers end together."""
@@ -54,11 +66,8 @@ def topic(topics: Topics) -> TopicFactory:
 
 
 @pytest.fixture(scope="session")
-def spark(
-    java: Java, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkSession]:
+def spark(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session that all tests share: stop the queries you start, and nothing else."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
         .appName("headgate tests")
@@ -70,8 +79,6 @@ def spark(
         .config("spark.python.unix.domain.socket.enabled", "true")
         # Spark's own Kafka connector, to be held against it.
         .config("spark.jars", ",".join(map(str, connector_jars(java))))
-        # So that a task can import a function or class that a test module defines.
-        .config("spark.executorEnv.PYTHONPATH", str(pytestconfig.rootpath))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.services.waiting import wait_until
@@ -20,7 +21,7 @@ def run(
     return subprocess.run(
         [*COMMAND, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})},
+        env={**os.environ, **(variables or {})},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -28,35 +29,50 @@ def run(
     )
 
 
-def interrupted(
-    arguments: list[str], folder: Path, *, once_there_is: Path
-) -> subprocess.CompletedProcess[str]:
-    """Run it as in a terminal in which Ctrl-C is pressed once there is a file, and once more.
+@contextmanager
+def in_a_terminal(
+    *arguments: str, folder: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run it as in a terminal of its own, with what it says in ``stdout`` and ``stderr`` there.
 
-    Whatever it has started in its terminal has ended, too, when this returns.
+    Whatever it has started in its terminal has ended, too, when this is over.
     """
-    output, errors = folder / "stdout", folder / "stderr"
-    with output.open("w") as stdout, errors.open("w") as stderr:
+    with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
         running = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, **(variables or {})},
             stdout=stdout,
             stderr=stderr,
+            text=True,
             start_new_session=True,
         )
         try:
-            wait_until(lambda: once_there_is.exists() or running.poll() is not None, timeout_s=150)
-            os.killpg(running.pid, signal.SIGINT)
-            wait_until(lambda: "Ctrl-C" in errors.read_text())
-            assert running.poll() is None
-            os.killpg(running.pid, signal.SIGINT)
-            running.wait(60)
-            wait_until(lambda: not _is_there(running.pid))
+            yield running
         finally:
             if _is_there(running.pid):
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
+
+
+def press_ctrl_c(running: subprocess.Popen[str]) -> None:
+    """As a terminal does: to the whole group."""
+    os.killpg(running.pid, signal.SIGINT)
+
+
+def interrupted(
+    arguments: list[str], folder: Path, *, once_there_is: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run it as in a terminal in which Ctrl-C is pressed once there is a file, and once more."""
+    output, errors = folder / "stdout", folder / "stderr"
+    with in_a_terminal(*arguments, folder=folder) as running:
+        wait_until(lambda: once_there_is.exists() or running.poll() is not None, timeout_s=150)
+        press_ctrl_c(running)
+        wait_until(lambda: "Ctrl-C" in errors.read_text())
+        assert running.poll() is None
+        press_ctrl_c(running)
+        running.wait(60)
+        wait_until(lambda: not _is_there(running.pid))
     return subprocess.CompletedProcess(
         running.args, running.returncode, output.read_text(), errors.read_text()
     )

@@ -1,6 +1,6 @@
 """How the lag moves: against the arrivals that made it so."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.histories import NOW_MS, a_batch, with_lags
 
@@ -14,7 +14,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), steps)
 def test_the_arrivals_and_the_throughput_are_those_that_moved_the_lag(
     lag: int, steps: list[tuple[int, int, int]]

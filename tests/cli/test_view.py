@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from tests.cli.histories import NOW_MS, a_batch, a_gate, ranges, text_of, with_lags
@@ -98,7 +98,6 @@ histories = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(histories, st.sampled_from([20, 80, 100, 200]), whole)
 def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
     history: GateHistory, width: int, now_ms: int

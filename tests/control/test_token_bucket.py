@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control import TokenBucket
@@ -89,7 +89,6 @@ def test_a_rate_that_is_not_above_zero_and_finite_is_refused(rate: float) -> Non
     assert bucket.rate_per_s == 5
 
 
-@settings(deadline=None)
 @given(rates, bursts, steps)
 def test_no_time_sees_more_than_the_rate_and_one_burst(
     rate: float, burst_s: float, steps: list[tuple[float, float]]
@@ -110,7 +109,6 @@ def test_no_time_sees_more_than_the_rate_and_one_burst(
             assert sum(amounts) <= most * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(rates, st.lists(st.floats(0.001, 2.0), min_size=200, max_size=200))
 def test_who_always_waits_as_long_as_told_gets_the_rate(rate: float, sizes: list[float]) -> None:
     bucket = TokenBucket(rate)
@@ -127,7 +125,6 @@ def test_who_always_waits_as_long_as_told_gets_the_rate(rate: float, sizes: list
     assert taken + left == pytest.approx(rate * (now_s - start_s) + bucket.capacity, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(rates, rates, st.floats(0, 1e3), st.floats(0, 1e6))
 def test_a_new_rate_never_makes_a_full_wait_longer_than_its_own(
     rate: float, new_rate: float, pause_s: float, wanted: float

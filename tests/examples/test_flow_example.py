@@ -2,26 +2,16 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.dataset as pads
-from tests.cli.commands import COMMAND
+from tests.cli.commands import in_a_terminal, press_ctrl_c
 from tests.examples.test_examples import EXAMPLES
 from tests.services.waiting import wait_until
 
 from headgate.journal import Journal, Records
 from headgate.ledger import Ledger, Status
 
-SMALL = {
-    "spark.master": "local[2]",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
 ORDERS = 400
 
 
@@ -58,33 +48,15 @@ def is_done(folder: Path, good: list[bytes]) -> bool:
 def test_orders_go_through_two_stages_until_ctrl_c(tmp_path: Path) -> None:
     receive(tmp_path)
     good = sorted(order(number) for number in range(ORDERS) if number % 4)
-    spark = " ".join(f"--conf {name}={value}" for name, value in SMALL.items())
-    paths = [*sys.path, str(EXAMPLES)]
-    output, errors = tmp_path / "stdout", tmp_path / "stderr"
-    with output.open("w") as stdout, errors.open("w") as stderr:
-        running = subprocess.Popen(
-            [*COMMAND, "flow", "run", "flow_orders:flow"],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(paths),
-                "PYSPARK_PYTHON": sys.executable,
-                "PYSPARK_SUBMIT_ARGS": f"{spark} pyspark-shell",
-            },
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        try:
-            wait_until(lambda: is_done(tmp_path, good) or running.poll() is not None, 150)
-            os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group
-            assert running.wait(60) == 0, errors.read_text()
-        finally:
-            if running.poll() is None:
-                os.killpg(running.pid, signal.SIGKILL)
-                running.wait()
+    paths = os.pathsep.join([os.environ["PYTHONPATH"], str(EXAMPLES)])
+    errors = tmp_path / "stderr"
+    command = ("flow", "run", "flow_orders:flow")
+    with in_a_terminal(*command, folder=tmp_path, variables={"PYTHONPATH": paths}) as running:
+        wait_until(lambda: is_done(tmp_path, good) or running.poll() is not None, 150)
+        press_ctrl_c(running)
+        assert running.wait(60) == 0, errors.read_text()
     assert "\nThe flow stops; Ctrl-C once more ends it at once.\n" in errors.read_text()
-    assert output.read_text() == "Flow orders runs: check, store. Ctrl-C ends it.\n"
+    assert (tmp_path / "stdout").read_text() == "Flow orders runs: check, store. Ctrl-C ends it.\n"
     assert stored(tmp_path) == good
     with Ledger.open(f"sqlite:///{tmp_path}/headgate.db", create=False) as ledger:
         assert ledger.shown_stages("orders") == ()

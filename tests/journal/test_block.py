@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import numbered, records
 
@@ -38,7 +38,6 @@ def read(data: bytes) -> tuple[BlockHeader, Records]:
     return header, Records(decode_payload(header, payload, "the block", SCHEMA.names))
 
 
-@settings(deadline=None)
 @given(records(least=1), st.sampled_from(COMPRESSIONS), st.integers(0, 2**62))
 def test_what_is_read_is_what_was_written(
     some: Records, compression: Compression, first: int
@@ -53,7 +52,6 @@ def test_what_is_read_is_what_was_written(
     assert (header.earliest_ms, header.latest_ms) == (min(times), max(times))
 
 
-@settings(deadline=None)
 @given(records(least=2), st.data())
 def test_a_part_of_other_records_is_written_as_it_is(some: Records, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, some.count - 1))

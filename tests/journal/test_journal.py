@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import NOW_MS, numbered, values_of
 from tests.journal.shim import Fast
@@ -106,7 +106,6 @@ def test_the_columns_are_those_of_kafka_s_source() -> None:
     assert ARROW_SCHEMA.types == KAFKA_SCHEMA.types
 
 
-@settings(deadline=None)
 @given(
     data=st.data(),
     ends=st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True).map(sorted),

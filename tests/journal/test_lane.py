@@ -287,7 +287,6 @@ def test_a_writer_that_is_killed_does_not_keep_its_lane(journal: Journal) -> Non
         writer.append(numbered(0, 2))
     holding = subprocess.Popen(
         [sys.executable, "-c", HOLD, journal.storage.url],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

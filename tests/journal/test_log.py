@@ -52,9 +52,7 @@ def log_of(path: Path, **options: object) -> JournalLog:
 blocks = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 300)), min_size=1, max_size=12)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=blocks, most_bytes=st.integers(1, 20_000))
 def test_a_batch_of_one_lane_has_all_records_that_fit_into_the_bytes_and_no_more(
     paths: Iterator[Path], written: list[tuple[int, int]], most_bytes: int

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import records
 
@@ -7,7 +7,6 @@ from headgate.errors import OptionError
 from headgate.journal.records import SCHEMA, Records
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary().filter(lambda line: b"\n" not in line and not line.endswith(b"\r"))))
 def test_lines_are_records_whatever_ends_them(lines: list[bytes]) -> None:
     for end in (b"\n", b"\r\n"):
@@ -15,7 +14,6 @@ def test_lines_are_records_whatever_ends_them(lines: list[bytes]) -> None:
         assert got == Records.of(lines, timestamp_ms=7)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n"]), max_size=8).map(b"".join))
 def test_a_last_line_may_lack_its_end(data: bytes) -> None:
     expected = [line.removesuffix(b"\r") for line in data.split(b"\n")]
@@ -42,7 +40,6 @@ def test_every_column_is_kept() -> None:
     assert second == {"key": b"k", "value": None, "headers": None, "id": None}
 
 
-@settings(deadline=None)
 @given(records())
 def test_bytes_are_those_of_keys_values_and_headers(some: Records) -> None:
     expected = 0
@@ -54,7 +51,6 @@ def test_bytes_are_those_of_keys_values_and_headers(some: Records) -> None:
     assert some.bytes == expected
 
 
-@settings(deadline=None)
 @given(records(), st.data())
 def test_parts_put_together_are_the_whole(some: Records, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, some.count))

@@ -71,9 +71,7 @@ def pruned(journal: Journal, ledger: Ledger, *, dry_run: bool = False) -> LanePr
     return lane
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=steps(*["append"] * 3, *["prune_journal"] * 2, least=30))
 def test_what_a_gate_may_still_read_is_never_removed_and_the_rest_is(
     ledger: Ledger, tmp_path: Path, story: list[Step]

@@ -59,7 +59,7 @@ def disjoint(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     return draw(st.permutations(found))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(wanted=disjoint(), batch_bytes=st.sampled_from([1, 60, 1_000_000]))
 def test_any_ranges_give_exactly_their_records_once_and_in_order(
     gaps: Topic, wanted: list[tuple[int, int, int]], batch_bytes: int

@@ -20,9 +20,7 @@ NUMBERS = itertools.count()
 JOURNAL = "the journal's id"
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=steps())
 def test_a_gate_is_through_up_to_the_first_offset_that_it_needs(
     ledger: Ledger, story: list[Step]

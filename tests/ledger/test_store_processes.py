@@ -17,9 +17,9 @@ ROUNDS = 20
 
 
 @pytest.fixture(scope="module")
-def workers(pytestconfig: pytest.Config) -> Iterator[list[Worker]]:
+def workers() -> Iterator[list[Worker]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(Worker(pytestconfig.rootpath)) for _ in range(3)]
+        yield [stack.enter_context(Worker()) for _ in range(3)]
 
 
 def at_once(workers: list[Worker], *calls: tuple[Any, ...]) -> list[Any]:
@@ -155,15 +155,13 @@ def test_of_drivers_that_attach_to_a_batch_one_is_told_true(
         assert batch.owner == "abc"[answers.index(True)]
 
 
-def test_what_was_told_as_done_is_in_the_ledger_after_a_kill(
-    new_url: NewUrl, pytestconfig: pytest.Config
-) -> None:
+def test_what_was_told_as_done_is_in_the_ledger_after_a_kill(new_url: NewUrl) -> None:
     url = new_url()
     told: list[tuple[str, str]] = []
     with Ledger.open(url) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         for answers_before_the_kill in (40, 1, 23, 2, 7):
-            with Worker(pytestconfig.rootpath) as worker:
+            with Worker() as worker:
                 worker.send("open", url)
                 assert worker.answer() == "opened"
                 # As an engine does: the last batch again, then the next.

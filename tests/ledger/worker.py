@@ -5,10 +5,8 @@ A test starts one with `Worker`; the process itself runs `main`.
 
 import itertools
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, Self
 
 from tests.ledger.samples import a_batch, a_sample
@@ -28,14 +26,12 @@ def wide_batch(number: int) -> PlannedBatch:
 class Worker:
     """The test's end of the process."""
 
-    def __init__(self, root: Path) -> None:
-        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.ledger.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
 
     def send(self, call: str, *arguments: object) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +21,11 @@ class ReceiverProcess:
         numbers = len(list(folder.glob("receiver-*.log")))
         self._log = folder / f"receiver-{numbers}.log"
         self._errors = folder / f"receiver-{numbers}.err"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
         with self._log.open("w") as log, self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [*COMMAND, "receive", *arguments, "--json"],
                 cwd=folder,
-                env=environment,
+                env={**os.environ, **variables},
                 stdout=log,
                 stderr=errors,
                 start_new_session=True,

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.receivers.decompression import DamagedError, Decompressor
@@ -30,7 +30,6 @@ def decompressed(encoding: str, data: bytes, cuts: list[int]) -> bytes:
     return found
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(sorted(compressions)),
     st.binary(max_size=300),
@@ -61,7 +60,6 @@ def test_what_follows_or_is_changed_is_damaged(encoding: str) -> None:
         decompressed(encoding, data[:-1] + bytes([data[-1] ^ 1]), [])
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=5), st.lists(st.integers(0, 300)))
 def test_the_members_of_a_gzip_file_come_one_after_the_other(
     members: list[bytes], cuts: list[int]

@@ -97,7 +97,7 @@ sends = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @example(  # one that repeats what failed, and then came with one that waits for its memory
     [(0.0, 1, False, False), (0.0, 6, True, False), (0.0, 22, True, False), (0.5, 30, True, False)],
     [False, True],

@@ -26,7 +26,6 @@ def lines_of(found: list[dict[str, object]]) -> bytes:
     return b"".join(json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in found)
 
 
-@settings(deadline=None)
 @given(objects)
 def test_objects_are_known_as_such(found: list[dict[str, object]]) -> None:
     assume(not re.search(b"NaN|Inf", lines_of(found)))
@@ -34,7 +33,7 @@ def test_objects_are_known_as_such(found: list[dict[str, object]]) -> None:
     assert are_objects(lines_of(found)[:-1])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     objects,
     st.lists(

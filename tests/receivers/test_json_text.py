@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.receivers.json_text import MalformedError, check_lines, values_of
@@ -20,7 +20,6 @@ values = st.recursive(
 spaces = st.text(" \t\r\n", max_size=3)
 
 
-@settings(deadline=None)
 @given(st.lists(values, max_size=6), spaces)
 def test_an_array_is_taken_apart_into_what_stands_in_it(elements: list[object], space: str) -> None:
     texts = [json.dumps(element) for element in elements]
@@ -29,7 +28,6 @@ def test_an_array_is_taken_apart_into_what_stands_in_it(elements: list[object], 
     assert values_of(body.encode()) == [text.encode() for text in texts]
 
 
-@settings(deadline=None)
 @given(values.filter(lambda value: not isinstance(value, list)), spaces)
 def test_what_is_no_array_is_one_value(value: object, space: str) -> None:
     text = json.dumps(value, ensure_ascii=False)
@@ -58,7 +56,6 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
         values_of(body)
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(values.map(json.dumps), st.text(max_size=5)), max_size=8))
 def test_lines_are_checked_as_a_parser_of_json_does(lines: list[str]) -> None:
     lines = [line.replace("\n", " ") for line in lines]

@@ -1,6 +1,6 @@
 """Whole lines out of pieces: the same, wherever the pieces are cut."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.receivers.virtual import values_of
 
@@ -12,7 +12,6 @@ from headgate.receivers.room import Room
 contents = st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(contents, st.sampled_from([b"\n", b"\r\n"])), max_size=12),
     contents,

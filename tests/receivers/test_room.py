@@ -2,14 +2,13 @@
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.receivers.virtual import run
 
 from headgate.receivers.room import Room
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 100), st.booleans(), st.integers(0, 5)), min_size=1, max_size=20

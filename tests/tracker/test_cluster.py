@@ -25,7 +25,6 @@ from tests.services.waiting import wait_until
 from headgate.errors import JournalError
 from headgate.journal import Journal, verify
 
-ROOT = Path(__file__).parents[2]
 LANES = (0, 1)
 
 
@@ -45,12 +44,7 @@ class Application:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={
-                    **os.environ,
-                    "PYSPARK_PYTHON": sys.executable,
-                    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-                    "SPARK_HOME": str(spark_home(folder)),
-                },
+                env={**os.environ, "SPARK_HOME": str(spark_home(folder))},
                 start_new_session=True,
             )
 

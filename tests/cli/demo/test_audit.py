@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.demo.audit import Arrived, Finding, OffsetAudit, OrderAudit
@@ -54,7 +54,6 @@ def test_nothing_at_all_is_all_missing() -> None:
     assert audited(produced=3) == Finding(expected=3, arrived=0, missing=3, twice=0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 40), max_size=20), max_size=10), st.integers(0, 40))
 def test_an_audit_agrees_with_counting_every_number(
     batches: list[list[int]], produced: int

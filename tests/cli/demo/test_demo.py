@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,7 +78,7 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str,
         process = subprocess.Popen(
             [*COMMAND, "demo"],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **surroundings},
+            env={**os.environ, **surroundings},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -1,6 +1,6 @@
 """The course of the demo, and how it fits itself to a machine."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.demo.script import INTERVALS_S, Phase, Script
@@ -49,7 +49,6 @@ def test_a_machine_with_a_high_fixed_cost_gets_longer_batches() -> None:
     assert fast > slow > slowest > 0
 
 
-@settings(deadline=None)
 @given(st.floats(5, 1_000), st.floats(0, 100), st.floats(0.0001, 0.1))
 def test_there_is_a_script_for_every_machine(
     seconds: float, fixed_s: float, per_order_s: float
