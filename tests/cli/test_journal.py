@@ -69,10 +69,10 @@ def test_a_whole_journal_is_0(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_broken_journal_is_1_and_what_is_broken_is_told(journal: Journal, width: int) -> None:
+def test_a_broken_journal_is_4_and_what_is_broken_is_told(journal: Journal, width: int) -> None:
     damage(journal, 3)
     result = invoke("", "journal", "verify", journal.storage.url, width=width)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert max(map(len, result.stdout.splitlines())) <= width
     words = " ".join(result.stdout.split())
     assert "orders: BROKEN; 5 records in 2 blocks of 2 lanes can be read" in words
@@ -82,7 +82,7 @@ def test_a_broken_journal_is_1_and_what_is_broken_is_told(journal: Journal, widt
 def test_what_is_broken_is_told_as_json(journal: Journal) -> None:
     damage(journal, 3)
     result = invoke("", "journal", "verify", journal.storage.url, "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     values = json.loads(result.stdout)
     assert (values["journal"], values["id"], values["whole"]) == ("orders", journal.id, False)
     assert values["lanes"][0] == {"lane": 0, "start": 0, "until": 12, "blocks": 2, "records": 5}
@@ -116,10 +116,10 @@ def test_a_repair_of_a_whole_journal_changes_nothing(journal: Journal) -> None:
     assert (result.exit_code, result.stdout) == (0, "0 findings mended. It is whole now.\n")
 
 
-def test_what_a_repair_cannot_mend_is_1(journal: Journal) -> None:
+def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:
     (Path(journal.storage.url) / "0" / "00000000000000000003.lost").write_text("{}")
     result = invoke("", "journal", "repair", journal.storage.url)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert result.stdout.startswith("0 findings mended. It is not whole yet")
 
 

@@ -103,16 +103,16 @@ def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
     assert "orders-0 [50, 60) was gone before it was read." in result.stdout
 
 
-def test_a_range_that_is_dropped_is_1(ledger_url: str) -> None:
+def test_a_range_that_is_dropped_is_4(ledger_url: str) -> None:
     damage(ledger_url, delete(failure).where(failure.c.start_offset == 20))
     result = invoke(ledger_url, "verify")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "orders: BROKEN" in result.stdout
     assert "gap  orders-0 [20, 30) lies between batch" in result.stdout
     assert "no batch reads it" in result.stdout
 
 
-def test_a_range_that_is_shifted_is_1(ledger_url: str) -> None:
+def test_a_range_that_is_shifted_is_4(ledger_url: str) -> None:
     damage(
         ledger_url,
         update(failure)
@@ -120,22 +120,22 @@ def test_a_range_that_is_shifted_is_1(ledger_url: str) -> None:
         .values(start_offset=17, until_offset=27),
     )
     result = invoke(ledger_url, "verify")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "orders-0 [17, 20) is read by both batch" in result.stdout
     assert "orders-0 [27, 30) lies between batch" in result.stdout
 
 
-def test_a_part_that_is_lost_is_1(shop: Shop) -> None:
+def test_a_part_that_is_lost_is_4(shop: Shop) -> None:
     damage(shop.url, delete(failure).where(failure.c.schedule_id == shop.good_part))
     result = invoke(shop.url, "verify")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert f"orders-0 [51, 60) is in no part of batch {shop.split[:8]}" in result.stdout
 
 
-def test_a_dead_batch_without_a_reason_is_1(ledger_url: str) -> None:
+def test_a_dead_batch_without_a_reason_is_4(ledger_url: str) -> None:
     damage(ledger_url, update(control).values(status=Status.DEAD))
     result = invoke(ledger_url, "verify")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "is dead, and nothing says why." in result.stdout
 
 
@@ -163,7 +163,7 @@ def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
     assert "orders: proven" in result.stdout
     assert invoke(ledger_url, "verify", "--gate", "orders").exit_code == 0
     damage(ledger_url, delete(failure).where(failure.c.start_offset == 20))
-    assert invoke(ledger_url, "verify").exit_code == 1
+    assert invoke(ledger_url, "verify").exit_code == 4
 
 
 def test_json_is_one_object_per_gate(shop: Shop) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,15 +18,13 @@ from headgate.cli.batches_view import (
     status_text,
 )
 from headgate.cli.choices import Limit
+from headgate.cli.exit_status import OPEN
 from headgate.cli.letters_view import letter_values, letters_table
 from headgate.cli.lines import line
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.words import count, duration, plural
 from headgate.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
 from headgate.ledger.base import wall_clock_ms
-
-THERE_ARE_SOME: Final = 3
-"""The exit status; the same as that of ``headgate verify`` where some batches are not done."""
 
 
 def failures(
@@ -55,7 +53,7 @@ def failures(
     else:
         _print_tables(batches, letters, limit, name_gates=len(gates) > 1)
     if batches or letters:
-        raise typer.Exit(THERE_ARE_SOME)
+        raise typer.Exit(OPEN)
 
 
 def _print_json(batches: Sequence[BatchRecord], letters: Sequence[DeadLetterRecord]) -> None:

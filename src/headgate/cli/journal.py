@@ -3,19 +3,18 @@
 import json
 import time
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from headgate.cli.exit_status import BROKEN
 from headgate.cli.journal_view import LaneListing, findings_view, lanes_table, verification_view
 from headgate.cli.words import plural
 from headgate.errors import OptionError
 from headgate.journal import Journal, Verification
 from headgate.journal import repair as repair_journal
 from headgate.journal import verify as verify_journal
-
-EXIT_BROKEN: Final = 1
 
 journal = typer.Typer(
     help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
@@ -65,7 +64,7 @@ def verify(
     """Read every block of a journal and prove that it is what was written, without a gap.
 
     Exit status 0: it is whole, but for what was declared lost.
-    Exit status 1: something is damaged or missing, or there was an error.
+    Exit status 4: something is damaged or missing.
     """
     opened = Journal.open(url)
     found = verify_journal(opened)
@@ -73,7 +72,7 @@ def verify(
         typer.echo(json.dumps(_values(opened, found)))
     else:
         Console().print(verification_view(opened.name, found))
-    raise typer.Exit(0 if found.whole else EXIT_BROKEN)
+    raise typer.Exit(0 if found.whole else BROKEN)
 
 
 @journal.command()
@@ -84,7 +83,7 @@ def repair(url: Url) -> None:
     meanwhile.
 
     Exit status 0: the journal is whole now, but for what was declared lost.
-    Exit status 1: something has to be mended by hand, or there was an error.
+    Exit status 4: something has to be mended by hand.
     """
     opened = Journal.open(url)
     mended = repair_journal(opened)
@@ -93,7 +92,7 @@ def repair(url: Url) -> None:
     found = verify_journal(opened)
     after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
     typer.echo(f"{plural(len(mended), 'finding')} mended. {after}")
-    raise typer.Exit(0 if found.whole else EXIT_BROKEN)
+    raise typer.Exit(0 if found.whole else BROKEN)
 
 
 def _listing(opened: Journal, lane: int) -> LaneListing:

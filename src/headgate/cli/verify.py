@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from headgate.cli.exit_status import BROKEN, OPEN
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.verify_view import verification_view
 from headgate.ledger import Finding, Ledger, Span, Verdict, Verification
 from headgate.ledger import verify as verify_gate
 
-EXIT_STATUS: Final = {Verdict.PROVEN: 0, Verdict.BROKEN: 1, Verdict.OPEN: 3}
-"""2 is that of a command that cannot be understood."""
+_EXIT_STATUS: Final = {Verdict.PROVEN: 0, Verdict.OPEN: OPEN, Verdict.BROKEN: BROKEN}
 
 
 def verify(
@@ -26,8 +26,8 @@ def verify(
     """Prove that every offset from a gate's first to its last is accounted for.
 
     Exit status 0: each is processed, or explained as dead or lost.
-    Exit status 1: there is a gap or an overlap, or there was an error.
-    Exit status 3: there is none, but some batches are not done yet.
+    Exit status 3: there is no gap and no overlap, but some batches are not done yet.
+    Exit status 4: there is a gap or an overlap.
     """
     verdicts: list[Verdict] = []
     with Ledger.open(ledger, create=False) as opened:
@@ -43,7 +43,7 @@ def verify(
     if not as_json and not verdicts:
         typer.echo("The ledger has no gate yet; a gated query declares its own when it starts.")
     worst = next((v for v in (Verdict.BROKEN, Verdict.OPEN) if v in verdicts), Verdict.PROVEN)
-    raise typer.Exit(EXIT_STATUS[worst])
+    raise typer.Exit(_EXIT_STATUS[worst])
 
 
 def _values(gate: str, verification: Verification) -> dict[str, Any]:
