@@ -21,7 +21,7 @@ demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headgate demo --broker $(ARGS)
 
 test: set-up  ## run the tests
-	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 set-up: $(VENV)/spark.jsa $(VENV)/.hdfs  ## only make ready what the tests need
 

@@ -121,16 +121,6 @@ def test_ten_batches_and_a_kill_with_what_failed_deferred(
     see_what_is_planted(job, produced, dice)
 
 
-def test_eight_batches_and_a_kill_with_what_failed_isolated(
-    topic: TopicFactory, tmp_path: Path
-) -> None:
-    dice = chance()
-    job, produced = story(topic(PARTITIONS), tmp_path / "job", 8)
-    job = replace(with_poison(job, produced, dice), hurried=True)
-    live_through(job, 1, dice)
-    assert set(judge(job, produced).letters.values()) == set(job.poison)
-
-
 @pytest.mark.soak
 def test_two_hundred_batches_and_ten_kills_with_what_failed_deferred(
     topic: TopicFactory, tmp_path: Path

@@ -90,10 +90,6 @@ def on_topics(folder: Path, topics: Topics, kills: int) -> Job:
     return Job(servers=raw.bootstrap_servers, topic=raw.name, folder=str(folder), records=records)
 
 
-def test_a_kill_while_a_stage_writes_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    survive(on_journals(tmp_path, 1), [Kill("parsing", 2, 0.0)])
-
-
 @pytest.mark.soak
 def test_twelve_kills_of_a_flow_of_journals_lose_nothing_and_double_nothing(
     tmp_path: Path,

@@ -66,10 +66,6 @@ def survive(planned: Sequence[Kill], folder: Path) -> None:
     assert removed + prune_processed(journal, job) > 0
 
 
-def test_a_kill_over_a_journal_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    survive([Kill("handling", 2, 0.0)], tmp_path / "job")
-
-
 @pytest.mark.soak
 def test_a_hundred_kills_over_a_journal_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     survive(list(kills(100, chance())), tmp_path / "job")

@@ -79,7 +79,7 @@ def survive(planned: Sequence[Kill], topic: Topic, folder: Path, ledger_url: str
 
 
 def test_a_kill_loses_nothing_and_doubles_nothing(topic: TopicFactory, tmp_path: Path) -> None:
-    survive([Kill("writing", 2, 0.0)], topic(PARTITIONS), tmp_path / "job")
+    survive([Kill("handling", 2, 0.0)], topic(PARTITIONS), tmp_path / "job")
 
 
 @pytest.mark.soak

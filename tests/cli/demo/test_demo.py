@@ -45,7 +45,11 @@ def assert_nothing_is_left(surroundings: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "source"), [((), "journal"), (("--broker",), "kafka")], ids=["journal", "kafka"]
+    ("place", "source"),
+    [
+        pytest.param((), "journal", id="journal"),
+        pytest.param(("--broker",), "kafka", id="kafka", marks=pytest.mark.soak),
+    ],
 )
 def test_it_ends_with_a_count_and_leaves_nothing(
     tmp_path: Path, surroundings: Mapping[str, str], place: tuple[str, ...], source: str
@@ -76,7 +80,7 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str,
     output = tmp_path / "output.txt"
     with output.open("w") as file:
         process = subprocess.Popen(
-            [*COMMAND, "demo"],
+            [*COMMAND, "demo", "--broker"],
             cwd=tmp_path,
             env={**os.environ, **surroundings},
             stdout=file,
