@@ -55,7 +55,7 @@ class Scale:
     long_run_batches: int = 200
     backlog_rows: int = 4_000_000
     block_records: int = 32_768
-    blocks: int = 60
+    blocks: int = 40
     journal_blocks: int = 100_000
     receiver_records: int = 1_500_000
     receiver_seconds: float = 6
