@@ -33,8 +33,8 @@ SLOW_PER_S: Final = CAPACITY_PER_S / 4
 
 STEADY_S: Final = 20
 SLOW_S: Final = 70
-FAST_S: Final = 65
-CALM_S: Final = 18
+FAST_S: Final = 150
+CALM_S: Final = 30
 """How long all stages are to be free before the run ends, if that is before the time is over."""
 
 _WATCH_S: Final = 0.2

@@ -165,8 +165,10 @@ def test_the_queue_is_lag_times_size(
 ) -> None:
     with Ledger.open(url) as books:
         books.declare_gate("sink", interval_ms=1_000, source="kafka", estimator="pid")
-        to.produce(*[b"x" * 100] * 10)
         queue = channel.queue("sink", books)
+        look = queue.look()
+        assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (0, 0, 0)
+        to.produce(*[b"x" * 100] * 10)
         look = queue.look()
         assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (1000, 1000, 1000)
         read()

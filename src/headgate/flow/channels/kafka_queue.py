@@ -8,7 +8,6 @@ what compaction has removed count, too.
 from typing import Final
 
 from headgate.control.hop_queue import InputQueue
-from headgate.control.plan import ASSUMED_RECORD_BYTES
 from headgate.control.ranges import TopicPartition
 from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import KafkaOptions
@@ -19,12 +18,16 @@ from headgate.source.positions import Positions
 _LOOKS_PER_SAMPLE: Final = 40
 """Looks for which the topic's partitions and the size of its records are taken as they were."""
 
+_ASSUMED_BYTES: Final = 1_000
+"""The size of a record while none could be read: too large, and a stage is slowed down for nothing.
+(What a batch assumes, for a cap in bytes that must not be passed, is a thousand times this.)"""
+
 
 class KafkaQueue:
     """The queue of one stage on one topic; see `headgate.flow.channels.ChannelQueue`.
 
-    Records that a stage is still writing do not wait yet. Until a record was seen, each counts as
-    1 kB.
+    Records that a stage is still writing do not wait yet. Until one of those that wait could be
+    read, each counts as 1 kB.
 
     Args:
         options: How the topic is read.
@@ -37,7 +40,8 @@ class KafkaQueue:
         self._gate = gate
         self._ledger = ledger
         self._looks = 0
-        self._record_bytes: float = ASSUMED_RECORD_BYTES
+        self._record_bytes: float = _ASSUMED_BYTES
+        self._is_measured = False
         self._topics: dict[str, Topic] = {}
         self._earliest: Positions = {}
         self._before: tuple[dict[TopicPartition, int], dict[TopicPartition, int]] | None = None
@@ -59,9 +63,9 @@ class KafkaQueue:
         begun = self._positions()
         ends = dict(self._log.decided(self._log.latest(begun)))
         ends = {tp: max(end, begun[tp]) for tp, end in ends.items()}
-        if samples and ends != begun:
-            sizes = self._log.sizes(begun, ends)
-            self._record_bytes = next(iter(sizes.values()), self._record_bytes)
+        if ends != begun and (samples or not self._is_measured):
+            for size in self._log.sizes(begun, ends).values():
+                self._record_bytes, self._is_measured = size, True
         self._compare(begun, ends)
         waiting = sum(end - begun[tp] for tp, end in ends.items())
         left = waiting if self._left_records is None else self._left_records
