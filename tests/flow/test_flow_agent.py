@@ -9,7 +9,7 @@ import pytest
 from headgate.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
 from headgate.errors import JournalError
 from headgate.flow import StageState
-from headgate.flow.agent import LOOK_S, NEAR_LOOK_S, StageAgent, StagePlace
+from headgate.flow.agent import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S, StageAgent, StagePlace
 from headgate.flow.memory import Memory
 from headgate.flow.signals_ledger import ledger_states
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
@@ -257,6 +257,12 @@ def test_a_look_is_late_neither_where_an_overload_begins_nor_where_it_has_lasted
     queue.grow(SETTINGS.overload_bytes // 2)
     agent.step(250, 250, [])
     assert agent.next_look_s(250) == NEAR_LOOK_S
+    queue.grow(SETTINGS.overload_bytes // 5)
+    agent.step(290, 290, [])
+    assert agent.next_look_s(290) == 0.03, "half of the time until it is too long"
+    queue.grow(SETTINGS.overload_bytes // 5)
+    agent.step(299, 299, [])
+    assert agent.next_look_s(299) == LEAST_LOOK_S
     queue.grow(SETTINGS.overload_bytes)
     agent.step(300, 300, [])
     assert agent.next_look_s(310) == LOOK_S, "for there is time"

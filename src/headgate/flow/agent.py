@@ -30,6 +30,9 @@ LOOK_S: Final = 0.25
 NEAR_LOOK_S: Final = 0.05
 """How often while it presses nobody and its queue is at least half of what is too long."""
 
+LEAST_LOOK_S: Final = 0.01
+"""How often at most, just before its queue is too long if it grows on as it does."""
+
 _SHOW_MS: Final = 1000
 """How often a stage shows a queue that has changed."""
 
@@ -112,7 +115,9 @@ class StageAgent:
             )
             for upstream in place.upstream
         }
-        self._is_near = False
+        self._look_s = LOOK_S
+        self._seen: tuple[int, int] | None = None
+        """When the queue was looked at last (ms), and what waited (bytes)."""
         self._written: Bound | None = None
         self._has_to_write = bool(memory.pressures)
         self._shown: StageState | None = None
@@ -186,7 +191,7 @@ class StageAgent:
         left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
         if left_ms:
             return min(min(left_ms) / 1000, LOOK_S)
-        return NEAR_LOOK_S if self._is_near else LOOK_S
+        return self._look_s
 
     def _run(self) -> None:
         wait_s = LOOK_S
@@ -217,15 +222,26 @@ class StageAgent:
         return replace(found, takes_bytes_per_s=takes)
 
     def _press(self, found: InputQueue, now_ms: int) -> None:
-        overload_bytes = self._place.settings.overload_bytes
-        self._is_near = overload_bytes / 2 <= found.waiting_bytes < overload_bytes and not any(
-            controller.level for controller in self._controllers.values()
-        )
+        self._look_s = self._next_look_s(found, now_ms)
         for controller in self._controllers.values():
             said = controller.look(now_ms, found)
             if said is not None:
                 self._has_to_write = True
                 self._signals.send(said)
+
+    def _next_look_s(self, found: InputQueue, now_ms: int) -> float:
+        """How long to wait so that the beginning of an overload is seen soon."""
+        seen, self._seen = self._seen, (now_ms, found.waiting_bytes)
+        overload_bytes = self._place.settings.overload_bytes
+        left_bytes = overload_bytes - found.waiting_bytes
+        if left_bytes <= 0 or any(each.level for each in self._controllers.values()):
+            return LOOK_S
+        look_s = LOOK_S if left_bytes > overload_bytes / 2 else NEAR_LOOK_S
+        if seen is None or seen[1] >= found.waiting_bytes:
+            return look_s
+        grows_per_ms = (found.waiting_bytes - seen[1]) / max(now_ms - seen[0], 1)
+        # Half of the time that is left: what is foreseen gets better on the way.
+        return min(look_s, max(left_bytes / grows_per_ms / 2000, LEAST_LOOK_S))
 
     def _write(self, bound: Bound | None, now_ms: int, wall_ms: int) -> None:
         pressures = self._emission.pressures()
