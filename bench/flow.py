@@ -18,6 +18,7 @@ from bench.flow_run import (
     SINK,
     SLOW,
     SLOW_PER_S,
+    STEADY_S,
     SlowedFlow,
     Trace,
     rate_per_s,
@@ -92,7 +93,7 @@ def figures(kind: str, trace: Trace) -> Iterator[Figure]:
     yield figure("sink while slow, over the capacity", "", did / could, AtLeast(0.95), per_s=did)
     back = {name: recovered(trace, name) for name in NAMES}
     yield figure(
-        "least stage at the end, over its rate before",
+        "least stage at the end, over the load",
         "",
         min(back.values()),
         AtLeast(0.95),
@@ -124,12 +125,12 @@ def largest_bytes(trace: Trace) -> dict[str, int]:
 
 
 def recovered(trace: Trace, name: str) -> float:
-    """A stage's rate at the end, over that before the slow-down."""
-    batches = trace.batches[name]
-    length_ms = trace.slow_ms - trace.steady_ms
-    before = rate_per_s(batches, trace.steady_ms, trace.slow_ms)
-    after = rate_per_s(batches, trace.end_ms - length_ms, trace.end_ms)
-    return after / before if before else 0.0
+    """A stage's rate at the end, over the load: what each does that nothing holds or slows down.
+
+    Not over the stage's own rate at the beginning: the later ones begin with what came meanwhile.
+    """
+    since_ms = trace.end_ms - STEADY_S * 1000
+    return rate_per_s(trace.batches[name], since_ms, trace.end_ms) / LOAD_PER_S
 
 
 def turned(trace: Trace, name: str) -> tuple[int, int]:

@@ -92,7 +92,7 @@ def test_what_is_not_as_it_should_be_is_missed(trace: Trace) -> None:
     assert missed(replace(trace, batches=short)) == ["sink while slow, over the capacity"]
 
     lame = {**trace.batches, "two": batches(SLOW_PER_S, after=0.5 * LOAD_PER_S)}
-    assert missed(replace(trace, batches=lame)) == ["least stage at the end, over its rate before"]
+    assert missed(replace(trace, batches=lame)) == ["least stage at the end, over the load"]
 
     swings = [held(80_000 + n * 1000, "three", "four", 100.0 + n % 2) for n in range(6)]
     swinging = sorted([*trace.moves, *swings], key=lambda move: move.time_ms)
