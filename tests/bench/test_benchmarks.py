@@ -56,7 +56,14 @@ def stage(
     )
 
 
-LONG = {Name.BACKFILL, Name.MEMORY, Name.RECEIVERS, Name.SIGNALS, Name.THROUGHPUT}
+LONG = {
+    Name.BACKFILL,
+    Name.MEMORY,
+    Name.RECEIVERS,
+    Name.SIGNALS,
+    Name.SMALL_BATCH,
+    Name.THROUGHPUT,
+}
 """Those that wait for something to settle, start many processes, or run many queries."""
 
 
