@@ -33,7 +33,7 @@ FLOW: Final = "bench"
 SETTINGS: Final = HopSettings()
 ALLOWED_MS: Final = SETTINGS.overload_sensitivity_ms + 100
 INTERVAL_MS: Final = 100
-PAIRS: Final = 2
+PAIRS: Final = 5
 """Pairs of stages that are measured at the same time, each with a ledger of its own."""
 
 GROWTH_S: Final = 1.0
