@@ -8,10 +8,10 @@ from headgate.errors import JournalError
 from headgate.journal import Journal
 from headgate.receivers.intake import Intake
 
-_MOST_BLOCKS: Final = 1_000
+_MOST_BLOCKS: Final = 10_000
 _MOST_BYTES: Final = 256 * 1024 * 1024
-"""How far back ids are looked for, so that it takes seconds at most: over three minutes of blocks,
-and senders send again within seconds."""
+"""How far back ids are looked for, so that it takes seconds at most: over half an hour of blocks. A
+broker sends again whatever was not acknowledged, after many restarts in a row as well."""
 
 _LOG: Final = logging.getLogger("headgate.receivers")
 
