@@ -15,7 +15,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError, OptionError, SourceError
 from headgate.flow.channels import Channel, KafkaChannel, journal, kafka
 from headgate.gate import Batch, Gate
-from headgate.kafka.marks import HEADER
+from headgate.kafka.attempts import HEADER
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 
 Read = Callable[[], list[str]]

@@ -11,10 +11,9 @@ from tests.services.kafka import Topic, TopicFactory
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import BrokerError, SourceError
 from headgate.journal.records import HEADERS
-from headgate.kafka.attempts import Attempts, known_id
+from headgate.kafka.attempts import HEADER, Attempts, known_id, tag
 from headgate.kafka.client_config import client_config
 from headgate.kafka.log import KafkaLog
-from headgate.kafka.marks import HEADER, tag
 from headgate.kafka.options import parse_options
 from headgate.kafka.producing import produce
 from headgate.kafka.reader import ReaderConfig, read_ranges

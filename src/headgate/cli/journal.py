@@ -65,6 +65,7 @@ def verify(
 
     Exit status 0: it is whole, but for what was declared lost.
     Exit status 4: something is damaged or missing.
+    Exit status 1: there was an error, and nobody knows.
     """
     opened = Journal.open(url)
     found = verify_journal(opened)
@@ -84,6 +85,7 @@ def repair(url: Url) -> None:
 
     Exit status 0: the journal is whole now, but for what was declared lost.
     Exit status 4: something has to be mended by hand.
+    Exit status 1: there was an error, and nobody knows.
     """
     opened = Journal.open(url)
     mended = repair_journal(opened)

@@ -28,6 +28,7 @@ def verify(
     Exit status 0: each is processed, or explained as dead or lost.
     Exit status 3: there is no gap and no overlap, but some batches are not done yet.
     Exit status 4: there is a gap or an overlap.
+    Exit status 1: there was an error, and nobody knows.
     """
     verdicts: list[Verdict] = []
     with Ledger.open(ledger, create=False) as opened:

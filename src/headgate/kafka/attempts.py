@@ -1,19 +1,27 @@
 """Of what stages write into topics: what is decided, and what is not to be read.
 
-Each record names the attempt that produced it (`headgate.kafka.marks`); what became of the attempt
-the ledger says (`headgate.ledger.outputs`). Records without a mark are somebody else's: they are
-read.
+Each record names the attempt that produced it in a header; what became of the attempt the ledger
+says (`headgate.ledger.outputs`). Records without the header are somebody else's, and are read.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import SourceError
-from headgate.kafka.marks import tag
-from headgate.ledger import Ledger
-from headgate.ledger.patience import QUERY_PATIENCE_S
 from headgate.source.log import Topic
 from headgate.source.positions import Positions
+
+if TYPE_CHECKING:
+    from headgate.ledger import Ledger
+
+HEADER: Final = "headgate-batch"
+"""The header of the records that a stage has written; its value is that of `tag`."""
+
+
+def tag(key: str, attempt: str) -> str:
+    """What the records of an attempt to write a batch are marked with."""
+    return f"{key}/{attempt}"
 
 
 def known_id(name: str, topic: Topic) -> str:
@@ -76,7 +84,11 @@ class Attempts:
         if self._opened is not None:
             self._opened.close()
 
-    def _ledger(self) -> Ledger:
+    def _ledger(self) -> "Ledger":
         if self._opened is None:
+            # Here, for a task needs none, and its import takes longer than a small task.
+            from headgate.ledger import Ledger  # noqa: PLC0415
+            from headgate.ledger.patience import QUERY_PATIENCE_S  # noqa: PLC0415
+
             self._opened = Ledger.open(self._url, patience_s=QUERY_PATIENCE_S)
         return self._opened

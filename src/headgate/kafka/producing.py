@@ -9,7 +9,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headgate.errors import BrokerError
-from headgate.kafka.marks import HEADER
+from headgate.kafka.attempts import HEADER
 
 CLIENT_LOG: Final = logging.getLogger("headgate.kafka.producer")
 """What a producer's client says."""

@@ -16,10 +16,10 @@ from confluent_kafka import TopicPartition as Position
 
 from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import BrokerError, DataLossError, SourceError
+from headgate.kafka.attempts import HEADER
 from headgate.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
 from headgate.kafka.consumers import REFUSALS, ClientConfig, WarmConsumer, warm_consumer
 from headgate.kafka.logs import Log, find_log, find_missing
-from headgate.kafka.marks import HEADER
 
 _LOG: Final = logging.getLogger("headgate.kafka")
 

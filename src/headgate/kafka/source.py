@@ -2,20 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headgate.control.ranges import OffsetRange
+from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import FORMAT, KafkaOptions, parse_options
 from headgate.kafka.reader import ReaderConfig, read_ranges
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
 from headgate.source.readers import SourceFormat, chosen_columns
-
-if TYPE_CHECKING:
-    from headgate.kafka.log import KafkaLog
 
 
 class KafkaSource(SourceFormat):
@@ -49,10 +46,8 @@ class KafkaReading:
         """Those that every source has."""
         return self._options.shared
 
-    def log(self) -> "KafkaLog":
+    def log(self) -> KafkaLog:
         """What is read, to plan by."""
-        from headgate.kafka.log import KafkaLog  # noqa: PLC0415  (with the ledger: no task needs it)
-
         return KafkaLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:

@@ -139,7 +139,7 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
     @property
     def _planner(self) -> "StreamPlanner":
         if self._planner_made is None:
-            # Here, for it brings the ledger, whose import takes a worker longer than a small task.
+            # Here, for a task needs none, and the ledger's import takes longer than a small task.
             from headgate.source.planner import StreamPlanner  # noqa: PLC0415
 
             self._planner_made = StreamPlanner(self._reading.log(), self._reading.options)

@@ -18,9 +18,8 @@ from headgate.flow.channels.given import option_text
 from headgate.flow.channels.kafka_queue import KafkaQueue
 from headgate.flow.channels.protocol import ReadingGate, WrittenBatch
 from headgate.flow.channels.written import lineage
-from headgate.kafka.attempts import known_id
+from headgate.kafka.attempts import known_id, tag
 from headgate.kafka.lookup import Lookup
-from headgate.kafka.marks import tag
 from headgate.kafka.options import KafkaOptions, parse_options
 from headgate.kafka.producing import produce
 from headgate.kafka.redaction import redact
