@@ -9,6 +9,9 @@ SUITS := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= 
 PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.14 python3,\
 	$(shell $(python) -c '$(SUITS)' 2>/dev/null && echo $(python))))
 
+# Where an image sets it, dozens of processes would each compile all that they import, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo demo-kafka test set-up lint bench soak lock clean
 
 help:  ## show this list

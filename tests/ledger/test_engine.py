@@ -1,3 +1,4 @@
+import select
 import socket
 from collections.abc import Callable
 
@@ -7,9 +8,10 @@ import sqlalchemy
 from sqlalchemy.schema import DropTable
 from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch, everything_of
+from tests.services.waiting import wait_until
 
 from headgate.errors import LedgerError
-from headgate.ledger import Ledger, engine
+from headgate.ledger import Ledger, postgresql_server
 from headgate.ledger.tables import metadata
 
 
@@ -37,7 +39,7 @@ def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
 def test_a_server_that_does_not_answer_is_given_up(
     monkeypatch: pytest.MonkeyPatch, default_s: int, option: str
 ) -> None:
-    monkeypatch.setattr(engine, "CONNECT_TIMEOUT_S", default_s)
+    monkeypatch.setattr(postgresql_server, "CONNECT_TIMEOUT_S", default_s)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -105,15 +107,40 @@ def test_whatever_is_wrong_with_the_database_is_a_ledger_error(
             call(ledger)
 
 
+def server_process(ledger: Ledger) -> int:
+    """Who serves the ledger's only connection."""
+    with ledger._database.reading() as connection:
+        served_by: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    return served_by
+
+
 def test_a_connection_that_the_server_has_cut_is_replaced(
     new_postgresql_url: NewUrl, postgresql: str
 ) -> None:
-    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
     with Ledger.open(new_postgresql_url()) as ledger:
+        cut = server_process(ledger)
         with psycopg.connect(postgresql, autocommit=True) as connection:
-            assert connection.execute(cut, ["headgate"]).fetchall() == [(True,)]
+            ended = connection.execute("SELECT pg_terminate_backend(%s, 60000)", [cut])
+            assert ended.fetchall() == [(True,)]
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         assert ledger.last_begun("orders") is None
+        assert server_process(ledger) != cut
+
+
+def test_a_connection_on_which_the_server_only_told_something_is_kept(
+    new_postgresql_url: NewUrl,
+) -> None:
+    url = new_postgresql_url()
+    with Ledger.open(url) as ledger, psycopg.connect(url, autocommit=True) as other:
+        kept = server_process(ledger)
+        with ledger._database.reading() as connection:
+            connection.exec_driver_sql("LISTEN news")
+            file = connection.connection.fileno()
+        other.execute("NOTIFY news")
+        wait_until(lambda: select.select([file], [], [], 0)[0] != [])
+        assert ledger.gates() == ()
+        assert server_process(ledger) == kept
+        assert select.select([file], [], [], 0)[0] == []
 
 
 @pytest.mark.parametrize(("option", "expected"), [("", "30000"), ("&tcp_user_timeout=900", "900")])

@@ -102,6 +102,7 @@ class Sink:
         self._files.mkdir(exist_ok=True)
         self._runs = job.path / "runs"
         self._poison = set(job.poison)
+        self._calls_before_it_is_held = job.held
         self._refusals = refusals(job.raises_once_in, random.Random(job.seed))
 
     def __call__(self, df: DataFrame, batch: headgate.Batch) -> None:
@@ -127,6 +128,9 @@ class Sink:
             os.fsync(file.fileno())
         unfinished.rename(self._files / f"{batch.key}.json")
         say("written")
+        self._calls_before_it_is_held -= 1
+        if self._calls_before_it_is_held == 0:
+            threading.Event().wait()
 
     def _note(self, **what: object) -> None:
         with self._runs.open("a") as runs:

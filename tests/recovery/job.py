@@ -28,6 +28,8 @@ class Job:
         records: the query runs until so many have been planned and nothing of them is open any
             more; where it is 0, it processes what is there and ends.
         hurried: whether leases and waits between attempts are short.
+        held: the handler does not return from its call of this number, from 1, though it has
+            written all there is; from each, where it is 0.
         stop: the process kills itself at the passage of this number, from 1, of this point.
     """
 
@@ -44,6 +46,7 @@ class Job:
     seed: int = 0
     records: int = 0
     hurried: bool = False
+    held: int = 0
     stop: tuple[str, int] | None = None
 
     @property

@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -58,16 +58,10 @@ def live_through(kill: Kill, driver: Driver) -> None:
     driver.kill()
 
 
-def survive(planned: Sequence[Kill], topic: Topic, folder: Path, ledger_url: str = "") -> None:
+def survive(planned: Sequence[Kill], topic: Topic, job: Job, held: int = 0) -> None:
     """Kill drivers so often, let the last one finish, and judge what is there."""
     produced = fill(topic, len(planned) * RECORDS_PER_KILL)
-    job = Job(
-        servers=topic.bootstrap_servers,
-        topic=topic.name,
-        folder=str(folder),
-        ledger_url=ledger_url,
-    )
-    with in_turn([job] * (len(planned) + 1)) as drivers:
+    with in_turn([replace(job, held=held)] * len(planned) + [job]) as drivers:
         for kill in planned:
             live_through(kill, next(drivers))
         last = next(drivers)
@@ -79,11 +73,15 @@ def survive(planned: Sequence[Kill], topic: Topic, folder: Path, ledger_url: str
 
 
 def test_a_kill_loses_nothing_and_doubles_nothing(topic: TopicFactory, tmp_path: Path) -> None:
-    survive([Kill("handling", 2, 0.0)], topic(PARTITIONS), tmp_path / "job")
+    orders = topic(PARTITIONS)
+    job = Job(orders.bootstrap_servers, orders.name, str(tmp_path / "job"))
+    survive([Kill("written", 2, 0.0)], orders, job, held=2)
 
 
 @pytest.mark.soak
 def test_a_hundred_kills_lose_nothing_and_double_nothing(
     topic: TopicFactory, tmp_path: Path, ledger_url: str
 ) -> None:
-    survive(list(kills(100, chance())), topic(PARTITIONS), tmp_path / "job", ledger_url)
+    orders = topic(PARTITIONS)
+    job = Job(orders.bootstrap_servers, orders.name, str(tmp_path / "job"), ledger_url=ledger_url)
+    survive(list(kills(100, chance())), orders, job)

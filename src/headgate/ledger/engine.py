@@ -7,28 +7,16 @@ from traceback import format_exception
 from typing import Any, Final, TypeVar
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy import Connection, Executable
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from headgate.errors import LedgerError
 from headgate.ledger.outages import is_outage
 from headgate.ledger.patience import OutageError, Patience
+from headgate.ledger.postgresql_server import postgresql_engine
 from headgate.ledger.sqlite_file import sqlite_engine, sqlite_reason, write_ahead_mode
 from headgate.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
-
-CONNECT_TIMEOUT_S: Final = 5
-"""How long PostgreSQL may take to answer, where the URL sets no ``connect_timeout``."""
-
-SILENCE: Final = {
-    "keepalives_idle": 15,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-}
-"""How PostgreSQL's machine is known to be gone that says nothing any more: within half a minute,
-where TCP alone would wait for hours. Settings of libpq, in s and ms; the URL's own stand above."""
 
 _Answer = TypeVar("_Answer")
 
@@ -65,7 +53,7 @@ class Database:
             self._engine = (
                 sqlite_engine(parsed, read_only=read_only)
                 if self.is_sqlite
-                else _postgresql_engine(parsed)
+                else postgresql_engine(parsed)
             )
         # A statement alone is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -229,15 +217,3 @@ def changed_rows(
     """Run a statement that writes; how many rows it changed."""
     asked = {"preserve_rowcount": True}  # without it, an INSERT does not tell
     return connection.execute(statement, values, execution_options=asked).rowcount
-
-
-def _postgresql_engine(url: URL) -> Engine:
-    settings = {"connect_timeout": CONNECT_TIMEOUT_S, **SILENCE}
-    return sqlalchemy.create_engine(
-        url,
-        connect_args={"application_name": "headgate"}
-        | {name: value for name, value in settings.items() if name not in url.query},
-        hide_parameters=True,
-        # A connection that a restart of the server has cut is replaced before it is used.
-        pool_pre_ping=True,
-    )
