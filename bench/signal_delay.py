@@ -24,7 +24,8 @@ from headgate.flow import (
     ledger_signals,
     zookeeper_signals,
 )
-from headgate.flow.agent import LOOK_S, StageAgent, StagePlace
+from headgate.flow.agent import StageAgent, StagePlace
+from headgate.flow.pace import LOOK_S
 from headgate.flow.signals_ledger import LOOK_S as LEDGER_LOOK_S
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 from headgate.local import ensure_java
@@ -33,7 +34,7 @@ FLOW: Final = "bench"
 SETTINGS: Final = HopSettings()
 ALLOWED_MS: Final = SETTINGS.overload_sensitivity_ms + 100
 INTERVAL_MS: Final = 100
-PAIRS: Final = 5
+PAIRS: Final = 2
 """Pairs of stages that are measured at the same time, each with a ledger of its own."""
 
 GROWTH_S: Final = 1.0
@@ -66,7 +67,10 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             ):
                 yield signals
 
-        for carrier, join in (("ZooKeeper", over_zookeeper), ("SQLite", ledger_signals)):
+        for carrier, join, looks_s in (
+            ("ZooKeeper", over_zookeeper, 0.0),
+            ("SQLite", ledger_signals, LEDGER_LOOK_S),
+        ):
             bare_ms = _bare(stage, join, scale.signals)
             yield Figure(f"sent until received, {carrier}", "ms", Spread.of(bare_ms))
             held_ms = _held(stage, join, scale.signals)
@@ -74,9 +78,9 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             yield Figure(
                 f"too long until held, {carrier}", "ms", Spread.of(held_ms), details=details
             )
-            worst = Spread.of([max(held_ms)])
+            worst, allowed_ms = Spread.of([max(held_ms)]), ALLOWED_MS + looks_s * 1000
             yield Figure(
-                f"too long until held, {carrier}: worst", "ms", worst, target=AtMost(ALLOWED_MS)
+                f"too long until held, {carrier}: worst", "ms", worst, target=AtMost(allowed_ms)
             )
 
 

@@ -90,6 +90,32 @@ def test_a_letter_alone_is_1_until_it_is_resolved(tmp_path: Path, shop: Shop) ->
     assert (before.exit_code, after.exit_code) == (3, 3)
 
 
+@pytest.mark.parametrize(
+    ("asked", "batches", "letters"),
+    [
+        (["--error", "shop.PriceError"], ("failed", "busy", "left"), 1),
+        (["--error", "PriceError"], ("failed", "busy", "left"), 1),
+        (["--error", "DataLossError"], ("dead",), 0),
+        (["--error", "LossError"], (), 0),
+        (["--error", "%"], (), 0),
+        (["--since", "2023-11-14T22:13:24Z"], ("left", "dead"), 1),
+        (["--until", "2023-11-14T22:13:24Z"], ("failed", "busy"), 0),
+        (["--since", "2023-11-14T22:13:24Z", "--error", "PriceError"], ("left",), 1),
+    ],
+)
+def test_failures_of_a_time_or_because_of_an_exception_are_listed_alone(
+    shop: Shop, asked: list[str], batches: tuple[str, ...], letters: int
+) -> None:
+    told = invoke(shop.url, "failures", "--json", *asked)
+    found = [json.loads(line) for line in told.stdout.splitlines()]
+    keys = [each["schedule_id"] for each in found if each["what"] == "batch"]
+    assert keys == [getattr(shop, name) for name in batches]
+    assert len(found) - len(keys) == letters
+    assert told.exit_code == (3 if found else 0)
+    if not found:
+        assert invoke(shop.url, "failures", *asked).stdout == "There is no such failure.\n"
+
+
 def test_one_gate_of_several_is_listed_alone(shop: Shop) -> None:
     with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
         ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")

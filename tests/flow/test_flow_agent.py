@@ -9,8 +9,9 @@ import pytest
 from headgate.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
 from headgate.errors import JournalError
 from headgate.flow import StageState
-from headgate.flow.agent import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S, StageAgent, StagePlace
+from headgate.flow.agent import StageAgent, StagePlace
 from headgate.flow.memory import Memory
+from headgate.flow.pace import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S
 from headgate.flow.signals_ledger import ledger_states
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 

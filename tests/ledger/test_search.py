@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
@@ -41,6 +43,42 @@ def test_failures_are_what_failed_and_is_not_made_good_earliest_first(ledger: Le
     assert found("nobody's") == []
     assert ledger.not_made_good("orders") == NotMadeGood(failed=2, dead=1, letters=1)
     assert ledger.not_made_good("clicks") == NotMadeGood(failed=1, dead=0, letters=0)
+
+
+def test_failures_are_narrowed_by_time_and_exception(ledger: Ledger, clock: ManualClock) -> None:
+    began_ms, keys = clock(), []
+    for number, error_class in enumerate(["ValueError", "shop.ValueError", "shop.NoValueError"]):
+        key = ledger.begin(batch_number(2 * number)).schedule_id
+        ledger.fail(key, ErrorReport(error_class, "no", ""))
+        lettered = ledger.begin(batch_number(2 * number + 1)).schedule_id
+        error = ErrorReport(error_class, "no", "")
+        ledger.bury_record(lettered, DeadLetter("orders", 0, 50, None, b"?", None, 1, 0, error))
+        keys.append((key, lettered))
+        clock.now_ms += 1_000
+
+    def found(
+        since_s: float | None = None, until_s: float | None = None, error: str | None = None
+    ) -> list[tuple[str, str]]:
+        since_ms, until_ms = (
+            None if after_s is None else began_ms + int(after_s * 1_000)
+            for after_s in (since_s, until_s)
+        )
+        asked: dict[str, Any] = {"since_ms": since_ms, "until_ms": until_ms, "error_class": error}
+        batches, letters = ledger.failures(**asked), ledger.dead_letters(**asked)
+        assert len(batches) == len(letters)
+        return [
+            (batch.schedule_id, letter.schedule_id)
+            for batch, letter in zip(batches, letters, strict=True)
+        ]
+
+    assert found() == keys
+    assert found(since_s=0.5) == keys[1:]
+    assert found(until_s=2) == keys[:2]
+    assert found(0.5, 2) == keys[1:2]
+    assert found(error="ValueError") == keys[:2]
+    assert found(error="shop.ValueError") == keys[1:2]
+    assert found(1, error="NoValueError") == keys[2:]
+    assert found(error="_alueError") == []
 
 
 def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(

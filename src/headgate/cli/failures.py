@@ -17,19 +17,27 @@ from headgate.cli.batches_view import (
     short_error,
     status_text,
 )
-from headgate.cli.choices import Limit
+from headgate.cli.choices import Limit, Since, Until
 from headgate.cli.exit_status import OPEN
 from headgate.cli.letters_view import letter_values, letters_table
 from headgate.cli.lines import line
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
+from headgate.cli.times import moment_ms
 from headgate.cli.words import count, duration, plural
 from headgate.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
 from headgate.ledger.base import wall_clock_ms
 
 
 def failures(
+    *,
     ledger: LedgerUrl = DEFAULT_LEDGER,
     gate: Annotated[str | None, typer.Option(help="Only of this gate.")] = None,
+    since: Since = None,
+    until: Until = None,
+    error: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
+    ] = None,
     limit: Limit = 20,
     as_json: Annotated[
         bool,
@@ -38,20 +46,37 @@ def failures(
 ) -> None:
     """List batches that failed and are not made good, and dead letters that wait.
 
+    A dead letter is as old as its being kept.
     backfilling, busy: somebody works on it.
     backfilling, gone: whoever did has ended; the next backfill takes it.
-    Exit status 0: there is none.
+    Exit status 0: there is none of those asked for.
     Exit status 3: there are some.
     Exit status 1: there was an error, and nobody knows.
     """
+    now_ms = wall_clock_ms()
+    since_ms = None if since is None else moment_ms("--since", since, now_ms)
+    until_ms = None if until is None else moment_ms("--until", until, now_ms)
     with Ledger.open(ledger, create=False) as opened:
         gates = gates_of(opened, gate, ledger)
-        batches = opened.failures(gate, limit + 1)
-        letters = opened.dead_letters(gate, statuses=[LetterStatus.WAITING], limit=limit + 1)
+        batches = opened.failures(
+            gate, limit + 1, since_ms=since_ms, until_ms=until_ms, error_class=error
+        )
+        letters = opened.dead_letters(
+            gate,
+            statuses=[LetterStatus.WAITING],
+            limit=limit + 1,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            error_class=error,
+        )
     if as_json:
         _print_json(batches[:limit], letters[:limit])
+    elif batches or letters:
+        _print_tables(batches, letters, limit, now_ms, name_gates=len(gates) > 1)
+    elif any((since, until, error)):
+        typer.echo("There is no such failure.")
     else:
-        _print_tables(batches, letters, limit, name_gates=len(gates) > 1)
+        typer.echo("Nothing has failed that is not made good, and no dead letter waits.")
     if batches or letters:
         raise typer.Exit(OPEN)
 
@@ -67,12 +92,11 @@ def _print_tables(
     batches: Sequence[BatchRecord],
     letters: Sequence[DeadLetterRecord],
     limit: int,
+    now_ms: int,
     *,
     name_gates: bool,
 ) -> None:
-    console, now_ms = Console(), wall_clock_ms()
-    if not batches and not letters:
-        console.print("Nothing has failed that is not made good, and no dead letter waits.")
+    console = Console()
     if batches:
         console.print(line(_headline("batch", len(batches), limit), style="bold red"))
         console.print(_batches_table(batches[:limit], now_ms, name_gates=name_gates))

@@ -17,21 +17,13 @@ from headgate.control.hop_settings import HopSettings
 from headgate.errors import HeadgateError, OptionError
 from headgate.flow.channels import ChannelQueue
 from headgate.flow.memory import Memory
+from headgate.flow.pace import LOOK_S, LookPace
 from headgate.flow.progress import StageProgress
 from headgate.flow.signals import Signals, StageState
 from headgate.flow.told import Told
 from headgate.flow.wire import text_of
 from headgate.ledger import Ledger
 from headgate.ledger.base import wall_clock_ms
-
-LOOK_S: Final = 0.25
-"""How often a stage looks at its queue."""
-
-NEAR_LOOK_S: Final = 0.05
-"""How often while it presses nobody and its queue is at least half of what is too long."""
-
-LEAST_LOOK_S: Final = 0.01
-"""How often at most, just before its queue is too long if it grows on as it does."""
 
 _SHOW_MS: Final = 1000
 """How often a stage shows a queue that has changed."""
@@ -115,9 +107,7 @@ class StageAgent:
             )
             for upstream in place.upstream
         }
-        self._look_s = LOOK_S
-        self._seen: tuple[int, int] | None = None
-        """When the queue was looked at last (ms), and what waited (bytes)."""
+        self._pace = LookPace(settings.overload_bytes)
         self._written: Bound | None = None
         self._has_to_write = bool(memory.pressures)
         self._shown: StageState | None = None
@@ -182,16 +172,9 @@ class StageAgent:
         self._show(bound, found, now_ms)
 
     def next_look_s(self, now_ms: int) -> float:
-        """How long to wait before the next step.
-
-        A signal is due when an overload has lasted for the time of the sensitivity; that is neither
-        noticed late where it begins nor where this time is over.
-        """
-        due_ms = [controller.overload_due_ms for controller in self._controllers.values()]
-        left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
-        if left_ms:
-            return min(min(left_ms) / 1000, LOOK_S)
-        return self._look_s
+        """How long to wait before the next step (s)."""
+        due_ms = (controller.overload_due_ms for controller in self._controllers.values())
+        return self._pace.next_s(now_ms, due_ms)
 
     def _run(self) -> None:
         wait_s = LOOK_S
@@ -222,26 +205,13 @@ class StageAgent:
         return replace(found, takes_bytes_per_s=takes)
 
     def _press(self, found: InputQueue, now_ms: int) -> None:
-        self._look_s = self._next_look_s(found, now_ms)
+        is_pressing = any(each.level for each in self._controllers.values())
+        self._pace.saw(now_ms, found.waiting_bytes, is_pressing=is_pressing)
         for controller in self._controllers.values():
             said = controller.look(now_ms, found)
             if said is not None:
                 self._has_to_write = True
                 self._signals.send(said)
-
-    def _next_look_s(self, found: InputQueue, now_ms: int) -> float:
-        """How long to wait so that the beginning of an overload is seen soon."""
-        seen, self._seen = self._seen, (now_ms, found.waiting_bytes)
-        overload_bytes = self._place.settings.overload_bytes
-        left_bytes = overload_bytes - found.waiting_bytes
-        if left_bytes <= 0 or any(each.level for each in self._controllers.values()):
-            return LOOK_S
-        look_s = LOOK_S if left_bytes > overload_bytes / 2 else NEAR_LOOK_S
-        if seen is None or seen[1] >= found.waiting_bytes:
-            return look_s
-        grows_per_ms = (found.waiting_bytes - seen[1]) / max(now_ms - seen[0], 1)
-        # Half of the time that is left: what is foreseen gets better on the way.
-        return min(look_s, max(left_bytes / grows_per_ms / 2000, LEAST_LOOK_S))
 
     def _write(self, bound: Bound | None, now_ms: int, wall_ms: int) -> None:
         pressures = self._emission.pressures()

@@ -265,10 +265,9 @@ class Batches(Base):
             parts: Whether the parts of batches that were split are meant too.
         """
         query = select(control).order_by(control.c.created_time_ms.desc()).limit(limit)
-        if since_ms is not None:
-            query = query.where(control.c.created_time_ms >= since_ms)
-        if until_ms is not None:
-            query = query.where(control.c.created_time_ms < until_ms)
+        query = query.where(
+            *statements.created_within(control.c.created_time_ms, since_ms, until_ms)
+        )
         if kind is not None:
             query = query.where(control.c.kind == kind)
         if not parts:

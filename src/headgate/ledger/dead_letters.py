@@ -58,6 +58,9 @@ class DeadLetters(Base):
         statuses: Collection[LetterStatus] = (),
         limit: int = 100,
         after: int = 0,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        error_class: str | None = None,
     ) -> tuple[DeadLetterRecord, ...]:
         """The dead letters of one gate or of all, oldest first.
 
@@ -66,13 +69,19 @@ class DeadLetters(Base):
             statuses: Which ones; all of them where none is named.
             limit: How many at most.
             after: Only those with a higher id: the last one of the page before.
+            since_ms: Kept at this time or later.
+            until_ms: Kept before this time.
+            error_class: The class of the exception, with its module or without.
         """
         query = (
             select(dead_letter)
             .where(dead_letter.c.dead_letter_id > after)
+            .where(*statements.created_within(dead_letter.c.created_ms, since_ms, until_ms))
             .order_by(dead_letter.c.dead_letter_id)
             .limit(limit)
         )
+        if error_class is not None:
+            query = query.where(statements.is_error(dead_letter.c.error_class, error_class))
 
         def oldest(connection: Connection) -> list[DeadLetterRecord]:
             names = (

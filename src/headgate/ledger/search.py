@@ -8,6 +8,7 @@ from headgate.ledger import statements
 from headgate.ledger.base import Base
 from headgate.ledger.records import BatchRecord, NotMadeGood
 from headgate.ledger.status import Status
+from headgate.ledger.tables import control
 
 _ABOVE_ALL_DIGITS: Final = "g"
 
@@ -20,13 +21,33 @@ class Search(Base):
         above = prefix + _ABOVE_ALL_DIGITS
         return self._batches(statements.BY_PREFIX, prefix=prefix, above=above, limit=limit)
 
-    def failures(self, gate_name: str | None = None, limit: int = 100) -> tuple[BatchRecord, ...]:
+    def failures(
+        self,
+        gate_name: str | None = None,
+        limit: int = 100,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        error_class: str | None = None,
+    ) -> tuple[BatchRecord, ...]:
         """What failed and is not made good, earliest created first, of one gate or of all.
 
         These batches and parts are ``failed``, ``backfilling``, or ``dead`` as a whole; a record
         that was kept as a dead letter is told by `dead_letters`, and what was dropped by nobody.
+
+        Args:
+            gate_name: The gate, or None for all.
+            limit: How many at most.
+            since_ms: Created at this time or later.
+            until_ms: Created before this time.
+            error_class: The class of the exception, with its module or without.
         """
-        return self._batches(statements.FAILURES, gate=gate_name, limit=limit)
+        query = statements.FAILURES.limit(limit).where(
+            *statements.created_within(control.c.created_time_ms, since_ms, until_ms)
+        )
+        if error_class is not None:
+            query = query.where(statements.is_error(control.c.error_class, error_class))
+        return self._batches(query, gate=gate_name)
 
     def not_made_good(self, gate_name: str) -> NotMadeGood:
         """How many of a gate's batches, parts and records somebody may have to look after."""

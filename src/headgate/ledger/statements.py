@@ -1,10 +1,11 @@
 """What the ledger asks, and what it changes besides a batch's status. Values are bound."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     CompoundSelect,
     Double,
@@ -36,6 +37,21 @@ def together(queries: Iterable[Select[Any]]) -> CompoundSelect[Any]:
     each is asked for by itself, with the limit of the whole.
     """
     return union_all(*[select(query.subquery()) for query in queries])
+
+
+def created_within(
+    created_ms: Column[int], since_ms: int | None, until_ms: int | None
+) -> Iterator[ColumnElement[bool]]:
+    """Whether a row is from this time or later, and from before that one; None does not matter."""
+    if since_ms is not None:
+        yield created_ms >= since_ms
+    if until_ms is not None:
+        yield created_ms < until_ms
+
+
+def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
+    """Whether an exception is of this class, named with its module or without."""
+    return or_(error_class == name, error_class.endswith(f".{name}", autoescape=True))
 
 
 GATES: Final = select(
@@ -196,7 +212,6 @@ FAILURES: Final = (
     .where(~and_(control.c.status == Status.DEAD, _letters))
     .where(control.c.resolution.is_(None))
     .order_by(control.c.created_time_ms, control.c.schedule_id)
-    .limit(bindparam("limit"))
 )
 
 _nobody_runs_it = or_(
