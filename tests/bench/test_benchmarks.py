@@ -58,6 +58,7 @@ def stage(
 
 LONG = {
     Name.BACKFILL,
+    Name.JSON,
     Name.MEMORY,
     Name.RECEIVERS,
     Name.SIGNALS,

@@ -1,44 +1,58 @@
-"""The commands by name."""
+"""The commands by name. Each is imported when it is run, or listed: all of them take a second."""
 
 import importlib
-from typing import Any, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from headgate.cli.backfill import backfill
-from headgate.cli.batches import batches
-from headgate.cli.demo.command import demo
-from headgate.cli.doctor import doctor
-from headgate.cli.drop import drop
-from headgate.cli.failures import failures
-from headgate.cli.letters import letters
-from headgate.cli.letters_send import send
-from headgate.cli.prune import prune
-from headgate.cli.simulate import simulate
-from headgate.cli.status import status
-from headgate.cli.verify import verify
+import headgate
 
-GROUPS: Final = ("receive", "journal", "flow")
-"""Commands whose modules are imported only when they are named, or listed: they take half a second,
-which the others do without."""
+COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "demo": "headgate.cli.demo.command",
+        "status": "headgate.cli.status",
+        "batches": "headgate.cli.batches",
+        "failures": "headgate.cli.failures",
+        "letters": "headgate.cli.letters_send",
+        "verify": "headgate.cli.verify",
+        "backfill": "headgate.cli.backfill",
+        "drop": "headgate.cli.drop",
+        "prune": "headgate.cli.prune",
+        "receive": "headgate.cli.receive",
+        "journal": "headgate.cli.journal_prune",
+        "flow": "headgate.cli.flows",
+        "simulate": "headgate.cli.simulate",
+        "doctor": "headgate.cli.doctor",
+    }
+)
+"""The module that has all of a command, under its name; in the order of the help."""
 
 
 class Commands(TyperGroup):
-    """All commands, those of `GROUPS` too.
+    """All commands.
 
     What is Any here is of the click that typer brings, which has no public name.
     """
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Their names, as the help lists them."""
-        return [*super().list_commands(ctx), *GROUPS]
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # Their names are enough to list them, and to suggest one of them.
+        names: dict[str, Any] = dict.fromkeys(COMMANDS)
+        self.commands = names
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         """The command of this name, if there is one."""
-        if cmd_name not in GROUPS:
-            return super().get_command(ctx, cmd_name)
-        group = importlib.import_module("headgate.cli.groups").GROUPS[cmd_name]
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        if isinstance(found, typer.Typer):
+            group = found
+        else:
+            group = typer.Typer(add_completion=False)
+            group.command()(found)
         command = typer.main.get_command(group)
         command.name = cmd_name
         return command
@@ -52,20 +66,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(demo)
-app.command()(status)
-app.command()(batches)
-app.command()(failures)
-app.command()(verify)
-app.command()(backfill)
-app.command()(drop)
-app.command()(prune)
-letters.command()(send)
-app.add_typer(letters, name="letters")
-app.command()(simulate)
-app.command()(doctor)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headgate {headgate.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def headgate() -> None:
+def commands(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
     """Backpressure and zero loss for PySpark Structured Streaming."""

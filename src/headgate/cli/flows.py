@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from headgate.flow import RunningFlow
 
-flow = typer.Typer(name="flow", help="Draw and run flows: stages in a chain.", no_args_is_help=True)
+flow = typer.Typer(
+    help="Draw and run flows: stages in a chain.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 INTERRUPTED: Final = 130
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headgate.cli.batches_view import new_table
-from headgate.cli.journal import Url
+from headgate.cli.journal import Url, journal
 from headgate.cli.lines import line
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.times import age_ms
@@ -26,6 +26,7 @@ _BECAUSE: Final = {
 }
 
 
+@journal.command()
 def prune(
     url: Url,
     *,

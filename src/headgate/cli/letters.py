@@ -23,6 +23,7 @@ _HIGHEST_ID: Final = 2**63 - 1
 letters = typer.Typer(
     help="List, export, send or drop dead letters: records that cannot be processed.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 GateName = Annotated[str | None, typer.Option("--gate", help="Only of this gate.")]

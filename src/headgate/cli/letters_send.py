@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate.cli.handlers import load_function
-from headgate.cli.letters import GateName, pages, waiting_letter
+from headgate.cli.letters import GateName, letters, pages, waiting_letter
 from headgate.cli.lines import printable
 from headgate.cli.source_options import Option, OptionsFile, reached, source_options
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
@@ -19,6 +19,7 @@ from headgate.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus
 Edit = Callable[[DeadLetter], Any]
 
 
+@letters.command()
 def send(
     ids: Annotated[
         list[int] | None,
