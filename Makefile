@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(VENV)/.java  ## watch a gated query for two minutes: orders come over HTTP, and none is lost
+demo: $(VENV)/.java  ## watch a gated query for 90 seconds: orders come over HTTP, and none is lost
 	@$(BIN)/headgate demo $(ARGS)
 
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
@@ -37,7 +37,7 @@ lint: $(VENV)/.package  ## run the linters and the type checker
 bench: $(VENV)/.services  ## measure side by side with Spark's own Kafka connector
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: $(VENV)/spark.jsa  ## run the long versions of the recovery tests
+soak: $(VENV)/spark.jsa  ## run the long tests: recovery, and every benchmark
 	@$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 lock: $(VENV)/.python  ## resolve the locked packages anew (ARGS=--upgrade: to their newest)

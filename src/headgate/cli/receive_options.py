@@ -28,7 +28,7 @@ HostName = Annotated[
 Port = Annotated[int, typer.Option(help="The port; 0 for any that is free, which is told.", min=0)]
 Gate = Annotated[
     str | None,
-    typer.Option(help="Go by this gate's rate, shared evenly with its other receivers."),
+    typer.Option(help="Go by this gate's rate, shared with its other receivers."),
 ]
 LedgerUrl = Annotated[
     str,
