@@ -15,7 +15,7 @@ from bench.sides import DEADLINE_S, POLL_S, discard
 from headgate.control import HopSettings, InputQueue
 from headgate.errors import HeadgateError
 from headgate.flow import Flow, RunningFlow
-from headgate.flow.channels import Channel, ChannelQueue, ReadingGate, WrittenBatch
+from headgate.flow.channels import Channel, ChannelQueue, WrittenBatch
 from headgate.gate import Batch
 from headgate.ledger import BatchRecord, Ledger
 from headgate.simulation import Move
@@ -68,13 +68,22 @@ class Watched:
         """As the channel's."""
         return self.channel.has_one_writer
 
+    @property
+    def source(self) -> str:
+        """The channel's."""
+        return self.channel.source
+
+    def reach(self) -> None:
+        """As the channel does."""
+        self.channel.reach()
+
     def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
         """As the channel does."""
         self.channel.write(df, batch, ledger)
 
-    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
+    def reading(self, ledger: Ledger) -> dict[str, str]:
         """As the channel does."""
-        return self.channel.read(gate, spark, ledger)
+        return self.channel.reading(ledger)
 
     def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
         """The channel's, whose looks are kept."""

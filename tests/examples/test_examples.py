@@ -30,7 +30,7 @@ def run(name: str, *arguments: str) -> str:
         [sys.executable, str(EXAMPLES / name), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=230,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

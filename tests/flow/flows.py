@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from headgate.control import InputQueue
 from headgate.flow import Flow
-from headgate.flow.channels import ReadingGate, WrittenBatch
+from headgate.flow.channels import WrittenBatch
 from headgate.ledger import Ledger
 
 
@@ -23,7 +23,14 @@ class NoChannel:
     def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
         raise AssertionError("written")
 
-    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
+    @property
+    def source(self) -> str:
+        return "kafka"
+
+    def reach(self) -> None:
+        raise AssertionError("reached")
+
+    def reading(self, ledger: Ledger) -> dict[str, str]:
         raise AssertionError("read")
 
     def queue(self, gate: str, ledger: Ledger) -> "NoQueue":

@@ -1,5 +1,6 @@
 """Stages linked by topics: what one writes, the next one has once."""
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.journal.journals import fill
 from tests.services.kafka import Topic, TopicFactory
 
 from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError, OptionError, SourceError
+from headgate.errors import BrokerError, LedgerError, OptionError, SourceError
 from headgate.flow.channels import Channel, KafkaChannel, journal, kafka
 from headgate.gate import Batch, Gate
 from headgate.kafka.attempts import HEADER
@@ -47,7 +48,8 @@ def read(spark: SparkSession, channel: KafkaChannel, url: str, tmp_path: Path) -
 
     def read() -> list[str]:
         with Ledger.open(url) as books:
-            df = channel.read(gate, spark, books)
+            options = {"startingOffsets": "earliest"} | channel.reading(books)
+        df = gate.read(spark, channel.source).options(**options).load()
         writer = gate.write(df, handler).option("checkpointLocation", str(tmp_path / "sink"))
         finish(writer.trigger(availableNow=True).start())
         return sorted(found)
@@ -84,6 +86,42 @@ def test_what_crashed_or_failed_is_left_out(
         with pytest.raises(PySparkException, match="it is not true"):
             channel.write(failing, planned(books, 2), books)
         assert read() == ["a", "b", "c", "d", "of another"]
+
+
+def test_why_a_broker_refuses_is_told_and_nothing_is_tried_again(
+    spark: SparkSession, topic: TopicFactory, url: str
+) -> None:
+    small = topic(1, {"max.message.bytes": "200"})
+    channel = kafka(small.name, small.bootstrap_servers)
+    with Ledger.open(url) as books:
+        batch = planned(books, 0)
+        with pytest.raises(BrokerError, match=r"did not take .* too large"):
+            channel.write(frame(spark, [secrets.token_hex(1_000)]), batch, books)
+        ((key, _, _),) = books.left_out(_topic_id(channel))
+        assert key == batch.key
+
+
+def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
+    spark: SparkSession, channel: KafkaChannel, to: Topic, url: str
+) -> None:
+    def read(**options: str) -> list[str]:
+        reader = spark.read.format("headgate-kafka").options(**channel.reading(books), **options)
+        return sorted(row.value.decode() for row in reader.load().collect())
+
+    with Ledger.open(url) as books:
+        to.produce(b"before", partition=0)
+        running = planned(books, 0)
+        topic_id = _topic_id(channel)
+        assert books.begin_output(topic_id, running.key, "runs", {0: 1, 1: 0})
+        to.produce(b"running", partition=0, headers=[(HEADER, f"{running.key}/runs".encode())])
+        assert read() == ["before"]
+        assert read(endingOffsets=f'{{"{to.name}": {{"0": -1, "1": -1}}}}') == ["before"]
+        named = f'{{"{to.name}": {{"0": 2, "1": 0}}}}'
+        assert read(endingOffsets=named) == ["before", "running"]
+        after = f'{{"{to.name}": {{"0": 2, "1": 0}}}}'
+        assert read(startingOffsets=after) == []
+        assert books.finish_output(topic_id, running.key, "runs")
+        assert read() == ["before", "running"]
 
 
 def test_nobody_reads_past_where_a_stage_is_writing(
@@ -194,7 +232,8 @@ def test_stages_that_crash_hand_on_each_record_once(
                 raise ValueError("after it was written")
 
         def start() -> None:
-            df = journal(str(tmp_path / "raw")).read(first, spark, books)
+            options = journal(str(tmp_path / "raw")).reading(books)
+            df = first.read(spark, "journal").options(**options).load()
             writer = first.write(df, write).option("checkpointLocation", str(tmp_path / "first"))
             finish(writer.trigger(availableNow=True).start())
 

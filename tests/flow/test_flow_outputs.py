@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from tests.flow.flows import a_flow
 
 from headgate.errors import OptionError
-from headgate.flow.running import outputs
+from headgate.flow.handling import outputs
 
 
 class Frame(DataFrame):

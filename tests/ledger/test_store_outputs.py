@@ -4,10 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from tests.ledger.samples import a_batch
+from tests.ledger.samples import ManualClock, a_batch
 
 from headgate.control import OffsetRange
 from headgate.ledger import Ledger
+from headgate.ledger.outputs import SLACK_MS
 
 TOPIC = "topic-id"
 
@@ -59,6 +60,35 @@ def test_of_a_batch_that_nobody_runs_nothing_is_open(ledger: Ledger, key: str) -
     assert ledger.open_outputs(TOPIC) == ({0: 6},)
     assert not ledger.finish_output(TOPIC, key, "a")
     assert ledger.left_out(TOPIC) == ((key, "a", {0: 5}),)
+
+
+def test_of_a_batch_whose_owner_is_gone_nothing_is_open(
+    ledger: Ledger, key: str, clock: ManualClock
+) -> None:
+    ledger.attach(key, 7, owner="me", lease_ms=30_000)
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    clock.now_ms += 30_000 + SLACK_MS - 1
+    assert ledger.open_outputs(TOPIC) == ({0: 5},)
+    assert ledger.renew(key, "me", 30_000)
+    clock.now_ms += 30_000 + SLACK_MS - 1
+    assert ledger.open_outputs(TOPIC) == ({0: 5},)
+    clock.now_ms += 1
+    assert ledger.open_outputs(TOPIC) == ()
+    assert not ledger.finish_output(TOPIC, key, "a"), "though it lives and has only been slow"
+    assert ledger.left_out(TOPIC) == ((key, "a", {0: 5}),)
+
+
+def test_a_batch_that_was_divided_is_remembered_for_its_parts(ledger: Ledger, key: str) -> None:
+    ledger.attach(key, 7, owner="me", lease_ms=30_000)
+    ledger.begin_output(TOPIC, key, "a", {0: 5})
+    ledger.finish_output(TOPIC, key, "a")
+    ranges = [OffsetRange("orders", 0, 10, 15), OffsetRange("orders", 0, 15, 20)]
+    parts = ledger.split(key, [a_batch(each) for each in ranges], "me", 30_000)
+    ledger.fail(parts[0].schedule_id, ValueError("it is left for later"))
+    ledger.succeed(parts[1].schedule_id)
+    assert ledger.succeed(key)
+    ledger.begin_output(TOPIC, "the next", "n", {0: 9})
+    assert ledger.written_outputs(TOPIC, [key]) == {key}
 
 
 def test_who_lost_a_batch_to_one_that_succeeded_writes_nothing(ledger: Ledger, key: str) -> None:

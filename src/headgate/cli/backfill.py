@@ -11,8 +11,8 @@ from rich.console import Console
 from headgate.backfill import MAX_BACKFILLS
 from headgate.cli.backfill_choice import RUNNABLE, Choice, choose
 from headgate.cli.backfill_view import plan_table, plan_values, view_of
+from headgate.cli.backfill_work import work_of
 from headgate.cli.choices import Since, Until
-from headgate.cli.handlers import load_handler
 from headgate.cli.source_options import Option, OptionsFile, reached, source_options
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
 from headgate.cli.times import moment_ms
@@ -43,12 +43,20 @@ def backfill(
     ] = None,
     *,
     handler: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
             help="Called as handler(df, batch) for each batch, as the stream's handler is.",
         ),
-    ],
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FLOW",
+            help="In place of a handler: the flow whose stage the gate is. The batches are read, "
+            "handled and written as that stage does it.",
+        ),
+    ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
     gate: Annotated[str | None, typer.Option(help="Those of this gate.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that failed.")] = False,
@@ -123,11 +131,12 @@ def backfill(
     )
     choice.check()
     given = source_options(option or (), options_file)
-    handle = load_handler(handler, transform)
+    work = work_of(handler, transform, flow, ledger)
     # What is to be run is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
         batches = choose(reader, ledger, choice, now_ms)
-        ways = reached(reader, {batch.schedule_id: batch.gate for batch in batches}, given)
+        options = {**(work.options(batches[0].gate) if batches else {}), **given}
+        ways = reached(reader, {batch.schedule_id: batch.gate for batch in batches}, options)
         if dry_run:
             gone_of = {
                 key: way.connector.gone(way.options, reader.ranges(key))
@@ -144,6 +153,7 @@ def backfill(
     from headgate.gate.policy import parse_on_failure  # noqa: PLC0415
 
     policy = parse_on_failure(on_failure.value)
+    handle = work.handler(batches[0].gate)
     job = Job(handle, ways, policy, pace is Pace.UNLIMITED, max_backfills)
     if not run_by_hand(ledger, job, batches, view):
         raise typer.Exit(1)

@@ -23,12 +23,17 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
         OptionError: As `load_function`.
     """
     handle = load_function("--handler", handler)
-    if transform is None:
-        return handle
-    derive = load_function("--transform", transform)
+    derive = None if transform is None else load_function("--transform", transform)
 
     def handle_derived(df: "DataFrame", batch: "Batch") -> None:
-        handle(derive(df), batch)
+        answer = handle(df if derive is None else derive(df), batch)
+        if answer is not None:
+            # Where a stage's handler is called by itself, nobody writes what it answers.
+            raise OptionError(
+                f"--handler is {handler!r}, which has answered a value of type"
+                f" {type(answer).__name__}; it must answer None, or, if it is a stage's of a flow,"
+                " be called by that: --flow module:flow in its place."
+            )
 
     return handle_derived
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from headgate.errors import OptionError
+from headgate.errors import HeadgateError, OptionError
 from headgate.flow.graph import Graph
 from headgate.flow.schemas import normalized
 from headgate.flow.stage import Link, Stage
@@ -44,8 +44,8 @@ def told_of(stage: Stage) -> Iterator[None]:
     """Have an error that is raised within name the stage and where it was declared."""
     try:
         yield
-    except OptionError as error:
-        raise OptionError(f"{stage}: {error}") from error
+    except HeadgateError as error:
+        raise type(error)(f"{stage}: {error}") from error
 
 
 def _check_stage(flow: "Flow", stage: Stage) -> None:

@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headgate.errors import OptionError
 from headgate.flow.agent import StageAgent, StagePlace
 from headgate.flow.checks import told_of
+from headgate.flow.handling import handler_of, options_of
 from headgate.flow.signals import Signals
 from headgate.flow.signals_ledger import ledger_signals
 from headgate.flow.stage import Stage
-from headgate.gate import Batch, Gate, register
+from headgate.gate import Gate, register
 from headgate.gate.ledgers import shared_ledger
 from headgate.ledger import Ledger
 
@@ -94,12 +94,16 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
     """
     register(spark)
     with ExitStack() as opened:
+        for stage in stages:
+            with told_of(stage):
+                for name in stage.writes:
+                    flow.graph.links[name].channel.reach()
         writers = {stage.name: _writer(flow, spark, stage) for stage in stages}
         ledger = opened.enter_context(Ledger.open(flow.ledger))
         signals_of = _signals(flow, ledger, opened)
         queries: dict[str, StreamingQuery] = {}
         for stage in stages:
-            agent = _agent(flow, stage, ledger, signals_of(stage))
+            agent = _agent(flow, stage, ledger, signals_of)
             opened.callback(agent.start().close)
         try:
             for name, writer in writers.items():
@@ -127,7 +131,9 @@ def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage
     )
 
 
-def _agent(flow: "Flow", stage: Stage, ledger: Ledger, signals: Signals) -> StageAgent:
+def _agent(
+    flow: "Flow", stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
+) -> StageAgent:
     graph, gate = flow.graph, flow.gate(stage.name)
     place = StagePlace(
         flow.name,
@@ -138,9 +144,15 @@ def _agent(flow: "Flow", stage: Stage, ledger: Ledger, signals: Signals) -> Stag
         graph.downstream(stage.name),
         stage.pressure,
     )
-    queue = graph.links[stage.reads].channel.queue(gate, ledger)
     shows_in_ledger = flow.signals is not None
-    return StageAgent(place, ledger, signals, queue, shows_in_ledger=shows_in_ledger)
+    with ExitStack() as unless_made:
+        queue = graph.links[stage.reads].channel.queue(gate, ledger)
+        unless_made.callback(queue.close)
+        signals = signals_of(stage)
+        unless_made.callback(signals.close)
+        agent = StageAgent(place, ledger, signals, queue, shows_in_ledger=shows_in_ledger)
+        unless_made.pop_all()
+    return agent
 
 
 def _gate(flow: "Flow", stage: Stage) -> Gate:
@@ -152,12 +164,13 @@ def _writer(flow: "Flow", spark: SparkSession, stage: Stage) -> DataStreamWriter
     gate, ledger = _gate(flow, stage), shared_ledger(flow.ledger)
     channel = flow.graph.links[stage.reads].channel
     with told_of(stage):
-        df = channel.read(_WithOptions(gate, stage.options), spark, ledger)
+        reader = gate.read(spark, channel.source).options(**options_of(flow, stage, ledger))
+        df = reader.load()
         if stage.derive is not None:
             df = stage.derive(df)
         writer = gate.write(
             df,
-            _handler(flow, stage, ledger),
+            handler_of(flow, stage, ledger),
             on_failure=stage.on_failure,
             backfill=stage.backfill,
         )
@@ -168,67 +181,3 @@ def _checkpoint(flow: "Flow", stage: Stage) -> str:
     """A folder; a URL of another file system stays as it is."""
     folder = flow.checkpoints.rstrip("/")
     return f"{folder}/{stage.name}" if "://" in folder else str(Path(folder, stage.name).absolute())
-
-
-class _WithOptions:
-    """A stage's gate, whose readers have the stage's options."""
-
-    def __init__(self, gate: Gate, options: Mapping[str, str]) -> None:
-        self._gate = gate
-        self._options = options
-
-    @property
-    def name(self) -> str:
-        return self._gate.name
-
-    def read(self, spark: SparkSession, source: str) -> DataStreamReader:
-        return self._gate.read(spark, source).options(**self._options)
-
-
-def _handler(flow: "Flow", stage: Stage, ledger: Ledger) -> Callable[[DataFrame, Batch], None]:
-    """The stage's handler, with what it answers written to its channels."""
-    links = flow.graph.links
-
-    def handle(df: DataFrame, batch: Batch) -> None:
-        for name, made in outputs(stage, stage.handler(df, batch)).items():
-            links[name].channel.write(made, batch, ledger)
-
-    return handle
-
-
-def outputs(stage: Stage, made: Any) -> dict[str, DataFrame]:
-    """What a stage's handler answered, by the channel that it is for.
-
-    Raises:
-        OptionError: It does not go with the channels that the stage writes.
-    """
-    if made is None and not stage.writes:
-        return {}
-    if isinstance(made, DataFrame) and len(stage.writes) == 1:
-        return {stage.writes[0]: made}
-    found = dict(made) if isinstance(made, Mapping) else {}
-    if set(found) != set(stage.writes) or not found:
-        raise OptionError(
-            f"{stage} has answered {_described(made)}; {_wanted(stage)}, as its declaration says."
-        )
-    for name, df in found.items():
-        if not isinstance(df, DataFrame):
-            raise OptionError(
-                f"{stage} has answered {_described(df)} for the channel {name!r}; it must be a"
-                " DataFrame."
-            )
-    return found
-
-
-def _described(made: object) -> str:
-    if isinstance(made, Mapping):
-        return f"a mapping with the names {sorted(map(str, made))}"
-    return "nothing" if made is None else f"a value of type {type(made).__name__}"
-
-
-def _wanted(stage: Stage) -> str:
-    if not stage.writes:
-        return "it must answer None, for it writes no channel"
-    if len(stage.writes) == 1:
-        return f"it must answer a DataFrame, for it writes the channel {stage.writes[0]!r}"
-    return f"it must answer a DataFrame for each of {list(stage.writes)}, by name"

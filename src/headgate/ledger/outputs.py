@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select, update
 
 from headgate.ledger.base import Base
 from headgate.ledger.engine import changed_rows
@@ -28,6 +28,9 @@ BEGUN: Final = "begun"
 DONE: Final = "done"
 GIVEN_UP: Final = "given_up"
 
+SLACK_MS: Final = 60_000
+"""How long after the end of its lease a batch still counts as run, for clocks that differ."""
+
 Starts = Mapping[int, int]
 """By partition, where a topic ended when an attempt began."""
 
@@ -37,7 +40,12 @@ _of_attempt = and_(_of_topic, output.c.attempt == bindparam("by"))
 _others = and_(_of_batch, output.c.attempt != bindparam("by"), output.c.state == BEGUN)
 
 _final = control.c.status.in_([Status.SUCCESS, Status.DEAD])
-_runs = control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING])
+_runs = and_(
+    control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]),
+    or_(control.c.lease_until_ms.is_(None), control.c.lease_until_ms > bindparam("lately_ms")),
+)
+_child = control.alias("child")
+_is_divided = exists().where(_child.c.parent == output.c.schedule_id)
 _row = control.c.schedule_id == output.c.schedule_id
 _batch_is_final = exists().where(control.c.schedule_id == bindparam("batch"), _final)
 
@@ -55,8 +63,9 @@ _GIVE_UP_LEFT: Final = (
     .where(_of_topic, output.c.state == BEGUN, exists().where(_row), ~exists().where(_row, _runs))
     .values(state=GIVEN_UP)
 )
+# Not what was divided: it may be done with while parts of it are still to run.
 _FORGET: Final = delete(output).where(
-    _of_topic, output.c.state == DONE, exists().where(_row, _final)
+    _of_topic, output.c.state == DONE, exists().where(_row, _final), ~_is_divided
 )
 _STATE: Final = select(output.c.state).where(_of_attempt)
 _OPEN: Final = select(output.c.starts).where(_of_topic, output.c.state == BEGUN)
@@ -142,12 +151,13 @@ class Outputs(Base):
     def open_outputs(self, topic_id: str) -> tuple[Starts, ...]:
         """Where the attempts began of which it is not known yet what becomes of them.
 
-        An attempt of a batch that nobody runs now is given up by this, once and for all.
+        An attempt of a batch that nobody runs now is given up by this, once and for all; so is one
+        whose owner's lease has been over for `SLACK_MS`.
         """
         values: Values = {"topic": topic_id}
 
         def open_ones(connection: Connection) -> tuple[Starts, ...]:
-            connection.execute(_GIVE_UP_LEFT, values)
+            connection.execute(_GIVE_UP_LEFT, values | {"lately_ms": self._clock() - SLACK_MS})
             return tuple(_starts(row.starts) for row in connection.execute(_OPEN, values))
 
         def are_any(connection: Connection) -> bool:

@@ -85,7 +85,7 @@ def bounded_ranges(log: Log, starting: Bound, ending: Bound, strategy: str) -> l
     """
     partitions = log.partitions(log.topics(must_exist=True))
     starts = starting_positions(log, starting, strategy, partitions)
-    ends = locate(log, ending, partitions)
+    ends = _decided(log, ending, starts, locate(log, ending, partitions))
     ranges = []
     for tp in partitions:
         if starts[tp] > ends[tp]:
@@ -96,6 +96,14 @@ def bounded_ranges(log: Log, starting: Bound, ending: Bound, strategy: str) -> l
         if starts[tp] < ends[tp]:
             ranges.append(OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]))
     return ranges
+
+
+def _decided(log: Log, ending: Bound, starts: Positions, ends: Positions) -> Positions:
+    """No further than it is known what is to be read, except where an offset was named."""
+    named = ending.at.positions if isinstance(ending.at, AtOffsets) else {}
+    found = {tp: end for tp, end in ends.items() if named.get(tp, LATEST_OFFSET) == LATEST_OFFSET}
+    decided = log.decided(found)
+    return {**ends, **{tp: max(end, min(starts[tp], ends[tp])) for tp, end in decided.items()}}
 
 
 def _with_edges(log: Log, positions: dict[TopicPartition, int]) -> Positions:

@@ -2,14 +2,13 @@
 
 from headgate.flow.channels.journal_channel import JournalChannel, journal
 from headgate.flow.channels.kafka_channel import KafkaChannel, kafka
-from headgate.flow.channels.protocol import Channel, ChannelQueue, ReadingGate, WrittenBatch
+from headgate.flow.channels.protocol import Channel, ChannelQueue, WrittenBatch
 
 __all__ = [
     "Channel",
     "ChannelQueue",
     "JournalChannel",
     "KafkaChannel",
-    "ReadingGate",
     "WrittenBatch",
     "journal",
     "kafka",

@@ -9,13 +9,13 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from headgate.errors import LaneTakenError, OptionError
 from headgate.flow.channels.columns import as_output
 from headgate.flow.channels.given import option_text
 from headgate.flow.channels.journal_queue import JournalQueue
-from headgate.flow.channels.protocol import ReadingGate, WrittenBatch
+from headgate.flow.channels.protocol import WrittenBatch
 from headgate.flow.channels.written import forgettable, is_done, lineage
 from headgate.journal import Journal
 from headgate.journal.batch_writer import BatchWriter
@@ -56,6 +56,19 @@ class JournalChannel:
         """A lane has one writer."""
         return True
 
+    @property
+    def source(self) -> str:
+        """The journal's."""
+        return "journal"
+
+    def reach(self) -> None:
+        """See that it is there; see `headgate.flow.channels.Channel.reach`.
+
+        Raises:
+            JournalError: the journal cannot be read or made.
+        """
+        Journal.open(self.path, create=True)
+
     def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
         """Write a batch whole, and once; see `headgate.flow.channels.Channel.write`.
 
@@ -82,16 +95,13 @@ class JournalChannel:
             if names:
                 writer.commit(batch.key, names)
 
-    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
-        """The stream; see `headgate.flow.channels.Channel.read`. A journal is made if need be.
+    def reading(self, ledger: Ledger) -> dict[str, str]:
+        """The journal's options. It is made if need be.
 
         Raises:
-            OptionError: an option is wrong.
             JournalError: the journal cannot be read or made.
         """
-        journal = Journal.open(self.path, create=True)
-        reader = gate.read(spark, "journal").option("path", journal.storage.url)
-        return reader.options(**self.options).load()
+        return {**self.options, "path": Journal.open(self.path, create=True).storage.url}
 
     def queue(self, gate: str, ledger: Ledger) -> JournalQueue:
         """What waits: exact, as the blocks tell it; see `headgate.flow.channels.Channel.queue`."""
@@ -120,7 +130,8 @@ def journal(path: str, *, lane: int = 0, **options: object) -> JournalChannel:
         raise OptionError(f"The URL {path} has no absolute path; write file:///path.")
     given = {name: option_text(value) for name, value in options.items()}
     # One directory is one channel, however it is written.
-    return JournalChannel(os.path.normpath(rest or path), checked_lane(lane), given)
+    here = os.path.abspath(rest or path)  # noqa: PTH100  (links in it are kept)
+    return JournalChannel(here, checked_lane(lane), given)
 
 
 def _taken(journal: Journal, lane: int) -> BatchWriter:

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,14 +10,14 @@ from typing import Final
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from headgate.control.ranges import TopicPartition
-from headgate.errors import LedgerError, SourceError
+from headgate.errors import BrokerError, LedgerError, SourceError
 from headgate.flow.channels.columns import as_output
 from headgate.flow.channels.given import option_text
 from headgate.flow.channels.kafka_queue import KafkaQueue
-from headgate.flow.channels.protocol import ReadingGate, WrittenBatch
+from headgate.flow.channels.protocol import WrittenBatch
 from headgate.flow.channels.written import lineage
 from headgate.kafka.attempts import known_id, tag
 from headgate.kafka.lookup import Lookup
@@ -24,11 +25,13 @@ from headgate.kafka.options import KafkaOptions, parse_options
 from headgate.kafka.producing import produce
 from headgate.kafka.redaction import redact
 from headgate.ledger import Ledger
+from headgate.source.log import Topic as KafkaTopic
 
 _LOG: Final = logging.getLogger("headgate.flow")
 
 _TRIES: Final = 3
 _RAN_BEFORE: Final = "a task of it ran before"
+_TEXT: Final = pa.string()
 
 
 class _RanTwiceError(Exception):
@@ -62,6 +65,11 @@ class KafkaChannel:
         """Any number of stages may write a topic."""
         return False
 
+    @property
+    def source(self) -> str:
+        """Kafka's."""
+        return "kafka"
+
     def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
         """Write a batch that stages read once; see `headgate.flow.channels.Channel.write`.
 
@@ -89,16 +97,28 @@ class KafkaChannel:
             else:
                 return
 
-    def _attempt(self, output: DataFrame, options: KafkaOptions, key: str, ledger: Ledger) -> None:
-        lookup = Lookup(
-            options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
-        )
+    def reach(self) -> None:
+        """See that it can be written; see `headgate.flow.channels.Channel.reach`.
+
+        Raises:
+            OptionError: an option is wrong.
+            BrokerError: the brokers cannot be reached.
+            SourceError: there is no such topic, or the brokers are too old.
+        """
+        known_id(self.topic, self._found(_lookup(self._parsed())))
+
+    def _found(self, lookup: Lookup) -> KafkaTopic:
         topic = lookup.topics([self.topic]).get(self.topic)
         if topic is None:
             raise SourceError(
                 f"Stages cannot write {self.where}, which is not there; make it, or name"
                 " another one."
             )
+        return topic
+
+    def _attempt(self, output: DataFrame, options: KafkaOptions, key: str, ledger: Ledger) -> None:
+        lookup = _lookup(options)
+        topic = self._found(lookup)
         topic_id = known_id(self.topic, topic)
         ends = lookup.latest(TopicPartition(self.topic, number) for number in topic.partitions)
         attempt = secrets.token_hex(8)
@@ -118,16 +138,9 @@ class KafkaChannel:
                 f" {self.where}; of this attempt nothing is read."
             )
 
-    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
-        """The stream; see `headgate.flow.channels.Channel.read`.
-
-        Raises:
-            OptionError: an option is wrong.
-            BrokerError: the brokers cannot be reached.
-            SourceError: there is no such topic.
-        """
-        reader = gate.read(spark, "kafka").options(**{"startingOffsets": "earliest"})
-        return reader.options(**self._given(), **{"headgate.channel": ledger.url}).load()
+    def reading(self, ledger: Ledger) -> dict[str, str]:
+        """The topic's options, and the ledger that knows what is not to be read of it."""
+        return self._given() | {"headgate.channel": ledger.url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
         """What waits, as lag times the size of some records: `headgate.flow.channels.kafka_queue`.
@@ -169,6 +182,12 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
     return channel
 
 
+def _lookup(options: KafkaOptions) -> Lookup:
+    return Lookup(
+        options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
+    )
+
+
 def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:
     """Have tasks produce the records."""
 
@@ -176,11 +195,27 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
         task = TaskContext.get()
         assert task is not None  # noqa: S101  (it runs in a task)
         if task.attemptNumber():
+            # Spark tells how the last run of a task has ended: where what is written cannot be
+            # computed, that is to be why.
+            deque(batches, maxlen=0)
             raise RuntimeError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
-        produce(client, topic, marked, batches)
-        yield pa.record_batch({"stage": pa.array([task.stageId()], pa.int32())})
+        refused = None
+        try:
+            produce(client, topic, marked, batches)
+        except BrokerError as error:
+            # An answer, for after an exception the task would run again, and hide it.
+            refused = str(error)
+            deque(batches, maxlen=0)
+        ran = {
+            "stage": pa.array([task.stageId()], pa.int32()),
+            "refused": pa.array([refused], _TEXT),
+        }
+        yield pa.record_batch(ran)
 
-    rows = output.mapInArrow(produced_by_task, "stage int").collect()
+    rows = output.mapInArrow(produced_by_task, "stage int, refused string").collect()
+    for row in rows:
+        if row["refused"] is not None:
+            raise BrokerError(row["refused"])
     # Where output of an earlier stage was lost, tasks run again in a new attempt of their stage,
     # which counts their runs anew.
     tracker = output.sparkSession.sparkContext.statusTracker()

@@ -55,7 +55,7 @@ class KafkaQueue:
             BrokerError: the brokers cannot be reached.
             LedgerError: the ledger cannot be read.
         """
-        samples = self._looks % _LOOKS_PER_SAMPLE == 0
+        samples = self._looks % _LOOKS_PER_SAMPLE == 0 or not self._topics
         self._looks += 1
         if samples:
             self._topics = dict(self._log.topics())

@@ -2,22 +2,10 @@
 
 from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql import DataFrame
 
 from headgate.control.hop_queue import InputQueue
 from headgate.ledger import Ledger
-
-
-class ReadingGate(Protocol):
-    """What a channel needs of the gate that reads it; `headgate.Gate` is one."""
-
-    @property
-    def name(self) -> str:
-        """The gate's name in its ledger."""
-
-    def read(self, spark: SparkSession, source: str) -> DataStreamReader:
-        """A reader on a source behind this gate."""
 
 
 class WrittenBatch(Protocol):
@@ -57,6 +45,13 @@ class Channel(Protocol):
     def has_one_writer(self) -> bool:
         """Whether only one stage of a flow may write it, as with a lane of a journal."""
 
+    def reach(self) -> None:
+        """See that it is there and can be written, before any batch is; a journal is made.
+
+        Raises:
+            HeadgateError: it cannot be reached or written.
+        """
+
     def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
         """Give what a batch has made to the stages that read; in the writing stage's handler.
 
@@ -75,16 +70,18 @@ class Channel(Protocol):
             HeadgateError: the channel cannot be written.
         """
 
-    def read(self, gate: ReadingGate, spark: SparkSession, ledger: Ledger) -> DataFrame:
-        """The stream behind a gate, from the earliest record that there is.
+    @property
+    def source(self) -> str:
+        """What a gate reads it with, such as kafka."""
+
+    def reading(self, ledger: Ledger) -> dict[str, str]:
+        """The options of that source with which all of it is read, each batch once.
 
         Args:
-            gate: The reading stage's.
-            spark: The session.
-            ledger: The writing stages'; it is made if need be.
+            ledger: The writing stages'.
 
         Raises:
-            HeadgateError: the channel cannot be read.
+            HeadgateError: the channel cannot be reached.
         """
 
     def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:

@@ -32,11 +32,17 @@ def lineage(key: str, ledger: Ledger) -> Iterator[str]:
 def forgettable(written: tuple[str, ...], ledger: Ledger) -> list[str]:
     """Those of the batches that are in a channel which nobody will run again.
 
+    One that was divided is not among them: it may be done with while parts of it are still to run.
+
     Args:
         written: Their keys, the oldest first.
         ledger: Of the stage that writes.
     """
     records = {key: ledger.batch(key) for key in written}
-    done = [key for key, record in records.items() if record and record.status in _FINAL]
+    done = [
+        key
+        for key, record in records.items()
+        if record and record.status in _FINAL and not ledger.parts(key)
+    ]
     unknown = [key for key, record in records.items() if record is None]
     return done + unknown[:-_MOST_UNKNOWN]

@@ -1,0 +1,113 @@
+"""What a stage deferred is made good by hand as the stage would have done it."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.cli.commands import run
+from tests.flow.test_channel_journal import values_in
+from tests.journal.journals import fill
+from tests.services.waiting import wait_until
+
+from headgate.cli.backfill_work import work_of
+from headgate.cli.handlers import load_handler
+from headgate.errors import OptionError
+from headgate.ledger import Ledger, Status
+
+MODULE = """
+from pathlib import Path
+
+from headgate.flow import Flow, journal
+
+HERE = Path(__file__).parent
+
+flow = Flow("shop", ledger=f"sqlite:///{HERE}/headgate.db", checkpoints=HERE / "checkpoints")
+flow.channel("raw", journal(str(HERE / "raw")))
+flow.channel("clean", journal(str(HERE / "clean")))
+
+
+@flow.stage("clean", reads="raw", writes="clean", on_failure="defer", backfill="by hand")
+def clean(df, batch):
+    if not (HERE / "mended").exists():
+        raise ValueError("not yet")
+    return df.selectExpr("concat('clean ', value) as value")
+
+
+@flow.stage("store", reads="clean")
+def store(df, batch):
+    df.count()
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a name of its own; the name of the flow in it."""
+    name = f"shop_{tmp_path.name}".lower()
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return f"{name}:flow"
+
+
+def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_hand(
+    spark: SparkSession, shop: str, tmp_path: Path
+) -> None:
+    fill(tmp_path / "raw", {0: [30]})
+    flow = importlib.import_module(shop.partition(":")[0]).flow
+    with flow.start(spark), Ledger.open(flow.ledger) as ledger:
+        wait_until(lambda: ledger.failed("shop.clean", 100), timeout_s=100)
+    (tmp_path / "mended").touch()
+    ended = run(
+        *("backfill", "--flow", shop, "--all", "--ledger", flow.ledger, "--json"),
+        folder=tmp_path,
+        timeout_s=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    with Ledger.open(flow.ledger) as ledger:
+        found = ledger.batches("shop.clean", limit=100)
+        assert {batch.status for batch in found} == {Status.SUCCESS}
+        records = sum(batch.planned_records for batch in found if batch.parent is None)
+    assert len(values_in(tmp_path / "clean")) == records > 0
+    assert all(value.startswith("clean 0:") for value in values_in(tmp_path / "clean"))
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ((None, None, None), "Neither --handler nor --flow is given"),
+        (("a:b", None, "{shop}"), "--handler is given too; leave that out"),
+        ((None, "a:b", "{shop}"), "--transform is given too; leave that out"),
+    ],
+)
+def test_what_is_to_be_done_must_be_named_once(
+    shop: str, named: tuple[str | None, str | None, str | None], told: str
+) -> None:
+    handler, transform, flow = named
+    with pytest.raises(OptionError, match=told):
+        work_of(handler, transform, flow and flow.format(shop=shop), "sqlite:///headgate.db")
+
+
+def test_the_ledger_must_be_the_flows(shop: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"keeps its books in .*, and --ledger is .*other\.db; give"
+    ):
+        work_of(None, None, shop, "sqlite:///other.db")
+
+
+def test_a_gate_that_is_no_stage_is_refused(shop: str) -> None:
+    work = work_of(None, None, shop, "sqlite:///headgate.db")
+    told = "'orders', which is no stage of flow 'shop'; its stages have the gates 'shop.clean'"
+    with pytest.raises(OptionError, match=told):
+        work.handler("orders")
+
+
+def test_what_a_stage_answers_is_not_lost_where_its_handler_is_named(
+    tmp_path: Path, shop: str
+) -> None:
+    (tmp_path / "handlers_of_stages.py").write_text("def clean(df, batch):\n    return df\n")
+    handle = load_handler("handlers_of_stages:clean", None)
+    with pytest.raises(
+        OptionError, match=r"has answered a value of type list; .* --flow module:flow"
+    ):
+        handle([], None)  # type: ignore[arg-type]
