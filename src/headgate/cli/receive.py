@@ -162,7 +162,10 @@ def tcp(
         int, typer.Option(help="What the unfinished lines of all senders may take together.")
     ] = _TCP.unfinished_bytes,
     line_s: Annotated[
-        float, typer.Option(help="How long a line may take from its first byte on.")
+        float,
+        typer.Option(
+            help="How long a line may take from its first byte on, and its sender to read answers."
+        ),
     ] = _TCP.line_s,
     max_connections: MaxConnections = _TCP.max_connections,
     block_interval_ms: BlockIntervalMs = _INTAKE.block_interval_ms,

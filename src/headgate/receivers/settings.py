@@ -57,8 +57,7 @@ class TcpSettings:
         host: Where to listen, 127.0.0.1 unless told otherwise: this machine alone.
         port: The port, 7070 unless told otherwise; 0 for any that is free.
         acknowledge: Whether senders are told ``ok <count>`` for every so many lines that are
-            durable. Off unless told otherwise: a sender that does not read them would be held up
-            by its own socket.
+            durable. Off unless told otherwise: a sender that does not read them is let go.
         token: What the first line of a sender must be, after the word ``token`` and a space. None,
             the default, lets in everybody who can reach the port.
         check_json: Whether every line must be JSON. Off unless told otherwise; it costs half a
@@ -69,7 +68,8 @@ class TcpSettings:
             ``max_line_bytes``, 16 MiB unless told otherwise.
         line_s: How long a line may take from its first byte, and the first line from when its
             sender connected (s); above 0, 30 unless told otherwise. Between lines a sender may
-            be silent for as long as it likes.
+            be silent for as long as it likes. An answer that its sender has not made room for by
+            reading may wait as long; then the connection is closed.
         max_connections: How many senders may be connected; 1 or more, 800 unless told
             otherwise. See `Connections` for who goes when there are more.
 

@@ -87,7 +87,7 @@ class Sender:
 
     async def _serve(self) -> None:
         try:
-            with contextlib.suppress(OSError):  # the sender has gone
+            with contextlib.suppress(OSError):  # the sender has gone, or does not read
                 await self._answer_or_refuse()
         finally:
             await self._read_no_more()
@@ -121,9 +121,22 @@ class Sender:
             receipt.result()
             self._unanswered.release()
             if self._settings.acknowledge:
-                await self._say(f"ok {count}")
+                await self._acknowledge(count)
         if not self._reading.cancelled() and (error := self._reading.exception()):
             raise error
+
+    async def _acknowledge(self, count: int) -> None:
+        """Tell how many lines more are durable, or let go a sender that would not hear it."""
+        try:
+            async with asyncio.timeout(self._settings.line_s):
+                await self._say(f"ok {count}")
+        except TimeoutError:
+            self._shared.intake.refusals.count(
+                "not reading",
+                f"A sender did not read its answers for {self._settings.line_s:g} s; read them, or"
+                " raise line_s.",
+            )
+            raise
 
     async def _refuse(self, error: HeadgateError) -> None:
         kind = "not stored" if isinstance(error, JournalError) else "not taken"
@@ -145,6 +158,8 @@ class Sender:
     async def _read(self) -> None:
         while True:
             await self._wait_for_more()
+            async with self._unanswered:
+                pass  # there is a place, which nobody else takes; the others must not wait for it
             async with self._shared.reading:
                 data = self._received()
                 if data is None:
@@ -220,7 +235,8 @@ async def _readable(connection: socket.socket) -> None:
 
     def more() -> None:
         loop.remove_reader(descriptor)
-        ready.set_result(None)
+        if not ready.done():  # cancelled, and not removed yet
+            ready.set_result(None)
 
     loop.add_reader(descriptor, more)
     try:
