@@ -233,6 +233,42 @@ def test_headers_that_take_too_long_or_too_much_are_refused() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("request_line", ["POST /nowhere", "GET /health"])
+def test_who_was_answered_before_the_end_of_its_body_does_not_keep_its_place(
+    request_line: str,
+) -> None:
+    head = f"{request_line} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n".encode()
+
+    async def work() -> None:
+        async with served(header_s=0.2) as it:
+            reader, writer = await it.raw(head)
+            assert (await reader.readline())[:11] in (b"HTTP/1.1 20", b"HTTP/1.1 40")
+            writer.write(b"x")
+            assert b"HTTP/1.1 408 " in await reader.read()
+            writer.close()
+        async with served(header_s=1_000, max_connections=1) as it:
+            reader, writer = await it.raw(head)
+            await reader.readline()
+            assert (await it.client.get("/health")).status_code == 200
+            writer.close()
+
+    run(work())
+
+
+def test_who_was_answered_before_the_end_of_its_body_can_go_on_after_it() -> None:
+    async def work() -> None:
+        async with served(header_s=1_000) as it:
+            reader, writer = await it.raw(
+                b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\nabc"
+            )
+            assert (await reader.readuntil(b"\r\n\r\nNot Found")).startswith(b"HTTP/1.1 404 ")
+            writer.write(b"def" + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    run(work())
+
+
 def test_a_body_that_takes_too_long_is_refused() -> None:
     async def work() -> None:
         async with served(body_s=0.2) as it:

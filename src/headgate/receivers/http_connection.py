@@ -20,7 +20,8 @@ def guarded(connections: Connections, header_s: float, refusals: Refusals) -> ty
     Args:
         connections: How many there may be.
         header_s: How long a request's headers may take, from when its sender connected or was
-            last answered (s).
+            last answered (s). What is left of a request that was answered early, such as the body
+            of one for a path that there is not, has to come within this time too.
         refusals: Is told of those who found no place.
     """
 
@@ -49,7 +50,9 @@ def guarded(connections: Connections, header_s: float, refusals: Refusals) -> ty
             super().connection_lost(exc)
 
         def _watch(self) -> None:
-            if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            # Answered, and not beginning anew: the rest of the body is to come, and means nothing.
+            is_awaited = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+            if self.transport.is_closing() or not is_awaited:
                 connections.busy(self)
                 self._stop_watching()
             elif self._late is None:

@@ -113,7 +113,8 @@ class HttpSettings:
         max_header_bytes: The longest request line and headers together; 1 or more, 16 KiB unless
             told otherwise.
         header_s: How long they may take, from when the sender connected or was last answered (s);
-            above 0, 10 unless told otherwise.
+            above 0, 10 unless told otherwise. A body whose request was answered without it has to
+            be over by then too.
         max_body_bytes: The longest body as it is sent; 1 or more, 8 MiB unless told otherwise.
         max_decompressed_bytes: The longest body after decompression; 1 or more, 32 MiB unless told
             otherwise.
