@@ -123,6 +123,27 @@ def test_a_message_id_has_what_is_sent_twice_stored_once(broker: Mosquitto) -> N
     run(work())
 
 
+def test_messages_with_an_empty_or_too_long_id_are_all_stored_and_that_is_told_once(
+    broker: Mosquitto, caplog: pytest.LogCaptureFixture
+) -> None:
+    unfit = [b"", b"", b"x" * 201, b"x" * 201]
+
+    async def work() -> None:
+        journal = Journal()
+        async with wire(broker.port, journal.values) as between:
+            receiver = mqtt(between.url)
+            await subscribe(receiver)
+            async with receiving(receiver, journal) as intake:
+                for payload in unfit:
+                    await publish(broker.port, payload, named=True)
+                await until(lambda: len(between.acknowledged) == len(unfit))
+                assert intake.statistics.duplicate_records == 0
+        assert journal.values == unfit
+
+    run(work())
+    assert caplog.text.count("that is empty or longer than 200 characters") == 1
+
+
 def test_a_lost_connection_is_told_once_and_what_was_on_its_way_comes_again(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:

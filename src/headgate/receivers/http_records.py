@@ -7,12 +7,12 @@ from starlette.requests import Request
 
 from headgate.journal.records import SCHEMA, Records
 from headgate.receivers.json_text import MalformedError, check_lines, values_of
+from headgate.receivers.once import LONGEST_ID, is_message_id
 from headgate.receivers.refusal import Refusal
 
 KEY_HEADER: Final = "headgate-key"
 ID_HEADER: Final = "headgate-message-id"
 
-_LONGEST_ID: Final = 200
 _LINES: Final = "application/x-ndjson"
 _JSON: Final = "application/json"
 _ONE: Final = ("application/octet-stream", "text/plain")
@@ -26,7 +26,8 @@ class Content:
         check_json: Whether each line of NDJSON must be JSON.
 
     Raises:
-        Refusal: Its content type is not understood (415), or its message id is too long (400).
+        Refusal: Its content type is not understood (415), or its message id is empty or too long
+            (400).
     """
 
     def __init__(self, request: Request, check_json: bool) -> None:
@@ -36,8 +37,8 @@ class Content:
             raise Refusal(415, f"Content-Type must be {_JSON}, {_LINES}, {' or '.join(_ONE)}.")
         self._key = request.headers.get(KEY_HEADER)
         self._id = request.headers.get(ID_HEADER)
-        if self._id is not None and not 0 < len(self._id) <= _LONGEST_ID:
-            raise Refusal(400, f"{ID_HEADER} must have 1 to {_LONGEST_ID} characters.")
+        if self._id is not None and not is_message_id(self._id):
+            raise Refusal(400, f"{ID_HEADER} must have 1 to {LONGEST_ID} characters.")
 
     def records(self, body: bytes, timestamp_ms: int) -> Records:
         """The records of a body, 1 or more.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.errors import JournalError
 from headgate.receivers.intake import Intake
-from headgate.receivers.mqtt_message import Message, records_of
+from headgate.receivers.mqtt_message import MESSAGE_ID, Message, records_of
 from headgate.receivers.mqtt_settings import MqttSettings
-from headgate.receivers.once import Receipt
+from headgate.receivers.once import LONGEST_ID, Receipt
 from headgate.receivers.telling import event
 
 if TYPE_CHECKING:  # its library is imported by those who receive
@@ -34,8 +34,9 @@ class MqttReceiver:
     counts towards the receive maximum, and beyond that the broker holds back: so a slow job slows
     the broker down. Whatever was not acknowledged the broker sends again over the next connection:
     after a lost connection, a crash, or a block that could not be stored. Then it may be there
-    twice, unless its publisher gave it the user property ``headgate-message-id``. What is published
-    with QoS 0 is never acknowledged, and is lost if anything goes wrong.
+    twice, unless its publisher gave it the user property ``headgate-message-id``, 1 to 200
+    characters. What is published with QoS 0 is never acknowledged, and is lost if anything goes
+    wrong.
 
     Args:
         settings: See `MqttSettings`.
@@ -155,9 +156,18 @@ _Handed = tuple[Sequence[Message], asyncio.Task[Receipt]]
 
 async def _take(connection: "Connection", intake: Intake, handed: "asyncio.Queue[_Handed]") -> None:
     most_bytes = min(_BATCH_BYTES, intake.settings.buffer_bytes // 4)
+    is_told = False
     while True:
         # What goes into the buffer as a whole or not at all is acknowledged so too.
         messages = await connection.next(intake.at_once, most_bytes)
+        if not is_told and any(message.has_unfit_id for message in messages):
+            is_told = True
+            _LOG.warning(
+                "A message has a %s that is empty or longer than %d characters; it and others like"
+                " it are stored without, and stored twice if they come twice.",
+                MESSAGE_ID,
+                LONGEST_ID,
+            )
         receipt = intake.begin(records_of(messages, time.time_ns() // 1_000_000))
         handed.put_nowait((messages, receipt))
         await intake.entered(receipt)

@@ -5,9 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.journal.records import Headers, Records
+from headgate.receivers.once import is_message_id
 
 MESSAGE_ID: Final = "headgate-message-id"
-"""The user property that a publisher gives a message, so that it is stored once."""
+"""The user property that a publisher gives a message, so that it is stored once.
+
+An id that is none (see `is_message_id`) is passed over, and its message may be there twice: to
+refuse it would have the broker send it for ever.
+"""
 
 _FRAME_BYTES: Final = 256
 
@@ -39,6 +44,21 @@ class Message:
         return len(self.payload) + len(self.topic) + 4 * named + _FRAME_BYTES
 
     @property
+    def message_id(self) -> str | None:
+        """Its message id; None if it has none, or one that is passed over."""
+        given = self._given_id
+        return given if given is not None and is_message_id(given) else None
+
+    @property
+    def has_unfit_id(self) -> bool:
+        """Whether it has a message id that is passed over."""
+        return self._given_id is not None and self.message_id is None
+
+    @property
+    def _given_id(self) -> str | None:
+        return dict(self.properties).get(MESSAGE_ID)
+
+    @property
     def headers(self) -> Headers:
         """The record's headers: the user properties, then ``content-type`` where it has one."""
         given: list[tuple[str, bytes | None]] = [
@@ -55,6 +75,6 @@ def records_of(messages: Sequence[Message], now_ms: int) -> Records:
         [message.payload for message in messages],
         keys=[message.topic.encode() for message in messages],
         headers=[message.headers for message in messages],
-        ids=[dict(message.properties).get(MESSAGE_ID) for message in messages],
+        ids=[message.message_id for message in messages],
         timestamp_ms=now_ms,
     )

@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Final
 
 from headgate.control import OffsetRange
 from headgate.errors import JournalError
 from headgate.journal.records import Records
 from headgate.receivers.portion import Portion
 from headgate.receivers.window import Window
+
+LONGEST_ID: Final = 200
+"""How many characters a sender's message id may have. Each one that is remembered takes memory."""
 
 _Where = OffsetRange | asyncio.Future[None]
 """The offset of a stored record, or the end of the delivery that is storing it."""
@@ -29,6 +33,11 @@ class Receipt:
 
     offsets: OffsetRange
     duplicates: int = 0
+
+
+def is_message_id(given: str) -> bool:
+    """Whether this can tell a message from others: it has 1 to `LONGEST_ID` characters."""
+    return 0 < len(given) <= LONGEST_ID
 
 
 class Once:

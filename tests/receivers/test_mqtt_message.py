@@ -1,0 +1,36 @@
+"""What of a message becomes what of a record."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from headgate.receivers.mqtt_message import MESSAGE_ID, Message, records_of
+
+
+def message(*ids: str) -> Message:
+    properties: Sequence[tuple[str, str]] = [(MESSAGE_ID, each) for each in ids]
+    return Message(1, 1, "sensors/1", b"21.5", properties)
+
+
+@pytest.mark.parametrize("given", ["m", "x" * 200, "\N{SNOWMAN}" * 200])
+def test_a_message_id_of_1_to_200_characters_is_the_record_s(given: str) -> None:
+    assert not message(given).has_unfit_id
+    assert _ids(message(given), message()) == [given, None]
+
+
+@pytest.mark.parametrize("given", ["", "x" * 201, "x" * 65_535])
+def test_a_message_whose_id_is_empty_or_longer_is_a_record_without_one(given: str) -> None:
+    assert message(given).has_unfit_id
+    assert _ids(message(given), message("m")) == [None, "m"]
+    # What the publisher wrote stays to be seen.
+    assert message(given).headers == [(MESSAGE_ID, given.encode())]
+
+
+def test_a_message_without_an_id_has_no_unfit_one() -> None:
+    assert not message().has_unfit_id
+    assert message().message_id is None
+
+
+def _ids(*messages: Message) -> list[str | None]:
+    ids: list[str | None] = records_of(messages, 0).batch.column("id").to_pylist()
+    return ids
