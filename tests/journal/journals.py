@@ -1,8 +1,11 @@
 """Journals with records in them, for tests of what reads them."""
 
 from pathlib import Path
+from unittest import mock
 
 from headgate.journal import Journal, Records
+from headgate.journal.local import LocalStorage
+from headgate.journal.storage import Unlocked
 
 TIME_MS = 1_700_000_000_000
 
@@ -25,3 +28,11 @@ def fill(folder: Path, blocks: dict[int, list[int]], *, timestamp_ms: int = TIME
                 )
                 writer.append(records)
     return journal
+
+
+def displace(folder: str | Path, lane: int = 0) -> None:
+    """Append as a second writer beside the first, as can be where no lock keeps them apart."""
+    with mock.patch.object(LocalStorage, "lock", lambda *_: Unlocked()):
+        writer = Journal.open(str(folder)).writer(lane)
+    with writer:
+        writer.append(Records.of([b"another's"], timestamp_ms=TIME_MS))

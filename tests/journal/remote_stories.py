@@ -10,7 +10,7 @@ import pytest
 from tests.journal.samples import numbered, values_of
 
 from headgate.control.ranges import OffsetRange
-from headgate.errors import JournalError
+from headgate.errors import JournalError, LaneTakenError
 from headgate.journal import FindingKind, Journal, LaneWriter, repair, verify
 
 
@@ -118,7 +118,7 @@ class RemoteStories:
         assert one.append(numbered(12, 14)).start == 12
         displaced = f"lane 0 of the journal {re.escape(remote.url)} has another writer"
         for _ in range(2):
-            with pytest.raises(JournalError, match=f"(?i){displaced}"):
+            with pytest.raises(LaneTakenError, match=f"(?i){displaced}"):
                 other.append(numbered(12, 15))
         assert one.append(numbered(14, 15)).start == 14
         assert values_of(journal) == numbers(range(15))
@@ -148,7 +148,7 @@ class RemoteStories:
         with pytest.raises(JournalError, match="could not be made durable"):
             writer.append(numbered(12, 14))
         assert journal.writer(0).append(numbered(12, 13)).start == 12
-        with pytest.raises(JournalError, match="has another writer"):
+        with pytest.raises(LaneTakenError, match="has another writer"):
             writer.append(numbered(13, 14))
 
     def test_a_block_that_is_sent_twice_is_acknowledged(

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
 from tests.receivers.finite import Finite
 from tests.receivers.serving import run, until
 
 from headgate.control import OffsetRange
-from headgate.errors import JournalError, LedgerError, OptionError, ReceiverError
+from headgate.errors import JournalError, LaneTakenError, LedgerError, OptionError, ReceiverError
 from headgate.journal import Journal
 from headgate.journal.records import Records
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
@@ -168,6 +169,39 @@ def test_a_lane_has_one_receiver_at_a_time(hosting: Hosting) -> None:
                 await other.give(b"a")
 
     run(work())
+
+
+def test_a_receiver_whose_lane_another_has_written_ends_with_that(hosting: Hosting) -> None:
+    async def work() -> None:
+        hands = Hands()
+        serving = asyncio.create_task(serve(hands, hosting, asyncio.Event()))
+        await until(lambda: hands.intake)
+        await hands.give(b"a")
+        displace(hosting.journal)
+        with pytest.raises(LaneTakenError, match="has another writer by now"):
+            await hands.give(b"b")
+        with pytest.raises(LaneTakenError, match="has another writer by now"):
+            await serving
+        assert hands.intake is None
+        async with hosted(hosting) as again:
+            await again.give(b"b")
+
+    run(work())
+    assert values_in(hosting) == [b"a", b"another's", b"b"]
+
+
+def test_a_block_that_is_not_stored_for_another_reason_ends_nothing(hosting: Hosting) -> None:
+    async def work() -> None:
+        async with hosted(hosting) as hands:
+            block = Path(hosting.journal, "0", f"{0:020}.block")
+            block.mkdir()
+            with pytest.raises(JournalError):
+                await hands.give(b"a")
+            block.rmdir()
+            await hands.give(b"a")
+
+    run(work())
+    assert values_in(hosting) == [b"a"]
 
 
 def test_without_a_gate_the_users_own_maximum_is_all(hosting: Hosting) -> None:

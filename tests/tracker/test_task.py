@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from pyspark import cloudpickle
+from tests.journal.journals import displace
 from tests.receivers.finite import Finite
 from tests.services.waiting import wait_until
 
@@ -211,6 +212,20 @@ def test_a_lane_that_another_has_is_told_and_may_be_tried_again(assignment: Assi
     assert ended.error
     assert "is being written by process" in ended.error
     assert not ended.lasting
+
+
+def test_a_lane_that_another_writes_by_now_is_told_and_may_be_tried_again(
+    assignment: Assignment, tracker: Tracker
+) -> None:
+    with working(assignment) as outcome:
+        address = tracker.wait_for_receiving().address
+        displace(assignment.hosting.journal, 2)
+        assert post(address, "a") == 503
+        ended = outcome.result(60)
+    assert ended.error
+    assert "has another writer by now" in ended.error
+    assert not ended.lasting
+    assert_lane_is_free(assignment)
 
 
 @pytest.mark.usefixtures("tracker")

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
 from headgate.control.ranges import OffsetRange
-from headgate.errors import JournalError, OptionError
+from headgate.errors import JournalError, LaneTakenError, OptionError
 from headgate.journal.block import MAX_RECORDS, Block, BlockHeader, Compression, encode
 from headgate.journal.blocks import Identity, LaneFiles
 from headgate.journal.faults import told
@@ -85,7 +85,8 @@ class LaneWriter:
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.
-            JournalError: They are not durable, or the lane is another writer's by now.
+            LaneTakenError: The lane is another writer's by now, and never this one's again.
+            JournalError: They are not durable.
         """
         return self.submit(records).result()
 
@@ -103,7 +104,8 @@ class LaneWriter:
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.
-            JournalError: The lane is another writer's by now, or full.
+            LaneTakenError: The lane is another writer's by now.
+            JournalError: It is full.
         """
         if not 1 <= records.count <= MAX_RECORDS:
             raise OptionError(
@@ -214,9 +216,9 @@ class LaneWriter:
             raise self._other_writer()
         raise FileExistsError("an earlier block of the same writer, taken for failed, is there")
 
-    def _other_writer(self) -> JournalError:
+    def _other_writer(self) -> LaneTakenError:
         self._displaced = True
-        return JournalError(
+        return LaneTakenError(
             f"{self._files.what} has another writer by now, and nothing more is written to it from "
             "here; a lane has one writer: stop one of them, or let each have its own lane."
         )

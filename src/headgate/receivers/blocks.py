@@ -6,14 +6,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from headgate.control import OffsetRange
+from headgate.errors import LaneTakenError
 from headgate.journal.records import Records
 from headgate.receivers.portion import Portion
 
 Append = Callable[[Records], OffsetRange]
-"""Makes records durable and answers their offsets, or raises JournalError and stores none."""
+"""Makes records durable and answers their offsets, or raises JournalError and stores none;
+LaneTakenError when none can be stored from now on, for the lane is another writer's."""
 
 _LOG: Final = logging.getLogger("headgate.receivers")
 
@@ -31,7 +33,7 @@ class Blocks:
     A block is appended ``interval_s`` after its first record came, or when it has ``block_bytes``;
     while one is appended the next one gathers. Appending blocks, so a thread of its own does it.
     A block that cannot be appended fails its own records only, and the next one is appended as if
-    nothing had been. Belongs to one event loop.
+    nothing had been; `lost` tells when that is in vain. Belongs to one event loop.
 
     Args:
         append: Appends one block.
@@ -47,6 +49,8 @@ class Blocks:
         self._gathered_bytes = 0
         self._some = asyncio.Event()
         self._due = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._taken: LaneTakenError | None = None
         self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-append")
         self._running: asyncio.Task[None] | None = None
@@ -67,6 +71,16 @@ class Blocks:
         self._gathered_bytes += portion.memory_bytes
         self._wake()
         return waiting.stored
+
+    async def lost(self) -> NoReturn:
+        """Wait for as long as the lane can be written.
+
+        Raises:
+            LaneTakenError: It is another writer's; no block will be stored from now on.
+        """
+        await self._lost.wait()
+        assert self._taken is not None  # noqa: S101
+        raise self._taken
 
     async def close(self) -> None:
         """Append what was gathered, now, and stop. Nothing may be added afterwards."""
@@ -119,6 +133,9 @@ class Blocks:
             _LOG.error("A block of %d records was not stored: %s", count, error)
             for waiting in block:
                 waiting.stored.set_exception(error)
+            if isinstance(error, LaneTakenError):
+                self._taken = error
+                self._lost.set()
             return
         offsets = appended.result()
         start = offsets.start

@@ -81,7 +81,8 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
             called when the lane is taken.
 
     Raises:
-        JournalError: The journal cannot be opened, or another process has the lane.
+        LaneTakenError: Another process has the lane, or has put a block of its own into it since.
+        JournalError: The journal cannot be opened.
         LedgerError: The ledger cannot be opened. Later it may be away: the last rate stays.
         ReceiverError: The receiver cannot receive.
     """
@@ -96,6 +97,7 @@ async def serve(
     """The same until the event is set, and without a hand on signals: for other hosts.
 
     Raises:
+        LaneTakenError: As `host`.
         JournalError: As `host`.
         LedgerError: As `host`.
         ReceiverError: As `host`.
@@ -116,15 +118,17 @@ async def serve(
 async def _run(receiver: Receiver, intake: Intake, stop: asyncio.Event) -> None:
     running = asyncio.create_task(receiver.receive(intake))
     stopping = asyncio.create_task(stop.wait())
-    tasks = (running, stopping, asyncio.create_task(_keep_telling_refusals(intake)))
+    losing = asyncio.create_task(intake.lost())
+    tasks = (running, stopping, losing, asyncio.create_task(_keep_telling_refusals(intake)))
     try:
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, stopping, losing), return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-    if not running.cancelled():
-        running.result()
+    for error in [task.exception() for task in (losing, running) if not task.cancelled()]:
+        if error:
+            raise error
 
 
 async def _keep_telling_refusals(intake: Intake) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from headgate.control import OffsetRange
 from headgate.errors import ReceiverError
@@ -187,6 +187,14 @@ class Intake:
         if delay_s > wait_s:
             return Later(delay_s)
         return self._start(portion)
+
+    async def lost(self) -> NoReturn:
+        """Wait for as long as the lane can be written, and whatever becomes of single blocks.
+
+        Raises:
+            LaneTakenError: It is another writer's; no record will be stored from now on.
+        """
+        await self._blocks.lost()
 
     async def close(self) -> None:
         """Refuse what is not in the buffer yet, and return when everything that is, is durable."""
