@@ -1,5 +1,6 @@
 """How long a journal of many blocks takes until it can be written and read again after a crash."""
 
+import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ def _recovered(folder: Path, blocks: int) -> dict[str, float]:
     end = blocks * RECORDS
     steps: dict[str, Callable[[], object]] = {
         "writer": lambda: _write(journal, end),
-        "message ids": lambda: remember(journal, _LANE, Intake(_never)),
+        "message ids": lambda: _remember(journal),
         "plan": lambda: _plan(folder, end),
         "tasks": lambda: journal.firsts(_LANE),
     }
@@ -80,6 +81,10 @@ def _recovered(folder: Path, blocks: int) -> dict[str, float]:
 def _write(journal: Journal, end: int) -> None:
     with journal.writer(_LANE) as writer:
         assert writer.end == end
+
+
+def _remember(journal: Journal) -> None:
+    asyncio.run(remember(journal, _LANE, Intake(_never), asyncio.Event()))
 
 
 def _plan(folder: Path, end: int) -> None:

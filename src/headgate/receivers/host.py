@@ -106,11 +106,12 @@ async def serve(
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
         intake = Intake(writer.append, hosting.intake)
-        remember(journal, hosting.lane, intake)
-        _follow_rates(stack, journal, hosting, writer, intake)
-        async with intake:
-            _tell_begin(journal, hosting, writer, listen() if listen else None)
-            await _run(receiver, intake, stop)
+        await remember(journal, hosting.lane, intake, stop)
+        if not stop.is_set():
+            _follow_rates(stack, journal, hosting, writer, intake)
+            async with intake:
+                _tell_begin(journal, hosting, writer, listen() if listen else None)
+                await _run(receiver, intake, stop)
         _tell_refusals(intake)
         _tell_end(writer, intake.statistics)
 
