@@ -165,6 +165,32 @@ def test_a_name_that_may_not_be_durable_is_not_acknowledged_nor_given_again(
     assert values_of(journal) == [b"%d" % number for number in range(6)]
 
 
+def test_a_block_that_is_there_although_its_append_failed_is_told_once(
+    writer: LaneWriter, disk: FailingDisk
+) -> None:
+    def failing(call: str, ids: list[str | None]) -> None:
+        disk.fail = call
+        with pytest.raises(JournalError, match="could not be made durable"):
+            writer.append(Records.of([b""] * len(ids), timestamp_ms=NOW_MS, ids=ids))
+
+    assert writer.settle() == []
+    failing("sync", ["a"])
+    assert writer.settle() == []
+    failing("sync_folder", ["b", None])
+    assert writer.append(numbered(4, 5)).start == 4  # which has looked where the lane ends
+    failing("sync_folder", ["c"])
+    disk.fail = "sync_folder"
+    with pytest.raises(JournalError, match=r"The end of lane 0 .* cannot be found after an append"):
+        writer.settle()
+    assert writer.settle() == [
+        (["b", None], OffsetRange("orders", 0, 2, 4)),
+        (["c"], OffsetRange("orders", 0, 5, 6)),
+    ]
+    failing("sync_folder", [None])
+    assert writer.settle() == []
+    assert writer.append(numbered(7, 8)).start == 7
+
+
 def test_a_block_is_written_while_the_one_before_gets_its_name(
     journal: Journal, writer: LaneWriter, disk: FailingDisk
 ) -> None:

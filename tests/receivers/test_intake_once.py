@@ -1,12 +1,19 @@
 """Records with message ids: what is sent again is stored once. Time is virtual in all of it."""
 
 import asyncio
+import errno
 import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.journal.shim import Fast
 from tests.receivers.virtual import (
+    ANSWER_LOST,
+    LATE,
     NO_SPACE,
     Lane,
     enter,
@@ -17,6 +24,8 @@ from tests.receivers.virtual import (
 
 from headgate.control import OffsetRange
 from headgate.errors import JournalError
+from headgate.journal import Journal
+from headgate.journal.local import LocalStorage
 from headgate.receivers import Intake, IntakeSettings, Receipt
 
 
@@ -74,6 +83,103 @@ def test_what_was_stored_of_a_delivery_that_failed_is_not_stored_again() -> None
     run(work())
 
 
+def test_a_record_of_which_only_the_answer_was_lost_is_stored_once() -> None:
+    async def work() -> None:
+        lane = Lane()
+        lane.failures = [ANSWER_LOST]
+        async with Intake(lane.append, settle=lane.settle) as intake:
+            with pytest.raises(JournalError, match="timed out"):
+                await intake.hand_in(records(b"a", b"-", b"b", ids=["1", None, "2"]))
+            mixed = records(b"b", b"c", ids=["2", "3"])
+            assert await intake.hand_in(mixed) == Receipt(offsets(3, 4), 1)
+            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
+            assert lane.values == [b"a", b"-", b"b", b"c"]
+
+    run(work())
+
+
+def test_what_comes_again_is_refused_while_it_cannot_be_known_whether_it_is_stored() -> None:
+    async def work() -> None:
+        lane = Lane()
+        lane.failures = [ANSWER_LOST]
+        away = JournalError("The storage is away; wait.")
+        lane.settle_failures = [away, away, away]
+        async with Intake(lane.append, settle=lane.settle) as intake:
+            with pytest.raises(JournalError, match="timed out"):
+                await intake.hand_in(records(b"a", ids=["1"]))
+            again = [intake.begin(records(b"a", ids=["1"])) for _ in range(2)]
+            await asyncio.sleep(0)
+            again[0].cancel()  # which leaves the other one waiting
+            with pytest.raises(JournalError, match="storage is away"):
+                await again[1]
+            for sent in (records(b"a", ids=["1"]), records(b"without an id")):
+                with pytest.raises(JournalError, match="storage is away"):
+                    await intake.hand_in(sent)
+            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
+            assert lane.values == [b"a"]
+
+    run(work())
+
+
+def test_a_record_that_comes_late_into_the_lane_is_not_stored_from_where_it_waits_again() -> None:
+    async def work() -> None:
+        lane = Lane()
+        lane.failures = [LATE]
+        async with Intake(
+            lane.append, IntakeSettings(block_bytes=100), settle=lane.settle
+        ) as intake:
+            with pytest.raises(JournalError, match="timed out"):
+                await intake.hand_in(records(b"a", ids=["1"]))
+            other = await enter(intake, records(b"%0100d" % 0))
+            again = await enter(intake, records(b"b", b"a", ids=["2", "1"]))
+            with pytest.raises(JournalError, match="An earlier block is there"):
+                await other
+            with pytest.raises(JournalError, match=r"'1', taken for lost, .* send once more"):
+                await again
+            once_more = await intake.hand_in(records(b"b", b"a", ids=["2", "1"]))
+            assert once_more == Receipt(offsets(1, 2), 1)
+            assert lane.values == [b"a", b"b"]
+
+    run(work())
+
+
+class UnsyncedOnce(Fast):
+    """Fails the sync of a folder once, after a block has got its name in it."""
+
+    def __init__(self) -> None:
+        self.fail = False
+        self._linked = False
+
+    def link(self, path: Path, to: Path) -> None:
+        super().link(path, to)
+        self._linked = True
+
+    def sync_folder(self, path: Path) -> None:
+        if self.fail and self._linked:
+            self.fail = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_block_whose_folder_was_not_synced_is_in_the_journal_once(tmp_path: Path) -> None:
+    disk = UnsyncedOnce()
+    journal = Journal.in_storage(LocalStorage(tmp_path / "events", disk), "events", create=True)
+
+    async def work() -> None:
+        with journal.writer(0) as writer:
+            async with Intake(writer.append, settle=writer.settle) as intake:
+                await intake.hand_in(records(b"a", ids=["id0"]))
+                disk.fail = True
+                with pytest.raises(JournalError, match="could not be made durable"):
+                    await intake.hand_in(records(b"b", ids=["id1"]))
+                again = await intake.hand_in(records(b"b", ids=["id1"]))
+                assert again == Receipt(offsets(1, 2), 1)
+                assert (await intake.hand_in(records(b"c", ids=["id2"]))).offsets == offsets(2, 3)
+
+    run(work())
+    columns = [journal.records(0, first).batch.column("id") for first in journal.firsts(0)]
+    assert [column.to_pylist() for column in columns] == [["id0"], ["id1"], ["id2"]]
+
+
 def test_ids_are_remembered_over_a_restart_as_many_as_were_asked_for() -> None:
     async def work() -> None:
         lane = Lane(start=9)
@@ -97,22 +203,36 @@ sends = st.lists(
 )
 
 
-@settings(max_examples=60)
+@pytest.fixture(scope="module")
+def unlogged() -> Iterator[None]:
+    """The errors of the blocks that are to fail are not told."""
+    log = logging.getLogger("headgate.receivers")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(level)
+
+
+@pytest.mark.usefixtures("unlogged")
+@settings(max_examples=100)
 @example(  # one that repeats what failed, and then came with one that waits for its memory
     [(0.0, 1, False, False), (0.0, 6, True, False), (0.0, 22, True, False), (0.5, 30, True, False)],
-    [False, True],
+    [None, NO_SPACE],
+    [],
     5.0,
     300,
 )
 @given(
     sends,
-    st.lists(st.booleans(), max_size=10),
+    st.lists(st.sampled_from([None, NO_SPACE, ANSWER_LOST, LATE]), max_size=10),
+    st.lists(st.sampled_from([None, NO_SPACE]), max_size=5),
     st.one_of(st.none(), st.floats(5, 500)),
     st.integers(300, 3_000),
 )
 def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
     sends: list[tuple[float, int, bool, bool]],
-    failing: list[bool],
+    failing: list[Exception | None],
+    settling: list[Exception | None],
     rate: float | None,
     block_bytes: int,
 ) -> None:
@@ -132,9 +252,10 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
 
     async def work() -> Lane:
         lane = Lane()
-        lane.failures = [NO_SPACE if fails else None for fails in failing]
+        lane.failures = list(failing)
+        lane.settle_failures = list(settling)
         bounds = IntakeSettings(block_bytes=block_bytes, buffer_bytes=block_bytes + 2_000)
-        async with Intake(lane.append, bounds) as intake:
+        async with Intake(lane.append, bounds, settle=lane.settle) as intake:
             intake.set_rate(rate)
             tasks = []
             for number, (pause_s, count, with_ids, cancelled) in enumerate(sends):
@@ -150,7 +271,6 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
             assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
         return lane
 
-    logging.getLogger("headgate.receivers").setLevel(logging.CRITICAL)
     stored = run(work()).values
     named = [value for value in stored if value.startswith(b"id ")]
     assert len(named) == len(set(named))

@@ -80,17 +80,44 @@ def thread_takes(seconds: float) -> None:
 
 
 class Lane:
-    """Keeps what is appended, with the times; fails as often as it is told to."""
+    """Keeps what is appended, with the times; fails as often as it is told to.
+
+    With `ANSWER_LOST` it has kept the block. With `LATE` it keeps it when the next one comes, as
+    a storage may that has timed out, and that one fails, for it would have had the same offset.
+    """
 
     def __init__(self, start: int = 0) -> None:
         self.records: list[Records] = []
         self.times_s: list[float] = []
         self.failures: list[Exception | None] = []
+        self.settle_failures: list[Exception | None] = []
         self._next = start
+        self._found: list[tuple[list[str | None], OffsetRange]] = []
+        self._late: Records | None = None
 
     def append(self, records: Records) -> OffsetRange:
+        if self._late:
+            self._keep_unanswered(self._late)
+            self._late = None
+            raise NAME_TAKEN
         if self.failures and (error := self.failures.pop(0)):
+            if error is ANSWER_LOST:
+                self._keep_unanswered(records)
+            elif error is LATE:
+                self._late = records
             raise error
+        return self._keep(records)
+
+    def settle(self) -> list[tuple[list[str | None], OffsetRange]]:
+        if self.settle_failures and (error := self.settle_failures.pop(0)):
+            raise error
+        found, self._found = self._found, []
+        return found
+
+    def _keep_unanswered(self, records: Records) -> None:
+        self._found.append((records.batch.column("id").to_pylist(), self._keep(records)))
+
+    def _keep(self, records: Records) -> OffsetRange:
         offsets = OffsetRange("events", 0, self._next, self._next + records.count)
         self._next = offsets.until
         self.records.append(records)
@@ -107,6 +134,9 @@ class Lane:
 
 
 NO_SPACE = JournalError("The disk is full; make room.")
+ANSWER_LOST = JournalError("It has timed out; try again.")
+LATE = JournalError("It has timed out, and goes on; try again.")
+NAME_TAKEN = JournalError("An earlier block is there; try again.")
 
 
 def records(*values: bytes, ids: list[str | None] | None = None) -> Records:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
@@ -54,6 +55,7 @@ class LaneWriter:
         self._failed = False
         self._in_flight: deque[Future[OffsetRange]] = deque()
         self._in_flight_end = 0
+        self._found: list[tuple[Sequence[str | None], OffsetRange]] = []
         folder = self._files.folder
         with told(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(folder)
@@ -80,8 +82,9 @@ class LaneWriter:
         """Write records as one block; answers their offsets when no crash can lose them.
 
         After an error nothing is acknowledged. The records may be in the lane nevertheless, whole,
-        where only the answer to the last step was lost; sent again they are then there twice. The
-        next append may be tried at once: it looks first where the lane ends.
+        where only the answer to the last step was lost; sent again they are then there twice, but
+        for who asks ``settle`` first. The next append may be tried at once: it looks first where
+        the lane ends.
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.
@@ -133,6 +136,25 @@ class LaneWriter:
         self._in_flight_end = block.header.until
         return named
 
+    def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
+        """Find out which blocks are in the lane although their appends have failed.
+
+        Where a storage may still do what it was asked before it timed out, a block that is not
+        there yet can come for as long as no other has its offset. The next append fails then, and
+        it is told after that.
+
+        Returns:
+            The message ids and the offsets of each that has any, in order; each is told once.
+
+        Raises:
+            JournalError: That cannot be known now, or the lane is another writer's by now.
+        """
+        while self._in_flight:
+            self._in_flight.popleft().exception()
+        self._next()
+        found, self._found = self._found, []
+        return found
+
     def close(self) -> None:
         """Let another writer have the lane, when the last block is durable or has failed."""
         self._closed = True
@@ -173,18 +195,23 @@ class LaneWriter:
         return files.end(index)
 
     def _recovered_own(self) -> int:
-        """The same, if all that came since is this writer's own."""
+        """The same, if all that came since is this writer's own; notes what that is."""
         end, at = self._recovered(), self._end
+        found = []
         while at < end:
-            header = self._files.header(at)
+            header, batch = self._files.block(at, ["id"])
             if header.writer != self._writer:
                 raise self._other_writer()
+            ids = batch.column("id")
+            if ids.null_count < len(ids):
+                found.append((ids.to_pylist(), self._files.offsets(at, header.until)))
             at = header.until
         if at > end:
             raise JournalError(
                 f"{self._files.what} ends at offset {end}, but {at} was acknowledged; something "
                 "has removed its blocks: put them back."
             )
+        self._found += found
         return end
 
     def _named(self, written: "Future[Prepared]", block: Block) -> OffsetRange:

@@ -14,8 +14,14 @@ from headgate.journal.records import Records
 from headgate.receivers.portion import Portion
 
 Append = Callable[[Records], OffsetRange]
-"""Makes records durable and answers their offsets, or raises JournalError and stores none;
-LaneTakenError when none can be stored from now on, for the lane is another writer's."""
+"""Makes records durable and answers their offsets, or raises JournalError; LaneTakenError when none
+can be stored from now on, for the lane is another writer's."""
+
+Stored = tuple[Sequence[str | None], OffsetRange]
+"""The message ids of a block, and where it is."""
+
+Settle = Callable[[], Sequence[Stored]]
+"""Answers which blocks are stored although appending them has raised, or raises JournalError."""
 
 _LOG: Final = logging.getLogger("headgate.receivers")
 
@@ -33,16 +39,31 @@ class Blocks:
     A block is appended ``interval_s`` after its first record came, or when it has ``block_bytes``;
     while one is appended the next one gathers. Appending blocks, so a thread of its own does it.
     A block that cannot be appended fails its own records only, and the next one is appended as if
-    nothing had been; `lost` tells when that is in vain. Belongs to one event loop.
+    nothing had been; `lost` tells when that is in vain. Before that it is settled what became of
+    those that failed: where only the answer was lost, their records are stored. Belongs to one
+    event loop.
 
     Args:
         append: Appends one block.
         interval_s: The longest that a block waits for more records (s).
         block_bytes: The size at which it does not wait (bytes of memory).
+        settle: Called in the same thread; None where what has failed is never stored.
+        found: Told, in the event loop and between two appends, what ``settle`` answers.
     """
 
-    def __init__(self, append: Append, interval_s: float, block_bytes: int) -> None:
+    def __init__(
+        self,
+        append: Append,
+        interval_s: float,
+        block_bytes: int,
+        *,
+        settle: Settle | None,
+        found: Callable[[Sequence[str | None], OffsetRange], None],
+    ) -> None:
         self._append = append
+        self._ask = settle
+        self._found = found
+        self._unsettled: asyncio.Future[BaseException | None] | None = None
         self._interval_s = interval_s
         self._block_bytes = block_bytes
         self._gathered: deque[_Waiting] = deque()
@@ -64,6 +85,7 @@ class Blocks:
 
         Returns:
             Their offsets, when they are durable; or the JournalError that says why they are not.
+            Whoever ends it before has them left out, if they are not being appended already.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(portion, loop.create_future(), loop.time())
@@ -82,6 +104,18 @@ class Blocks:
         assert self._taken is not None  # noqa: S101
         raise self._taken
 
+    async def settled(self) -> None:
+        """Wait until it is known of every block that has failed whether it is stored.
+
+        Raises:
+            JournalError: It cannot be found out now.
+        """
+        while unsettled := self._unsettled:
+            self._some.set()
+            await asyncio.wait([unsettled])  # which others wait for too, if this one is cancelled
+            if error := unsettled.result():
+                raise error
+
     async def close(self) -> None:
         """Append what was gathered, now, and stop. Nothing may be added afterwards."""
         self._closing = True
@@ -99,10 +133,16 @@ class Blocks:
     async def _run(self) -> None:
         while True:
             await self._some.wait()
-            if not self._gathered:
+            if self._gathered:
+                await self._wait_until_due(self._gathered[0].since_s + self._interval_s)
+                error = await self._settle()
+                await self._store(self._next_block(), error)
+            elif self._closing:
                 return
-            await self._wait_until_due(self._gathered[0].since_s + self._interval_s)
-            await self._store(self._next_block())
+            else:
+                await self._settle()
+                self._some.clear()
+                self._wake()
 
     async def _wait_until_due(self, time_s: float) -> None:
         try:
@@ -115,27 +155,48 @@ class Blocks:
         block: list[_Waiting] = []
         size_bytes = 0
         while self._gathered and size_bytes < self._block_bytes:
-            block.append(self._gathered.popleft())
-            size_bytes += block[-1].portion.memory_bytes
-        self._gathered_bytes -= size_bytes
+            waiting = self._gathered.popleft()
+            self._gathered_bytes -= waiting.portion.memory_bytes
+            if not waiting.stored.done():
+                block.append(waiting)
+                size_bytes += waiting.portion.memory_bytes
         self._some.clear()
         self._due.clear()
         self._wake()
         return block
 
-    async def _store(self, block: Sequence[_Waiting]) -> None:
+    async def _settle(self) -> BaseException | None:
+        """Find out what became of the blocks that failed; answers why that is not known."""
+        if not (self._ask and self._unsettled):
+            return None
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(self._thread, self._ask)
+        await asyncio.wait([asked])
+        unsettled = self._unsettled
+        if error := asked.exception():
+            self._unsettled = loop.create_future()
+            self._tell_if_lost(error)
+        else:
+            self._unsettled = None
+            for ids, offsets in asked.result():
+                self._found(ids, offsets)
+        unsettled.set_result(error)
+        return error
+
+    async def _store(self, block: Sequence[_Waiting], unsettled: BaseException | None) -> None:
+        if not block:
+            return
+        if unsettled:
+            self._fail(block, unsettled)
+            return
         records = [waiting.portion.records for waiting in block]
         loop = asyncio.get_running_loop()
         appended = loop.run_in_executor(self._thread, _append_all, self._append, records)
         await asyncio.wait([appended])
         if error := appended.exception():
-            count = sum(waiting.portion.count for waiting in block)
-            _LOG.error("A block of %d records was not stored: %s", count, error)
-            for waiting in block:
-                waiting.stored.set_exception(error)
-            if isinstance(error, LaneTakenError):
-                self._taken = error
-                self._lost.set()
+            if self._ask:
+                self._unsettled = loop.create_future()
+            self._fail(block, error)
             return
         offsets = appended.result()
         start = offsets.start
@@ -143,6 +204,18 @@ class Blocks:
             until = start + waiting.portion.count
             waiting.stored.set_result(OffsetRange(offsets.topic, offsets.partition, start, until))
             start = until
+
+    def _fail(self, block: Sequence[_Waiting], error: BaseException) -> None:
+        count = sum(waiting.portion.count for waiting in block)
+        _LOG.error("A block of %d records was not stored: %s", count, error)
+        for waiting in block:
+            waiting.stored.set_exception(error)
+        self._tell_if_lost(error)
+
+    def _tell_if_lost(self, error: BaseException) -> None:
+        if isinstance(error, LaneTakenError):
+            self._taken = error
+            self._lost.set()
 
 
 def _append_all(append: Append, records: Sequence[Records]) -> OffsetRange:

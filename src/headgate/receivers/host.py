@@ -105,7 +105,7 @@ async def serve(
     journal = Journal.open(hosting.journal, create=True)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
-        intake = Intake(writer.append, hosting.intake)
+        intake = Intake(writer.append, hosting.intake, settle=writer.settle)
         await remember(journal, hosting.lane, intake, stop)
         if not stop.is_set():
             _follow_rates(stack, journal, hosting, writer, intake)

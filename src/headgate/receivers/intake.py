@@ -9,9 +9,9 @@ from typing import Final, NoReturn, Self
 from headgate.control import OffsetRange
 from headgate.errors import ReceiverError
 from headgate.journal.records import Records
-from headgate.receivers.blocks import Append, Blocks
+from headgate.receivers.blocks import Append, Blocks, Settle
 from headgate.receivers.limiter import Limiter
-from headgate.receivers.once import Delivery, Once, Receipt
+from headgate.receivers.once import Delivery, Once, Receipt, has_ids
 from headgate.receivers.portion import Portion
 from headgate.receivers.refusals import Refusals
 from headgate.receivers.room import Room
@@ -63,9 +63,9 @@ class Intake:
 
     A record is stored at least once if its sender sends again whatever was not acknowledged. A
     record with an id that is still remembered is stored once: the sender gets the offsets of the
-    first. ::
+    first. After a block has failed they wait until it is known whether it is stored. ::
 
-        async with Intake(writer.append) as intake:
+        async with Intake(writer.append, settle=writer.settle) as intake:
             receipt = await intake.hand_in(Records.of([b"21.5"], timestamp_ms=now_ms))
 
     It belongs to the event loop in which it was opened. Closing it refuses what comes from then on
@@ -75,19 +75,31 @@ class Intake:
         append: Makes a block durable and answers its offsets, or raises JournalError; called in a
             thread of its own, one block at a time.
         settings: See `IntakeSettings`.
+        settle: Answers which blocks are durable although ``append`` has raised, with the ids of
+            their records; called in the same thread. None where there is never such a block.
 
     Attributes:
         refusals: What receivers have refused to their senders; they count it, their host tells it.
     """
 
-    def __init__(self, append: Append, settings: IntakeSettings | None = None) -> None:
+    def __init__(
+        self,
+        append: Append,
+        settings: IntakeSettings | None = None,
+        *,
+        settle: Settle | None = None,
+    ) -> None:
         self.settings = settings or IntakeSettings()
         self.refusals = Refusals()
         self._room = Room(self.settings.buffer_bytes)
         self._limiter = Limiter(self.settings.block_bytes)
         self._once = Once(self.settings.remembered_ids)
         self._blocks = Blocks(
-            append, self.settings.block_interval_ms / 1000, self.settings.block_bytes
+            append,
+            self.settings.block_interval_ms / 1000,
+            self.settings.block_bytes,
+            settle=settle,
+            found=self._once.remember,
         )
         self._open = False
         self._handed: dict[asyncio.Task[Receipt], _Handed] = {}
@@ -140,8 +152,8 @@ class Intake:
 
         Raises:
             ReceiverError: They need more memory than ``buffer_bytes``, or the intake closes.
-            JournalError: Their block could not be appended; it is not known to be stored, so send
-                them again.
+            JournalError: Their block could not be appended, or they have ids and it cannot be found
+                out what became of one before; they are not known to be stored, so send them again.
         """
         return await self.begin(records)
 
@@ -236,7 +248,17 @@ class Intake:
             receipt.exception()  # it was for a sender, who may have gone
 
     async def _deliver(self, portion: Portion, handed: "_Handed") -> Receipt:
-        delivery = self._once.deliver(portion)
+        try:
+            if has_ids(portion.records):
+                # Else one whose block seemed to fail, and did not, would be taken for a new one.
+                await self._blocks.settled()
+            return await self._store(self._once.deliver(portion), handed)
+        except asyncio.CancelledError:
+            if not self._open:
+                raise ReceiverError(_CLOSED) from None
+            raise
+
+    async def _store(self, delivery: Delivery, handed: "_Handed") -> Receipt:
         try:
             if not handed.lent:
                 await self._room.take(handed.memory_bytes)
@@ -245,10 +267,6 @@ class Intake:
             handed.entered.set_result(None)
             if parts:
                 await asyncio.wait(parts)
-        except asyncio.CancelledError:
-            if not self._open:
-                raise ReceiverError(_CLOSED) from None
-            raise
         finally:
             delivery.end()
         return await delivery.receipt([part.result() for part in parts])

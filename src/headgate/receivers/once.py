@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 from headgate.control import OffsetRange
 from headgate.errors import JournalError
@@ -16,8 +16,8 @@ from headgate.receivers.window import Window
 LONGEST_ID: Final = 200
 """How many characters a sender's message id may have. Each one that is remembered takes memory."""
 
-_Where = OffsetRange | asyncio.Future[None]
-"""The offset of a stored record, or the end of the delivery that is storing it."""
+_Where: TypeAlias = "OffsetRange | Delivery"
+"""The offset of a stored record, or the delivery that is storing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,17 @@ class Once:
         self.duplicate_records = 0
 
     def remember(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
-        """Note that the records at these offsets have these ids."""
+        """Note that the records at these offsets have these ids.
+
+        What is on its way with one of them is given up as far as it can be: it repeats a record
+        whose block had failed, and came late into the lane.
+        """
         for position, message_id in enumerate(ids):
             if message_id is not None:
+                where = self.window.find(message_id)
                 self.window.note(message_id, _one(offsets, position))
+                if isinstance(where, Delivery):
+                    where.give_up(message_id)
 
     def deliver(self, portion: Portion) -> "Delivery":
         """Tell what is new in this portion, and note that it is on its way."""
@@ -75,19 +82,22 @@ class Delivery:
     def __init__(self, window: Window[_Where], portion: Portion) -> None:
         self._window = window
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stored: list[asyncio.Future[OffsetRange]] = []
+        self._given_up: JournalError | None = None
         self._unsettled: list[str | None] = []
         self._seen: list[str] = []
         self._awaited: set[asyncio.Future[None]] = set()
         self.new = portion
-        if (ids := _ids(portion.records)) is not None:
-            found = window.sort(ids, self._ended)
+        if has_ids(portion.records):
+            ids = portion.records.batch.column("id").to_pylist()
+            found = window.sort(ids, self)
             self._unsettled = [ids[position] for position in found.new]
             self._seen = found.seen
             if self._seen:
                 # Those alone, which came before this one. A record of theirs that is not stored may
                 # come again, with one that waits in turn for the memory that this one has.
                 places = map(window.find, self._seen)
-                self._awaited = {place for place in places if isinstance(place, asyncio.Future)}
+                self._awaited = {place._ended for place in places if isinstance(place, Delivery)}
                 self.new = Portion.of(_at(portion.records, found.new))
         self.duplicates = len(self._seen)
 
@@ -95,7 +105,20 @@ class Delivery:
         """Note where the next records will be, as soon as that is known."""
         ids, self._unsettled = self._unsettled[:count], self._unsettled[count:]
         if ids:
+            self._stored.append(stored)
             stored.add_done_callback(partial(self._settle, ids))
+            if self._given_up:
+                stored.set_exception(self._given_up)
+
+    def give_up(self, message_id: str) -> None:
+        """Have nothing more of it stored, for this one of its records is found to be."""
+        self._given_up = JournalError(
+            f"The record with the message id {message_id!r}, taken for lost, came into the journal"
+            " after it had been sent again; send once more what came with it."
+        )
+        for stored in self._stored:
+            if not stored.done():
+                stored.set_exception(self._given_up)
 
     def end(self) -> None:
         """Say that nothing more will be stored; what did not enter is new when it comes again."""
@@ -132,18 +155,19 @@ class Delivery:
             self._forget(ids)
             return
         for position, message_id in enumerate(ids):
-            if message_id is not None and self._window.find(message_id) is self._ended:
+            if message_id is not None and self._window.find(message_id) is self:
                 self._window.change(message_id, _one(stored.result(), position))
 
     def _forget(self, ids: Sequence[str | None]) -> None:
         for message_id in ids:
-            if message_id is not None and self._window.find(message_id) is self._ended:
+            if message_id is not None and self._window.find(message_id) is self:
                 self._window.forget(message_id)
 
 
-def _ids(records: Records) -> list[str | None] | None:
+def has_ids(records: Records) -> bool:
+    """Whether any of them has a message id."""
     column = records.batch.column("id")
-    return None if column.null_count == len(column) else column.to_pylist()
+    return bool(column.null_count < len(column))
 
 
 def _at(records: Records, positions: Sequence[int]) -> Records:
