@@ -11,6 +11,7 @@ from tests.gate.events import gated_source, planned, progress, source, terminate
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.errors import LedgerError
 from headgate.gate.listener import GateListener
+from headgate.gate.owner import new_owner
 from headgate.ledger import Ledger, Status
 
 START_MS = 1_700_000_000_000
@@ -211,6 +212,19 @@ def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
         "the executor ran out of memory",
     )
     assert status_of(ledger, other) is Status.IN_PROGRESS
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_batch_that_another_process_runs_by_now_is_left_to_it(
+    ledger: Ledger, listener: GateListener, here: bool
+) -> None:
+    owner = new_owner() if here else "elsewhere:7:0/run"
+    run = uuid4()
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    batch = begin(ledger, "orders", orders(100, 200))
+    assert ledger.attach(batch, 1, owner=owner, lease_ms=30_000)
+    listener.onQueryTerminated(terminated(run, "it was slow, and failed late"))
+    assert status_of(ledger, batch) is (Status.FAILED if here else Status.IN_PROGRESS)
 
 
 def test_a_query_that_is_stopped_leaves_its_batch_to_be_run_again(

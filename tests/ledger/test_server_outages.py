@@ -136,6 +136,16 @@ def test_a_server_that_refuses_a_password_is_told_at_once(
     assert "hunter2" not in everything_of(caught.value)
 
 
+def test_a_server_that_may_not_write_yet_is_waited_for(server: PostgresqlServer) -> None:
+    url = sqlalchemy.make_url(normalize_url(server.url))
+    # The other way round, for this server is no standby.
+    engine = sqlalchemy.create_engine(url.update_query_dict({"target_session_attrs": "read-only"}))
+    with pytest.raises(sqlalchemy.exc.OperationalError, match="session is not read-only") as caught:
+        engine.connect()
+    assert is_outage(caught.value)
+    engine.dispose()
+
+
 def test_a_server_that_came_back_while_it_was_asked_has_not_refused(
     server: PostgresqlServer,
 ) -> None:

@@ -22,6 +22,7 @@ from headgate.control.settings import EstimatorSettings
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
+from headgate.gate.owner import is_here
 from headgate.gate.stream_state import state_of
 from headgate.ledger import ErrorReport, Ledger, RateSample, schedule_id
 from headgate.ledger.patience import waiting_ends
@@ -90,9 +91,13 @@ class GateListener(JsonStreamingQueryListener):
                 # Spark's own end waits for this.
                 with waiting_ends(lambda: True, "the query ended"):
                     open_batch = watched.ledger.open_batch(gate)
-                    if open_batch is not None:
+                    owner = None if open_batch is None else open_batch.owner
+                    # Not where a query that was started elsewhere meanwhile has it by now.
+                    if open_batch is not None and (owner is None or is_here(owner)):
                         # Its handler may have gone through, and only that not be told.
-                        watched.ledger.fail(open_batch.schedule_id, report, cut_short=True)
+                        watched.ledger.fail(
+                            open_batch.schedule_id, report, owner=owner, cut_short=True
+                        )
             except HeadgateError as error:
                 _LOG.warning("A batch's failure was not taken in: %s", error)
 

@@ -30,6 +30,11 @@ def new_owner() -> str:
     return f"{_process(os.getpid())}/{uuid.uuid4().hex}"
 
 
+def is_here(owner: str) -> bool:
+    """Whether an owner is a run in this process."""
+    return owner.startswith(f"{_process(os.getpid())}/")
+
+
 def is_gone(owner: str) -> bool:
     """Whether an owner's process is known to have ended.
 

@@ -42,7 +42,13 @@ def _connects(conninfo: bytes) -> bool:
 
 
 def _conninfo(connection: pq.abc.PGconn) -> bytes:
+    """Where it was connected to, and as whom.
+
+    Not with which rights of the session: a standby that has none to write yet is a failover's.
+    """
     given = {
-        option.keyword.decode(): option.val.decode() for option in connection.info if option.val
+        option.keyword.decode(): option.val.decode()
+        for option in connection.info
+        if option.val and option.keyword != b"target_session_attrs"
     }
     return psycopg.conninfo.make_conninfo(**given).encode()
