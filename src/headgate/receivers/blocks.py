@@ -47,7 +47,8 @@ class Blocks:
         append: Appends one block.
         interval_s: The longest that a block waits for more records (s).
         block_bytes: The size at which it does not wait (bytes of memory).
-        settle: Called in the same thread; None where what has failed is never stored.
+        settle: Called in the same thread after a block has failed; None where such a block is
+            never stored.
         found: Told, in the event loop and between two appends, what ``settle`` answers.
     """
 
@@ -63,7 +64,7 @@ class Blocks:
         self._append = append
         self._ask = settle
         self._found = found
-        self._unsettled: asyncio.Future[BaseException | None] | None = None
+        self._unsettled = False
         self._interval_s = interval_s
         self._block_bytes = block_bytes
         self._gathered: deque[_Waiting] = deque()
@@ -104,18 +105,6 @@ class Blocks:
         assert self._taken is not None  # noqa: S101
         raise self._taken
 
-    async def settled(self) -> None:
-        """Wait until it is known of every block that has failed whether it is stored.
-
-        Raises:
-            JournalError: It cannot be found out now.
-        """
-        while unsettled := self._unsettled:
-            self._some.set()
-            await asyncio.wait([unsettled])  # which others wait for too, if this one is cancelled
-            if error := unsettled.result():
-                raise error
-
     async def close(self) -> None:
         """Append what was gathered, now, and stop. Nothing may be added afterwards."""
         self._closing = True
@@ -133,16 +122,15 @@ class Blocks:
     async def _run(self) -> None:
         while True:
             await self._some.wait()
-            if self._gathered:
-                await self._wait_until_due(self._gathered[0].since_s + self._interval_s)
-                error = await self._settle()
-                await self._store(self._next_block(), error)
-            elif self._closing:
+            if not self._gathered:
                 return
-            else:
-                await self._settle()
-                self._some.clear()
-                self._wake()
+            await self._wait_until_due(self._gathered[0].since_s + self._interval_s)
+            unsettled = await self._settle()
+            block = self._next_block()
+            if block and unsettled:
+                self._fail(block, unsettled)
+            elif block:
+                await self._store(block)
 
     async def _wait_until_due(self, time_s: float) -> None:
         try:
@@ -169,34 +157,25 @@ class Blocks:
         """Find out what became of the blocks that failed; answers why that is not known."""
         if not (self._ask and self._unsettled):
             return None
-        loop = asyncio.get_running_loop()
-        asked = loop.run_in_executor(self._thread, self._ask)
+        asked = asyncio.get_running_loop().run_in_executor(self._thread, self._ask)
         await asyncio.wait([asked])
-        unsettled = self._unsettled
         if error := asked.exception():
-            self._unsettled = loop.create_future()
             self._tell_if_lost(error)
-        else:
-            self._unsettled = None
-            for ids, offsets in asked.result():
-                self._found(ids, offsets)
-        unsettled.set_result(error)
-        return error
+            return error
+        self._unsettled = False
+        for ids, offsets in asked.result():
+            self._found(ids, offsets)
+        return None
 
-    async def _store(self, block: Sequence[_Waiting], unsettled: BaseException | None) -> None:
-        if not block:
-            return
-        if unsettled:
-            self._fail(block, unsettled)
-            return
+    async def _store(self, block: Sequence[_Waiting]) -> None:
         records = [waiting.portion.records for waiting in block]
         loop = asyncio.get_running_loop()
         appended = loop.run_in_executor(self._thread, _append_all, self._append, records)
         await asyncio.wait([appended])
         if error := appended.exception():
-            if self._ask:
-                self._unsettled = loop.create_future()
             self._fail(block, error)
+            self._unsettled = True
+            await self._settle()  # at once, so that what is sent again is mostly known by then
             return
         offsets = appended.result()
         start = offsets.start

@@ -11,7 +11,7 @@ from headgate.errors import ReceiverError
 from headgate.journal.records import Records
 from headgate.receivers.blocks import Append, Blocks, Settle
 from headgate.receivers.limiter import Limiter
-from headgate.receivers.once import Delivery, Once, Receipt, has_ids
+from headgate.receivers.once import Delivery, Once, Receipt
 from headgate.receivers.portion import Portion
 from headgate.receivers.refusals import Refusals
 from headgate.receivers.room import Room
@@ -63,7 +63,7 @@ class Intake:
 
     A record is stored at least once if its sender sends again whatever was not acknowledged. A
     record with an id that is still remembered is stored once: the sender gets the offsets of the
-    first. After a block has failed they wait until it is known whether it is stored. ::
+    first. ::
 
         async with Intake(writer.append, settle=writer.settle) as intake:
             receipt = await intake.hand_in(Records.of([b"21.5"], timestamp_ms=now_ms))
@@ -76,7 +76,8 @@ class Intake:
             thread of its own, one block at a time.
         settings: See `IntakeSettings`.
         settle: Answers which blocks are durable although ``append`` has raised, with the ids of
-            their records; called in the same thread. None where there is never such a block.
+            their records; called in the same thread, before a block is appended after one that
+            failed. None where there is never such a block.
 
     Attributes:
         refusals: What receivers have refused to their senders; they count it, their host tells it.
@@ -152,8 +153,9 @@ class Intake:
 
         Raises:
             ReceiverError: They need more memory than ``buffer_bytes``, or the intake closes.
-            JournalError: Their block could not be appended, or they have ids and it cannot be found
-                out what became of one before; they are not known to be stored, so send them again.
+            JournalError: Their block could not be appended; it is not known to be stored, so send
+                them again. Or one of them, which had been sent before, has meanwhile turned out to
+                be stored: send them again as well.
         """
         return await self.begin(records)
 
@@ -248,17 +250,7 @@ class Intake:
             receipt.exception()  # it was for a sender, who may have gone
 
     async def _deliver(self, portion: Portion, handed: "_Handed") -> Receipt:
-        try:
-            if has_ids(portion.records):
-                # Else one whose block seemed to fail, and did not, would be taken for a new one.
-                await self._blocks.settled()
-            return await self._store(self._once.deliver(portion), handed)
-        except asyncio.CancelledError:
-            if not self._open:
-                raise ReceiverError(_CLOSED) from None
-            raise
-
-    async def _store(self, delivery: Delivery, handed: "_Handed") -> Receipt:
+        delivery = self._once.deliver(portion)
         try:
             if not handed.lent:
                 await self._room.take(handed.memory_bytes)
@@ -267,6 +259,10 @@ class Intake:
             handed.entered.set_result(None)
             if parts:
                 await asyncio.wait(parts)
+        except asyncio.CancelledError:
+            if not self._open:
+                raise ReceiverError(_CLOSED) from None
+            raise
         finally:
             delivery.end()
         return await delivery.receipt([part.result() for part in parts])

@@ -54,8 +54,8 @@ class Once:
     def remember(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
         """Note that the records at these offsets have these ids.
 
-        What is on its way with one of them is given up as far as it can be: it repeats a record
-        whose block had failed, and came late into the lane.
+        What is on its way with one of them, and not being appended, is given up: it repeats a
+        record whose block seemed to have failed. Sent again, that one of it is a duplicate.
         """
         for position, message_id in enumerate(ids):
             if message_id is not None:
@@ -88,8 +88,7 @@ class Delivery:
         self._seen: list[str] = []
         self._awaited: set[asyncio.Future[None]] = set()
         self.new = portion
-        if has_ids(portion.records):
-            ids = portion.records.batch.column("id").to_pylist()
+        if (ids := _ids(portion.records)) is not None:
             found = window.sort(ids, self)
             self._unsettled = [ids[position] for position in found.new]
             self._seen = found.seen
@@ -113,8 +112,8 @@ class Delivery:
     def give_up(self, message_id: str) -> None:
         """Have nothing more of it stored, for this one of its records is found to be."""
         self._given_up = JournalError(
-            f"The record with the message id {message_id!r}, taken for lost, came into the journal"
-            " after it had been sent again; send once more what came with it."
+            f"The record with the message id {message_id!r} was sent again before it was known that"
+            " it is stored; send it once more, with what came with it."
         )
         for stored in self._stored:
             if not stored.done():
@@ -164,10 +163,9 @@ class Delivery:
                 self._window.forget(message_id)
 
 
-def has_ids(records: Records) -> bool:
-    """Whether any of them has a message id."""
+def _ids(records: Records) -> list[str | None] | None:
     column = records.batch.column("id")
-    return bool(column.null_count < len(column))
+    return None if column.null_count == len(column) else column.to_pylist()
 
 
 def _at(records: Records, positions: Sequence[int]) -> Records:
