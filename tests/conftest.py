@@ -22,8 +22,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("P
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
 
-# How long an example takes says nothing on a machine that others use, too.
-settings.register_profile("headgate", deadline=None)
+# How long an example takes says nothing on a machine that others use, too; and each run has others.
+settings.register_profile("headgate", deadline=None, max_examples=50)
 settings.load_profile("headgate")
 
 LONG = ("recovery", "tracker", "demo", "examples", "bench")

@@ -58,6 +58,7 @@ def stage(
 
 LONG = {
     Name.BACKFILL,
+    Name.JOURNAL,
     Name.JSON,
     Name.MEMORY,
     Name.RECEIVERS,

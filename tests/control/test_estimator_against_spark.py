@@ -148,7 +148,7 @@ def histories(draw: st.DrawFn) -> list[Batch]:
     return batches
 
 
-@settings(max_examples=2500)
+@settings(max_examples=2000)
 @given(arguments=arguments, batches=histories())
 def test_every_rate_equals_sparks_to_the_last_bit(
     spark_pid: SparkPID, arguments: Settings, batches: list[Batch]

@@ -17,8 +17,15 @@ from itertools import chain, combinations, count
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from headgate.journal.block import Part
 from headgate.journal.disk import Disk
+
+EVERY_THIRD_OR_EACH: Final = pytest.mark.parametrize(
+    "every", [3, pytest.param(1, marks=pytest.mark.soak)]
+)
+"""Of all calls that may fail, from any of the first ones on."""
 
 FOLDER: Final = -1
 """What a name of a folder leads to, where that of a file leads to the file's number."""

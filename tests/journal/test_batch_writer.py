@@ -1,5 +1,6 @@
 """A batch is in its lane whole and once, whatever crashes, and whoever runs it again."""
 
+import random
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from tests.journal.samples import numbered
-from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
+from tests.journal.shim import EVERY_THIRD_OR_EACH, Fast, Files, Mark, Recorder, crashes
 from tests.journal.stories import again, on_disk, opened
 
 from headgate.control.ranges import OffsetRange
@@ -166,11 +167,12 @@ def test_no_crash_of_a_recovery_does_either(tmp_path: Path) -> None:
         assert list(explored(recovery, tmp_path / "second")) == []
 
 
-def test_no_crash_does_after_any_call_has_failed(tmp_path: Path) -> None:
+@EVERY_THIRD_OR_EACH
+def test_no_crash_does_after_any_call_has_failed(tmp_path: Path, every: int) -> None:
     count = Recorder(folder(tmp_path, "count"))
     life(count)
     assert count.calls > 50
-    for fault in range(count.calls):
+    for fault in range(random.randrange(every), count.calls, every):
         recorder = Recorder(folder(tmp_path, f"base{fault}"), fault=fault)
         life(recorder)
         found = list(explored(recorder, tmp_path / "after", since="failed", within=12))

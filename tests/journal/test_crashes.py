@@ -1,11 +1,12 @@
 """Power failures at any moment: what was acknowledged or seen stays, and all of it is whole."""
 
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.journal.samples import numbered
-from tests.journal.shim import Change, Mark, Recorder, Sync, SyncFolder, Write
+from tests.journal.shim import EVERY_THIRD_OR_EACH, Change, Mark, Recorder, Sync, SyncFolder, Write
 from tests.journal.stories import append, explored, explored_twice, life, opened
 
 from headgate.errors import JournalError
@@ -43,7 +44,8 @@ def test_no_crash_of_a_recovery_does_either(base: Path, tmp_path: Path) -> None:
     assert list(explored_twice(recorder, tmp_path)) == []
 
 
-def test_no_crash_does_after_any_call_has_failed(tmp_path: Path) -> None:
+@EVERY_THIRD_OR_EACH
+def test_no_crash_does_after_any_call_has_failed(tmp_path: Path, every: int) -> None:
     """Each call of one life fails once; that life goes on, and crashes some operations later.
 
     What is left of the failure is then synced, and it is any life again.
@@ -51,7 +53,7 @@ def test_no_crash_does_after_any_call_has_failed(tmp_path: Path) -> None:
     whole = Recorder(new_base(tmp_path, 0))
     life(whole)
     assert whole.calls > 50
-    for fault in range(whole.calls):
+    for fault in range(random.randrange(every), whole.calls, every):
         recorder = Recorder(new_base(tmp_path, fault + 1), fault=fault)
         life(recorder)
         found = list(explored(recorder, tmp_path, since="failed", within=20))

@@ -152,6 +152,8 @@ def session(master: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
+        # As the driver's; on a cluster executors have a Java of their own.
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
         # On a cluster: begin with all executors.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }

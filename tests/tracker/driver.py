@@ -8,6 +8,7 @@ status of both, with their addresses. It ends with its input.
 """
 
 import json
+import os
 import sys
 from dataclasses import asdict
 
@@ -25,9 +26,8 @@ def session(master: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
-        # Start soon rather than run fast.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # As the driver's.
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }
     spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
