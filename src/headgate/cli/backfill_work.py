@@ -7,7 +7,7 @@ from headgate.errors import OptionError
 from headgate.ledger import normalize_url, redact_url
 
 if TYPE_CHECKING:
-    from headgate.flow import Flow
+    from headgate.flow.declaration import Declaration
     from headgate.flow.stage import Stage
     from headgate.gate.batch import Handler
 
@@ -51,7 +51,7 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
             f"Flow {named.name!r} keeps its books in {redact_url(named.ledger)}, and --ledger is"
             f" {redact_url(ledger)}; give the flow's."
         )
-    return _ByFlow(named)
+    return _ByFlow(named.declared)
 
 
 class _ByHandler:
@@ -66,7 +66,7 @@ class _ByHandler:
 
 
 class _ByFlow:
-    def __init__(self, flow: "Flow") -> None:
+    def __init__(self, flow: "Declaration") -> None:
         self._flow = flow
 
     def options(self, gate: str) -> dict[str, str]:

@@ -3,18 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from headgate.errors import HeadgateError, OptionError
+from headgate.flow.declaration import Declaration
 from headgate.flow.graph import Graph
 from headgate.flow.schemas import normalized
 from headgate.flow.stage import Link, Stage
 
-if TYPE_CHECKING:
-    from headgate.flow.flow import Flow
 
-
-def check(flow: "Flow") -> None:
+def check(flow: Declaration) -> None:
     """Raise the first thing that is wrong with a flow.
 
     Raises:
@@ -48,7 +45,7 @@ def told_of(stage: Stage) -> Iterator[None]:
         raise type(error)(f"{stage}: {error}") from error
 
 
-def _check_stage(flow: "Flow", stage: Stage) -> None:
+def _check_stage(flow: Declaration, stage: Stage) -> None:
     from headgate.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
     from headgate.gate import Gate  # noqa: PLC0415
     from headgate.gate.policy import parse_on_failure  # noqa: PLC0415

@@ -9,6 +9,7 @@ from headgate.control.assertion import require_name
 from headgate.control.hop_settings import HopSettings
 from headgate.errors import OptionError
 from headgate.flow.checks import check
+from headgate.flow.declaration import Declaration
 from headgate.flow.graph import Graph
 from headgate.flow.place import Place
 from headgate.flow.stage import Handler, Link, Schema, Stage
@@ -85,9 +86,14 @@ class Flow:
         """What has been declared so far."""
         return Graph(dict(self._stages), dict(self._links))
 
+    @property
+    def declared(self) -> Declaration:
+        """All of it as it stands, for those who check it and run it."""
+        return Declaration(self.name, self.ledger, self.checkpoints, self.signals, self.graph)
+
     def gate(self, stage: str) -> str:
         """The name of a stage's gate in the ledger."""
-        return f"{self.name}.{stage}"
+        return self.declared.gate(stage)
 
     def channel(self, name: str, channel: "Channel", *, schema: Schema | None = None) -> None:
         """Declare a channel.
@@ -172,7 +178,7 @@ class Flow:
             OptionError: The first thing that is wrong, with the stage or channel and the file and
                 line of its declaration.
         """
-        check(self)
+        check(self.declared)
 
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":
         """Start the flow in one Spark application, or only some of its stages.
@@ -192,7 +198,7 @@ class Flow:
         self.check()
         from headgate.flow.running import start  # noqa: PLC0415  (a declaration needs no Spark)
 
-        return start(self, spark, chosen)
+        return start(self.declared, spark, chosen)
 
     def _chosen(self, names: Iterable[str] | None) -> list[Stage]:
         if names is None:

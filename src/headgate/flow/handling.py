@@ -1,20 +1,18 @@
 """What a stage does with a batch, in its own query or by hand: how it reads, and what it writes."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame
 
 from headgate.errors import OptionError
+from headgate.flow.declaration import Declaration
 from headgate.flow.stage import Stage
 from headgate.gate import Batch
 from headgate.ledger import Ledger
 
-if TYPE_CHECKING:
-    from headgate.flow.flow import Flow
 
-
-def options_of(flow: "Flow", stage: Stage, ledger: Ledger) -> dict[str, str]:
+def options_of(flow: Declaration, stage: Stage, ledger: Ledger) -> dict[str, str]:
     """The options of the stage's reader: from the earliest record on, where nothing else is said.
 
     Raises:
@@ -24,7 +22,9 @@ def options_of(flow: "Flow", stage: Stage, ledger: Ledger) -> dict[str, str]:
     return {"startingOffsets": "earliest"} | dict(stage.options) | channel.reading(ledger)
 
 
-def handler_of(flow: "Flow", stage: Stage, ledger: Ledger) -> Callable[[DataFrame, Batch], None]:
+def handler_of(
+    flow: Declaration, stage: Stage, ledger: Ledger
+) -> Callable[[DataFrame, Batch], None]:
     """The stage's handler, with what it answers written to its channels."""
     links = flow.graph.links
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -14,6 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.flow.agent import StageAgent, StagePlace
 from headgate.flow.checks import told_of
+from headgate.flow.declaration import Declaration
 from headgate.flow.handling import handler_of, options_of
 from headgate.flow.signals import Signals
 from headgate.flow.signals_ledger import ledger_signals
@@ -21,9 +22,6 @@ from headgate.flow.stage import Stage
 from headgate.gate import Gate, register
 from headgate.gate.ledgers import shared_ledger
 from headgate.ledger import Ledger
-
-if TYPE_CHECKING:
-    from headgate.flow.flow import Flow
 
 _POLL_S: Final = 0.5
 """How often to see whether a query has ended."""
@@ -86,7 +84,7 @@ class RunningFlow:
         self.stop()
 
 
-def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
+def start(flow: Declaration, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
     """Start stages of a flow that was checked; see `Flow.start`.
 
     Raises:
@@ -115,7 +113,7 @@ def start(flow: "Flow", spark: SparkSession, stages: Sequence[Stage]) -> Running
         return RunningFlow(queries, opened.pop_all())
 
 
-def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
+def _signals(flow: Declaration, ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
     """What makes a stage's part in the signals."""
     graph = flow.graph
     if flow.signals is None:
@@ -132,7 +130,7 @@ def _signals(flow: "Flow", ledger: Ledger, opened: ExitStack) -> Callable[[Stage
 
 
 def _agent(
-    flow: "Flow", stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
+    flow: Declaration, stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
 ) -> StageAgent:
     graph, gate = flow.graph, flow.gate(stage.name)
     place = StagePlace(
@@ -155,11 +153,11 @@ def _agent(
     return agent
 
 
-def _gate(flow: "Flow", stage: Stage) -> Gate:
+def _gate(flow: Declaration, stage: Stage) -> Gate:
     return Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
 
 
-def _writer(flow: "Flow", spark: SparkSession, stage: Stage) -> DataStreamWriter:
+def _writer(flow: Declaration, spark: SparkSession, stage: Stage) -> DataStreamWriter:
     """The query of a stage, with all that can be checked of it checked."""
     gate, ledger = _gate(flow, stage), shared_ledger(flow.ledger)
     channel = flow.graph.links[stage.reads].channel
@@ -177,7 +175,7 @@ def _writer(flow: "Flow", spark: SparkSession, stage: Stage) -> DataStreamWriter
     return writer.option("checkpointLocation", _checkpoint(flow, stage))
 
 
-def _checkpoint(flow: "Flow", stage: Stage) -> str:
+def _checkpoint(flow: Declaration, stage: Stage) -> str:
     """A folder; a URL of another file system stays as it is."""
     folder = flow.checkpoints.rstrip("/")
     return f"{folder}/{stage.name}" if "://" in folder else str(Path(folder, stage.name).absolute())
