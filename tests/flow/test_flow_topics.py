@@ -8,6 +8,7 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
+from headgate.errors import SourceError
 from headgate.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
 from headgate.gate import Batch
 
@@ -61,3 +62,22 @@ def test_each_record_arrives_once_before_and_after_a_restart(
         with ZookeeperSession(signals) as session, zookeeper_signals(session, "shop", "x") as seen:
             assert wait_until(seen.states).keys() <= {"parse", "store"}
     assert len(arrived()) == len(every)
+
+
+def test_a_topic_that_is_only_written_must_be_there_before_anything_starts(
+    spark: SparkSession, topic: TopicFactory, tmp_path: Path
+) -> None:
+    raw = topic(PARTITIONS)
+    flow = Flow("shop", ledger=f"sqlite:///{tmp_path}/headgate.db", checkpoints=tmp_path / "c")
+    flow.channel("raw", kafka(raw.name, raw.bootstrap_servers))
+    flow.channel("clean", kafka("nowhere", raw.bootstrap_servers))
+
+    @flow.stage("parse", reads="raw", writes="clean", on_failure="isolate")
+    def parse(df: DataFrame, batch: Batch) -> DataFrame:
+        return df.select("value")
+
+    with pytest.raises(
+        SourceError, match=r"^Stage 'parse' \(.*\): .* the topic nowhere at .* make"
+    ):
+        flow.start(spark)
+    assert not (tmp_path / "c").exists()
