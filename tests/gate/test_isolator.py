@@ -92,7 +92,7 @@ bad_records = st.sets(st.sampled_from(EVERYTHING), min_size=1, max_size=6)
 
 
 @given(bad_records)
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: set[Place]) -> None:
     with TemporaryDirectory() as folder, open_ledger(Path(folder)) as ledger:
         sink = KeyedSink(bad)
@@ -105,7 +105,7 @@ def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: se
 
 
 @given(bad_records, st.lists(st.integers(1, 8), min_size=1, max_size=4), st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_crash_at_any_call_leaves_nothing_out_and_doubles_nothing(
     bad: set[Place], kills: list[int], data: st.DataObject
 ) -> None:

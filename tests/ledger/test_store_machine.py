@@ -435,5 +435,5 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.ledger.losses(gate) == tuple(in_order)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=50)
+LedgerMachine.TestCase.settings = settings(max_examples=10, stateful_step_count=50)
 TestAnySequenceOfCalls = LedgerMachine.TestCase

@@ -33,7 +33,7 @@ def test_objects_are_known_as_such(found: list[dict[str, object]]) -> None:
     assert are_objects(lines_of(found)[:-1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     objects,
     st.lists(
