@@ -81,9 +81,9 @@ class Watched:
         """As the channel does."""
         self.channel.write(df, batch, ledger)
 
-    def reading(self, ledger: Ledger) -> dict[str, str]:
+    def reading(self, ledger_url: str) -> dict[str, str]:
         """As the channel does."""
-        return self.channel.reading(ledger)
+        return self.channel.reading(ledger_url)
 
     def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
         """The channel's, whose looks are kept."""

@@ -30,7 +30,7 @@ class NoChannel:
     def reach(self) -> None:
         raise AssertionError("reached")
 
-    def reading(self, ledger: Ledger) -> dict[str, str]:
+    def reading(self, ledger_url: str) -> dict[str, str]:
         raise AssertionError("read")
 
     def queue(self, gate: str, ledger: Ledger) -> "NoQueue":

@@ -271,7 +271,7 @@ def test_stages_that_crash_hand_on_each_record_once(spark: SparkSession, tmp_pat
             read.extend(f"{row.key.decode()} {row.value.decode()}" for row in df.collect())
 
         def start(gate: Gate, source: Channel, handler: object, checkpoint: str) -> None:
-            df = gate.read(spark, source.source).options(**source.reading(books)).load()
+            df = gate.read(spark, source.source).options(**source.reading(url)).load()
             writer = gate.write(df, handler)  # type: ignore[arg-type]
             writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
             finish(writer.trigger(availableNow=True).start())

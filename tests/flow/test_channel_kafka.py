@@ -48,7 +48,7 @@ def read(spark: SparkSession, channel: KafkaChannel, url: str, tmp_path: Path) -
 
     def read() -> list[str]:
         with Ledger.open(url) as books:
-            options = {"startingOffsets": "earliest"} | channel.reading(books)
+            options = {"startingOffsets": "earliest"} | channel.reading(books.url)
         df = gate.read(spark, channel.source).options(**options).load()
         writer = gate.write(df, handler).option("checkpointLocation", str(tmp_path / "sink"))
         finish(writer.trigger(availableNow=True).start())
@@ -105,7 +105,9 @@ def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
     spark: SparkSession, channel: KafkaChannel, to: Topic, url: str
 ) -> None:
     def read(**options: str) -> list[str]:
-        reader = spark.read.format("headgate-kafka").options(**channel.reading(books), **options)
+        reader = spark.read.format("headgate-kafka").options(
+            **channel.reading(books.url), **options
+        )
         return sorted(row.value.decode() for row in reader.load().collect())
 
     with Ledger.open(url) as books:
@@ -232,7 +234,7 @@ def test_stages_that_crash_hand_on_each_record_once(
                 raise ValueError("after it was written")
 
         def start() -> None:
-            options = journal(str(tmp_path / "raw")).reading(books)
+            options = journal(str(tmp_path / "raw")).reading(books.url)
             df = first.read(spark, "journal").options(**options).load()
             writer = first.write(df, write).option("checkpointLocation", str(tmp_path / "first"))
             finish(writer.trigger(availableNow=True).start())

@@ -15,7 +15,7 @@ from headgate.cli.backfill_work import work_of
 from headgate.cli.choices import Since, Until
 from headgate.cli.source_options import Option, OptionsFile, reached, source_options
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl
-from headgate.cli.times import moment_ms
+from headgate.cli.times import window_ms
 from headgate.cli.words import plural
 from headgate.control.ranges import OffsetRange
 from headgate.ledger import BatchRecord, Ledger, Status
@@ -121,13 +121,14 @@ def backfill(
     Exit status 1: something failed again, is dead or was not run, or there was an error.
     """
     now_ms = wall_clock_ms()
+    since_ms, until_ms = window_ms(since, until, now_ms)
     choice = Choice(
         keys=keys or (),
         everything=everything,
         gate=gate,
         status=status,
-        since_ms=None if since is None else moment_ms("--since", since, now_ms),
-        until_ms=None if until is None else moment_ms("--until", until, now_ms),
+        since_ms=since_ms,
+        until_ms=until_ms,
     )
     choice.check()
     given = source_options(option or (), options_file)

@@ -71,9 +71,8 @@ class _ByFlow:
 
     def options(self, gate: str) -> dict[str, str]:
         from headgate.flow.handling import options_of  # noqa: PLC0415  (it brings Spark)
-        from headgate.gate.ledgers import shared_ledger  # noqa: PLC0415
 
-        return options_of(self._flow, self._stage(gate), shared_ledger(self._flow.ledger))
+        return options_of(self._flow, self._stage(gate))
 
     def handler(self, gate: str) -> "Handler":
         from headgate.flow.handling import handler_of  # noqa: PLC0415  (it brings Spark)

@@ -12,7 +12,7 @@ from rich.console import Console
 from headgate.cli.batches_view import batch_view, batches_view
 from headgate.cli.choices import Limit, Since, Until
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
-from headgate.cli.times import moment_ms
+from headgate.cli.times import window_ms
 from headgate.errors import OptionError
 from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status, redact_url
 from headgate.ledger.base import wall_clock_ms
@@ -52,8 +52,7 @@ def batches(
     In JSON, times are milliseconds since the epoch.
     """
     now_ms = wall_clock_ms()
-    since_ms = None if since is None else moment_ms("--since", since, now_ms)
-    until_ms = None if until is None else moment_ms("--until", until, now_ms)
+    since_ms, until_ms = window_ms(since, until, now_ms)
     filtered = any((gate, status, since, until, kind))
     with Ledger.open(ledger, create=False) as opened:
         if key is not None:

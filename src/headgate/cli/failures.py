@@ -22,7 +22,7 @@ from headgate.cli.exit_status import OPEN
 from headgate.cli.letters_view import letter_values, letters_table
 from headgate.cli.lines import line
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
-from headgate.cli.times import moment_ms
+from headgate.cli.times import window_ms
 from headgate.cli.words import count, duration, plural
 from headgate.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
 from headgate.ledger.base import wall_clock_ms
@@ -54,8 +54,7 @@ def failures(
     Exit status 1: there was an error, and nobody knows.
     """
     now_ms = wall_clock_ms()
-    since_ms = None if since is None else moment_ms("--since", since, now_ms)
-    until_ms = None if until is None else moment_ms("--until", until, now_ms)
+    since_ms, until_ms = window_ms(since, until, now_ms)
     with Ledger.open(ledger, create=False) as opened:
         gates = gates_of(opened, gate, ledger)
         batches = opened.failures(

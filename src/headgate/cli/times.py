@@ -28,6 +28,18 @@ def moment_ms(option: str, text: str, now_ms: int) -> int:
         ) from error
 
 
+def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
+    """The moments (ms since the epoch) of ``--since`` and ``--until``, of those that are given.
+
+    Raises:
+        OptionError: As `moment_ms`.
+    """
+    return (
+        None if since is None else moment_ms("--since", since, now_ms),
+        None if until is None else moment_ms("--until", until, now_ms),
+    )
+
+
 def age_ms(option: str, text: str) -> int:
     """How old something is (ms), from a time with its unit.
 

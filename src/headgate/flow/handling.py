@@ -12,14 +12,14 @@ from headgate.gate import Batch
 from headgate.ledger import Ledger
 
 
-def options_of(flow: Declaration, stage: Stage, ledger: Ledger) -> dict[str, str]:
+def options_of(flow: Declaration, stage: Stage) -> dict[str, str]:
     """The options of the stage's reader: from the earliest record on, where nothing else is said.
 
     Raises:
         HeadgateError: the channel cannot be reached.
     """
     channel = flow.graph.links[stage.reads].channel
-    return {"startingOffsets": "earliest"} | dict(stage.options) | channel.reading(ledger)
+    return {"startingOffsets": "earliest"} | dict(stage.options) | channel.reading(flow.ledger)
 
 
 def handler_of(

@@ -162,7 +162,7 @@ def _writer(flow: Declaration, spark: SparkSession, stage: Stage) -> DataStreamW
     gate, ledger = _gate(flow, stage), shared_ledger(flow.ledger)
     channel = flow.graph.links[stage.reads].channel
     with told_of(stage):
-        reader = gate.read(spark, channel.source).options(**options_of(flow, stage, ledger))
+        reader = gate.read(spark, channel.source).options(**options_of(flow, stage))
         df = reader.load()
         if stage.derive is not None:
             df = stage.derive(df)

@@ -91,9 +91,8 @@ class GateListener(JsonStreamingQueryListener):
                 # Spark's own end waits for this.
                 with waiting_ends(lambda: True, "the query ended"):
                     open_batch = watched.ledger.open_batch(gate)
-                    owner = None if open_batch is None else open_batch.owner
                     # Not where a query that was started elsewhere meanwhile has it by now.
-                    if open_batch is not None and (owner is None or is_here(owner)):
+                    if open_batch is not None and is_here(owner := open_batch.owner):
                         # Its handler may have gone through, and only that not be told.
                         watched.ledger.fail(
                             open_batch.schedule_id, report, owner=owner, cut_short=True

@@ -30,9 +30,9 @@ def new_owner() -> str:
     return f"{_process(os.getpid())}/{uuid.uuid4().hex}"
 
 
-def is_here(owner: str) -> bool:
-    """Whether an owner is a run in this process."""
-    return owner.startswith(f"{_process(os.getpid())}/")
+def is_here(owner: str | None) -> bool:
+    """Whether what it owns is no other process's: it is a run in this one, or nobody."""
+    return owner is None or owner.startswith(f"{_process(os.getpid())}/")
 
 
 def is_gone(owner: str) -> bool:

@@ -14,7 +14,7 @@ from headgate.journal.faults import told
 from headgate.journal.index import LaneIndex
 from headgate.journal.manifests import complete
 from headgate.journal.names import MAX_OFFSET, checked_lane, is_temporary
-from headgate.journal.records import Records
+from headgate.journal.records import Records, message_ids
 from headgate.journal.storage import Prepared, Storage
 
 _WRITER_BYTES: Final = 16
@@ -202,9 +202,8 @@ class LaneWriter:
             header, batch = self._files.block(at, ["id"])
             if header.writer != self._writer:
                 raise self._other_writer()
-            ids = batch.column("id")
-            if ids.null_count < len(ids):
-                found.append((ids.to_pylist(), self._files.offsets(at, header.until)))
+            if (ids := message_ids(batch)) is not None:
+                found.append((ids, self._files.offsets(at, header.until)))
             at = header.until
         if at > end:
             raise JournalError(

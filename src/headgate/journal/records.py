@@ -29,6 +29,12 @@ _MAX_BYTES: Final = 2**31 - 1
 """What the values of one Arrow column may have together: their offsets have 32 bits."""
 
 
+def message_ids(batch: pa.RecordBatch) -> list[str | None] | None:
+    """The message ids of records; None where none of them has one."""
+    column = batch.column("id")
+    return None if column.null_count == len(column) else column.to_pylist()
+
+
 class Records:
     """Records in order, which nothing changes any more; wraps one Arrow record batch.
 

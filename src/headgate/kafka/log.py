@@ -14,6 +14,13 @@ from headgate.source.log import Topic
 from headgate.source.positions import Positions, partitions_of
 
 
+def lookup_with(options: KafkaOptions) -> Lookup:
+    """Asks the brokers as the options say."""
+    return Lookup(
+        options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
+    )
+
+
 class KafkaLog:
     """The `headgate.source.Log` of one source; it is not connected before the first question.
 
@@ -26,9 +33,7 @@ class KafkaLog:
     def __init__(self, options: KafkaOptions) -> None:
         self.servers = options.bootstrap_servers
         self._subscription = options.subscription
-        self._lookup = Lookup(
-            options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
-        )
+        self._lookup = lookup_with(options)
         self._sizes = RecordSizes(options.client, options.poll_timeout_ms)
         self._client = options.client
         self._commit_group = options.commit_group

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select,
 from headgate.ledger.base import Base
 from headgate.ledger.engine import changed_rows
 from headgate.ledger.rows import Values
+from headgate.ledger.statements import has_parts
 from headgate.ledger.status import Status
 from headgate.ledger.tables import control, output
 
@@ -44,8 +45,6 @@ _runs = and_(
     control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]),
     or_(control.c.lease_until_ms.is_(None), control.c.lease_until_ms > bindparam("lately_ms")),
 )
-_child = control.alias("child")
-_is_divided = exists().where(_child.c.parent == output.c.schedule_id)
 _row = control.c.schedule_id == output.c.schedule_id
 _batch_is_final = exists().where(control.c.schedule_id == bindparam("batch"), _final)
 
@@ -65,7 +64,10 @@ _GIVE_UP_LEFT: Final = (
 )
 # Not what was divided: it may be done with while parts of it are still to run.
 _FORGET: Final = delete(output).where(
-    _of_topic, output.c.state == DONE, exists().where(_row, _final), ~_is_divided
+    _of_topic,
+    output.c.state == DONE,
+    exists().where(_row, _final),
+    ~has_parts(output.c.schedule_id),
 )
 _STATE: Final = select(output.c.state).where(_of_attempt)
 _OPEN: Final = select(output.c.starts).where(_of_topic, output.c.state == BEGUN)

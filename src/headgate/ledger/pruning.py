@@ -21,11 +21,10 @@ from sqlalchemy import (
 )
 
 from headgate.ledger.letters import LetterStatus
+from headgate.ledger.statements import has_parts
 from headgate.ledger.status import Status
 from headgate.ledger.tables import control, dead_letter, failure, gate, pruned, rate
 
-_child = control.alias("child")
-_has_parts = exists().where(_child.c.parent == control.c.schedule_id)
 _letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
 _resolved = and_(
     control.c.status == Status.DEAD,
@@ -48,7 +47,7 @@ _own_ranges = (
         failure.c.until_offset,
         control.c.schedule_id,
         control.c.parent,
-        _has_parts.label("has_parts"),
+        has_parts(control.c.schedule_id).label("has_parts"),
         control.c.status,
         control.c.created_time_ms,
     )

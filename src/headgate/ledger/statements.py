@@ -49,6 +49,14 @@ def created_within(
         yield created_ms < until_ms
 
 
+_child = control.alias("child")
+
+
+def has_parts(schedule_id: Column[str]) -> ColumnElement[bool]:
+    """Whether a batch was divided."""
+    return exists().where(_child.c.parent == schedule_id)
+
+
 def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
     """Whether an exception is of this class, named with its module or without."""
     return or_(error_class == name, error_class.endswith(f".{name}", autoescape=True))

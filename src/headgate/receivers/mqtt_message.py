@@ -52,7 +52,8 @@ class Message:
     @property
     def has_unfit_id(self) -> bool:
         """Whether it has a message id that is passed over."""
-        return self._given_id is not None and self.message_id is None
+        given = self._given_id
+        return given is not None and not is_message_id(given)
 
     @property
     def _given_id(self) -> str | None:

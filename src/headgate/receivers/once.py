@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from headgate.control import OffsetRange
 from headgate.errors import JournalError
-from headgate.journal.records import Records
+from headgate.journal.records import Records, message_ids
 from headgate.receivers.portion import Portion
 from headgate.receivers.window import Window
 
@@ -88,7 +88,7 @@ class Delivery:
         self._seen: list[str] = []
         self._awaited: set[asyncio.Future[None]] = set()
         self.new = portion
-        if (ids := _ids(portion.records)) is not None:
+        if (ids := message_ids(portion.records.batch)) is not None:
             found = window.sort(ids, self)
             self._unsettled = [ids[position] for position in found.new]
             self._seen = found.seen
@@ -161,11 +161,6 @@ class Delivery:
         for message_id in ids:
             if message_id is not None and self._window.find(message_id) is self:
                 self._window.forget(message_id)
-
-
-def _ids(records: Records) -> list[str | None] | None:
-    column = records.batch.column("id")
-    return None if column.null_count == len(column) else column.to_pylist()
 
 
 def _at(records: Records, positions: Sequence[int]) -> Records:

@@ -10,6 +10,7 @@ from typing import Final
 from headgate.control import OffsetRange
 from headgate.errors import JournalError
 from headgate.journal import Journal
+from headgate.journal.records import message_ids
 from headgate.receivers.intake import Intake
 from headgate.receivers.telling import number
 
@@ -90,10 +91,8 @@ def _newest(
             break
         count += records.count
         size_bytes += records.batch.nbytes
-        ids = records.batch.column("id")
-        if ids.null_count < len(ids):
-            offsets = OffsetRange(journal.name, lane, first, first + records.count)
-            known.append((ids.to_pylist(), offsets))
+        if (ids := message_ids(records.batch)) is not None:
+            known.append((ids, OffsetRange(journal.name, lane, first, first + records.count)))
     return known
 
 

@@ -95,7 +95,7 @@ class JournalChannel:
             if names:
                 writer.commit(batch.key, names)
 
-    def reading(self, ledger: Ledger) -> dict[str, str]:
+    def reading(self, ledger_url: str) -> dict[str, str]:
         """The journal's options. It is made if need be.
 
         Raises:

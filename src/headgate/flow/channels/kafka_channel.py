@@ -20,18 +20,18 @@ from headgate.flow.channels.kafka_queue import KafkaQueue
 from headgate.flow.channels.protocol import WrittenBatch
 from headgate.flow.channels.written import lineage
 from headgate.kafka.attempts import known_id, tag
+from headgate.kafka.log import lookup_with
 from headgate.kafka.lookup import Lookup
 from headgate.kafka.options import KafkaOptions, parse_options
 from headgate.kafka.producing import produce
 from headgate.kafka.redaction import redact
 from headgate.ledger import Ledger
-from headgate.source.log import Topic as KafkaTopic
+from headgate.source.log import Topic
 
 _LOG: Final = logging.getLogger("headgate.flow")
 
 _TRIES: Final = 3
 _RAN_BEFORE: Final = "a task of it ran before"
-_TEXT: Final = pa.string()
 
 
 class _RanTwiceError(Exception):
@@ -105,9 +105,9 @@ class KafkaChannel:
             BrokerError: the brokers cannot be reached.
             SourceError: there is no such topic, or the brokers are too old.
         """
-        known_id(self.topic, self._found(_lookup(self._parsed())))
+        known_id(self.topic, self._found(lookup_with(self._parsed())))
 
-    def _found(self, lookup: Lookup) -> KafkaTopic:
+    def _found(self, lookup: Lookup) -> Topic:
         topic = lookup.topics([self.topic]).get(self.topic)
         if topic is None:
             raise SourceError(
@@ -117,7 +117,7 @@ class KafkaChannel:
         return topic
 
     def _attempt(self, output: DataFrame, options: KafkaOptions, key: str, ledger: Ledger) -> None:
-        lookup = _lookup(options)
+        lookup = lookup_with(options)
         topic = self._found(lookup)
         topic_id = known_id(self.topic, topic)
         ends = lookup.latest(TopicPartition(self.topic, number) for number in topic.partitions)
@@ -138,9 +138,9 @@ class KafkaChannel:
                 f" {self.where}; of this attempt nothing is read."
             )
 
-    def reading(self, ledger: Ledger) -> dict[str, str]:
+    def reading(self, ledger_url: str) -> dict[str, str]:
         """The topic's options, and the ledger that knows what is not to be read of it."""
-        return self._given() | {"headgate.channel": ledger.url}
+        return self._given() | {"headgate.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
         """What waits, as lag times the size of some records: `headgate.flow.channels.kafka_queue`.
@@ -182,12 +182,6 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
     return channel
 
 
-def _lookup(options: KafkaOptions) -> Lookup:
-    return Lookup(
-        options.client, options.fetch_offset_retries, options.fetch_offset_retry_interval_ms
-    )
-
-
 def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marked: str) -> None:
     """Have tasks produce the records."""
 
@@ -208,7 +202,7 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
             deque(batches, maxlen=0)
         ran = {
             "stage": pa.array([task.stageId()], pa.int32()),
-            "refused": pa.array([refused], _TEXT),
+            "refused": pa.array([refused], pa.string()),
         }
         yield pa.record_batch(ran)
 

@@ -74,11 +74,11 @@ class Channel(Protocol):
     def source(self) -> str:
         """What a gate reads it with, such as kafka."""
 
-    def reading(self, ledger: Ledger) -> dict[str, str]:
+    def reading(self, ledger_url: str) -> dict[str, str]:
         """The options of that source with which all of it is read, each batch once.
 
         Args:
-            ledger: The writing stages'.
+            ledger_url: The URL of the writing stages' ledger, in full.
 
         Raises:
             HeadgateError: the channel cannot be reached.
