@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from tests.services.spark_home import spark_home
 
 from headgate.local import ensure_java
 
@@ -38,7 +39,13 @@ def make() -> None:
     options = (*_SHORT_LIVED, *_QUIET, f"-XX:ArchiveClassesAtExit={_ARCHIVE}")
     subprocess.run(
         [Path(sys.executable).with_name("spark-submit"), __file__, _USE],
-        env=os.environ | {"SPARK_SUBMIT_OPTS": " ".join(options), "PYSPARK_PYTHON": sys.executable},
+        env=os.environ
+        | {
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "SPARK_HOME": str(spark_home(Path(sys.prefix))),
+            "SPARK_SUBMIT_OPTS": " ".join(options),
+            "PYSPARK_PYTHON": sys.executable,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
