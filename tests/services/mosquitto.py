@@ -13,6 +13,7 @@ from typing import Self
 from tests.services.waiting import wait_until
 
 from headgate.local.cache import cache_folder, exclusive
+from headgate.local.ports import free_ports
 
 _PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
@@ -29,8 +30,8 @@ class Mosquitto:
     def __init__(
         self, folder: Path, users: str | None = None, tls: Sequence[str] | None = None
     ) -> None:
-        self.port = _free_port()
-        self.tls_port = _free_port()
+        self.port, self.tls_port = free_ports(2)
+        self._ports = [self.port] if tls is None else [self.port, self.tls_port]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         lines = [
@@ -97,17 +98,11 @@ class Mosquitto:
         log = (self._folder / "mosquitto.log").read_text
         assert self._process.poll() is None, log()
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+            for port in self._ports:
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
         except OSError:
             return False
         return True
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @cache
