@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.outcomes import Shop
+from tests.services.ledgers import make_tables
 
 from headgate.control.ranges import OffsetRange
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
@@ -13,6 +14,7 @@ from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 def ledger_url(tmp_path: Path) -> str:
     """The URL of a ledger with the gate ``orders``."""
     url = f"sqlite:///{tmp_path}/headgate.db"
+    make_tables(url)
     with Ledger.open(url) as ledger:
         add_gate(ledger, "orders")
     return url

@@ -12,6 +12,7 @@ from tests.journal.samples import numbered, values_of
 from tests.journal.shim import Fast, Recorder, crashes
 from tests.journal.stories import on_disk
 from tests.ledger.readers import LANES, Readers, Step, steps
+from tests.services.ledgers import make_tables
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import JournalError
@@ -28,7 +29,9 @@ LONG_AFTER_MS = 10**14
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """An empty ledger with the gate ``orders``."""
-    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as opened:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    make_tables(url)
+    with Ledger.open(url) as opened:
         opened.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
         yield opened
 

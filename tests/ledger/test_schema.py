@@ -10,6 +10,7 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch
 from tests.ledger.servers import url_as_new_role
+from tests.services.ledgers import make_tables
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError, SchemaError
@@ -120,6 +121,15 @@ def test_a_ledger_of_schema_0001_is_used_on_once_it_is_brought_up_to_date(
         offsets = OffsetRange("orders", 0, 5, 10)
         assert ledger.ranges("e1") == (PlannedRange(offsets, latest=14, reason="share"),)
         assert ledger.begin(a_batch()).created_time_ms > failed.created_time_ms
+
+
+def test_the_tables_that_the_tests_make_are_those_of_the_migrations(new_url: NewUrl) -> None:
+    first, second, migrated = new_url(), new_url(), new_url()
+    make_tables(first)
+    make_tables(second)
+    Ledger.open(migrated).close()
+    assert tables_in(first) == tables_in(second) == tables_in(migrated)
+    Ledger.open(second, create=False).close()
 
 
 def test_a_ledger_that_is_opened_again_keeps_what_is_in_it(ledger: Ledger, url: str) -> None:

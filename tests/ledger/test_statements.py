@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 from sqlalchemy import CompoundSelect, Delete, Insert, Select, Update, event
+from tests.services.ledgers import make_tables
 
-from headgate.ledger import Ledger, moves, pruning, retention, statements
+from headgate.ledger import moves, pruning, retention, statements
 
 STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update | Delete] = {
     name: value
@@ -18,7 +19,7 @@ STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
 def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    Ledger.open(url).close()
+    make_tables(url)
     engine = sqlalchemy.create_engine(url)
     sent: list[tuple[str, Any]] = []
 
