@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.services.ledgers import make_tables
 
 from headgate.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
 from headgate.errors import JournalError
@@ -75,7 +76,9 @@ class Waiting:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.open(f"sqlite:///{tmp_path}/headgate.db") as opened:
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    make_tables(url)
+    with Ledger.open(url) as opened:
         opened.declare_gate(PLACE.gate, interval_ms=1000, source="journal", estimator="{}")
         yield opened
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -72,11 +72,10 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         while not self.record.is_over:
-            try:
+            with suppress(OSError, http.client.HTTPException):
                 if self.record.address:
                     self.talk(*self.record.address)
-            except (OSError, http.client.HTTPException):
-                time.sleep(0.01)  # until it is there again
+            time.sleep(0.01)  # until it is there again
 
     def talk(self, host: str, port: int) -> None:
         """Send over one connection until it breaks, or all is over."""

@@ -105,8 +105,10 @@ def test_without_any_policy_the_queue_grows_for_as_long_as_the_stage_is_slow() -
 
 
 @pytest.mark.parametrize("load", [50_000, 100_000])
-@pytest.mark.parametrize("capacity_per_s", [112_000, 120_000, 150_000])
-@pytest.mark.parametrize("factor", [0.15, 0.25, 0.3])
+@pytest.mark.parametrize(
+    "capacity_per_s", [112_000, pytest.param(120_000, marks=pytest.mark.soak), 150_000]
+)
+@pytest.mark.parametrize("factor", [0.15, pytest.param(0.25, marks=pytest.mark.soak), 0.3])
 def test_the_figures_hold_for_other_loads_and_capacities_too(
     load: int, capacity_per_s: int, factor: float
 ) -> None:
