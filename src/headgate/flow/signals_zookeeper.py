@@ -224,7 +224,7 @@ class _ZookeeperCarrier:
         try:
             self._session.ask(path, lambda client: client.delete_async(path, version))
         except NoNodeError:
-            pass
+            pass  # it is gone, as it should be
         except NotEmptyError as error:
             raise SignalError(
                 f"The node {path} in ZooKeeper at {self._session.settings.servers} cannot be"
