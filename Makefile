@@ -84,7 +84,7 @@ $(VENV)/.services: $(VENV)/.java
 	@$(BIN)/python -m headgate.local
 	@touch $@
 
-$(VENV)/spark.jsa: tests/services/spark_classes.py $(VENV)/.services
+$(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py $(VENV)/.services
 	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
 	@rm -f $@
 	@$(BIN)/python -m tests.services.spark_classes

@@ -1,10 +1,7 @@
 """The services that tests share: one Java, one broker and one Spark session for each worker."""
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Final
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -12,16 +9,11 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 from tests.services import spark_classes
 from tests.services.kafka import TopicFactory, Topics
-from tests.services.spark_home import spark_home
+from tests.services.spark_home import surroundings
 
 from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
-ROOT: Final = str(Path(__file__).parents[1])
-
-# Of every process started from here: what the tests import, and how a Spark is to start.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["SPARK_HOME"] = str(spark_home(Path(sys.prefix)))
+os.environ.update(surroundings())
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
 
 # How long an example takes says nothing on a machine that others use, too; and each run has others.

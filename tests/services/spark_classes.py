@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.services.spark_home import spark_home
+from tests.services.spark_home import surroundings
 
 from headgate.local import ensure_java
 
@@ -39,13 +39,7 @@ def make() -> None:
     options = (*_SHORT_LIVED, *_QUIET, f"-XX:ArchiveClassesAtExit={_ARCHIVE}")
     subprocess.run(
         [Path(sys.executable).with_name("spark-submit"), __file__, _USE],
-        env=os.environ
-        | {
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "SPARK_HOME": str(spark_home(Path(sys.prefix))),
-            "SPARK_SUBMIT_OPTS": " ".join(options),
-            "PYSPARK_PYTHON": sys.executable,
-        },
+        env={**os.environ, **surroundings(), "SPARK_SUBMIT_OPTS": " ".join(options)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -4,10 +4,24 @@ It is without pyspark's zip file, which Spark puts before the package that is in
 many processes that a test run starts would compile again what it imports from there.
 """
 
+import os
+import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pyspark
+
+_ROOT: Final = str(Path(__file__).parents[2])
+
+
+def surroundings() -> dict[str, str]:
+    """Variables of every process of the tests: what it imports, and which Spark it starts."""
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")])),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home(Path(sys.prefix))),
+    }
 
 
 def spark_home(folder: Path) -> Path:
