@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.ledger.samples import ManualClock
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 
 from headgate.ledger import Ledger
 
@@ -23,7 +23,6 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
     """An empty ledger with the gate ``orders``."""
-    make_tables(url)
-    with Ledger.open(url, clock=clock) as opened:
+    with new_ledger(url, clock=clock) as opened:
         opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         yield opened

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.outcomes import Shop
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 
 from headgate.control.ranges import OffsetRange
 from headgate.ledger import Ledger, PlannedBatch, PlannedRange
@@ -14,8 +14,7 @@ from headgate.ledger import Ledger, PlannedBatch, PlannedRange
 def ledger_url(tmp_path: Path) -> str:
     """The URL of a ledger with the gate ``orders``."""
     url = f"sqlite:///{tmp_path}/headgate.db"
-    make_tables(url)
-    with Ledger.open(url) as ledger:
+    with new_ledger(url) as ledger:
         add_gate(ledger, "orders")
     return url
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Executable, create_engine
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
 from headgate.cli import main
@@ -13,7 +13,6 @@ from headgate.control.ranges import OffsetRange
 from headgate.ledger import (
     DeadLetter,
     ErrorReport,
-    Ledger,
     PlannedBatch,
     PlannedRange,
 )
@@ -55,8 +54,7 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/headgate.db"
         self.now_ms = NOW_MS
-        make_tables(self.url)
-        with Ledger.open(self.url, clock=lambda: self.now_ms) as ledger:
+        with new_ledger(self.url, clock=lambda: self.now_ms) as ledger:
             ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
             keys = []
             for number in range(7):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 
 from headgate.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
 from headgate.errors import JournalError
@@ -76,9 +76,7 @@ class Waiting:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    url = f"sqlite:///{tmp_path}/headgate.db"
-    make_tables(url)
-    with Ledger.open(url) as opened:
+    with new_ledger(f"sqlite:///{tmp_path}/headgate.db") as opened:
         opened.declare_gate(PLACE.gate, interval_ms=1000, source="journal", estimator="{}")
         yield opened
 

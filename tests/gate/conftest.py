@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 
 from headgate.control import EstimatorSettings
 from headgate.ledger import Ledger
@@ -20,8 +20,7 @@ def ledger_url(tmp_path: Path) -> str:
 @pytest.fixture
 def ledger(ledger_url: str) -> Iterator[Ledger]:
     """A ledger with the gates ``orders`` and ``payments``, as their planners declare them."""
-    make_tables(ledger_url)
-    with Ledger.open(ledger_url) as opened:
+    with new_ledger(ledger_url) as opened:
         for name in GATES:
             opened.declare_gate(
                 name, interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gate.events import planned
 from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 
 from headgate.backfill import LEASE_MS, MAX_BACKFILLS
 from headgate.control import EstimatorSettings, OffsetRange
@@ -26,9 +26,7 @@ EVERYTHING = places(WHOLE)
 
 @contextmanager
 def open_ledger(folder: Path) -> Iterator[Ledger]:
-    url = f"sqlite:///{folder}/headgate.db"
-    make_tables(url)
-    with Ledger.open(url) as ledger:
+    with new_ledger(f"sqlite:///{folder}/headgate.db") as ledger:
         ledger.declare_gate(
             "orders", interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
         )

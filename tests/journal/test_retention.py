@@ -12,7 +12,7 @@ from tests.journal.samples import numbered, values_of
 from tests.journal.shim import Fast, Recorder, crashes
 from tests.journal.stories import on_disk
 from tests.ledger.readers import LANES, Readers, Step, steps
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import JournalError
@@ -29,9 +29,7 @@ LONG_AFTER_MS = 10**14
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """An empty ledger with the gate ``orders``."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    make_tables(url)
-    with Ledger.open(url) as opened:
+    with new_ledger(f"sqlite:///{tmp_path}/ledger.db") as opened:
         opened.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
         yield opened
 

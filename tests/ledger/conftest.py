@@ -13,7 +13,7 @@ import sqlalchemy
 from sqlalchemy import Executable
 from tests.ledger.samples import ManualClock
 from tests.ledger.servers import PostgresqlServer, postgresql_server
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 from tests.services.planners import ManualTime
 
 from headgate.ledger import Ledger, normalize_url, patience
@@ -78,8 +78,7 @@ def url(new_url: NewUrl) -> str:
 @pytest.fixture
 def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
     """An empty ledger with the gate ``orders``."""
-    make_tables(url)
-    with Ledger.open(url, clock=clock) as opened:
+    with new_ledger(url, clock=clock) as opened:
         opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         yield opened
 

@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
 from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, batch_number
-from tests.services.ledgers import make_tables
+from tests.services.ledgers import new_ledger
 from tests.services.planners import ManualTime
 
 from headgate.control.ranges import OffsetRange
@@ -144,8 +144,7 @@ WRITES: dict[str, Write] = {
 
 def opened(url: str, clock: ManualClock, patience_s: float = 0) -> Ledger:
     """A ledger with the gate ``orders``."""
-    make_tables(url)
-    ledger = Ledger.open(url, clock=clock, patience_s=patience_s)
+    ledger = new_ledger(url, clock=clock, patience_s=patience_s)
     ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
     return ledger
 

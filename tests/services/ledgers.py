@@ -4,6 +4,7 @@ It is what those said to a database of the same kind, told to this one in one go
 """
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
@@ -18,8 +19,14 @@ _said: Final[dict[str, str]] = {}
 """By the kind of database."""
 
 
+def new_ledger(url: str, **options: Any) -> Ledger:
+    """A ledger that is not there yet, opened with these options of `Ledger.open`."""
+    make_tables(url)
+    return Ledger.open(url, **options)
+
+
 def make_tables(url: str) -> None:
-    """Make those of a ledger that is not there yet, as `Ledger.open` finds them up to date."""
+    """Make those of a ledger that is not there yet; `Ledger.open` finds them up to date."""
     kind = make_url(url).get_backend_name()
     if kind not in _said:
         with _listening() as statements:
@@ -35,11 +42,12 @@ def make_tables(url: str) -> None:
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """What changes a database, while the block runs."""
+    """What this thread changes in databases, while the block runs."""
     statements: list[str] = []
+    here = threading.get_ident()
 
     def hear(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if statement.lstrip().startswith(_CHANGES):
+        if threading.get_ident() == here and statement.lstrip().startswith(_CHANGES):
             statements.append(statement)
 
     event.listen(Engine, "before_cursor_execute", hear)
