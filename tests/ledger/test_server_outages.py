@@ -20,7 +20,11 @@ from headgate.ledger.patience import QUERY_PATIENCE_S
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 600_000
-CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headgate'"
+# Returns when they are cut: a statement that is running then would be tried again.
+CUT = (
+    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+    " WHERE application_name = 'headgate'"
+)
 ERROR = ErrorReport("ValueError", "no", "")
 
 WAYS_TO_GO: dict[str, Callable[[PostgresqlServer], None]] = {
