@@ -2,6 +2,7 @@
 
 import sys
 
+from headgate.cli.interrupts import interrupts_kept
 from headgate.errors import HeadgateError
 
 
@@ -12,10 +13,11 @@ def main() -> None:
     understood and 130 after Ctrl-C. What a user can solve is told in one sentence, without a trace.
     """
     try:
-        # Inside, because Ctrl-C may come while pyspark is still being imported.
-        from headgate.cli.app import app  # noqa: PLC0415
+        with interrupts_kept():
+            # Inside, because Ctrl-C may come while pyspark is still being imported.
+            from headgate.cli.app import app  # noqa: PLC0415
 
-        app()
+            app()
     except HeadgateError as error:
         sys.stderr.write(f"headgate: {error}\n")
         sys.exit(1)

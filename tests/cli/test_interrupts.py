@@ -1,0 +1,74 @@
+"""Ctrl-C while Python runs what it ignores the exceptions of."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.services.waiting import wait_until
+
+from headgate.cli.interrupts import interrupts_kept
+
+
+class Finalized:
+    """Does something when it is deleted."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._do = do
+
+    def __del__(self) -> None:
+        self._do()
+
+
+@contextmanager
+def handled(number: signal.Signals, handler: Callable[[int, object], object]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def leave(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def never() -> None:
+    wait_until(lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "raised"),
+    [
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGTERM, leave, SystemExit),
+        (signal.SIGHUP, leave, SystemExit),
+    ],
+)
+def test_a_signal_that_falls_into_finalizers_comes_again(
+    number: signal.Signals,
+    handler: Callable[[int, object], object],
+    raised: type[BaseException],
+) -> None:
+    with handled(number, handler), pytest.raises(raised), interrupts_kept():
+        Finalized(lambda: signal.raise_signal(number))
+        Finalized(never)  # the second time it comes here, and ends this
+        never()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), SystemExit(None)])
+def test_what_no_signal_has_raised_is_told_as_before(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: told.append(each.exc_value))
+    hook = sys.unraisablehook
+    with interrupts_kept():
+        Finalized(fail)
+    assert told == [error]
+    assert sys.unraisablehook is hook
