@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
+    QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryProgress,
 )
@@ -84,10 +85,17 @@ def progress(
     return QueryProgressEvent(StreamingQueryProgress.fromJson(report))
 
 
-def terminated(run: UUID, exception: str | None = None) -> QueryTerminatedEvent:
+def started(query: UUID, run: UUID) -> QueryStartedEvent:
+    """The report that a query runs."""
+    return QueryStartedEvent(query, run, None, "2026-01-01T00:00:00.000Z", set())
+
+
+def terminated(
+    run: UUID, exception: str | None = None, query: UUID | None = None
+) -> QueryTerminatedEvent:
     """The report of a query's end."""
     error_class = None if exception is None else "STREAM_FAILED"
-    return QueryTerminatedEvent(uuid4(), run, exception, error_class)
+    return QueryTerminatedEvent(query or uuid4(), run, exception, error_class)
 
 
 def planned(gate: str, *ranges: OffsetRange, run_id: str = RUN) -> PlannedBatch:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
-from tests.gate.events import gated_source, planned, progress, source, terminated
+from tests.gate.events import gated_source, planned, progress, source, started, terminated
 
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.errors import LedgerError
@@ -227,6 +227,22 @@ def test_a_batch_that_another_process_runs_by_now_is_left_to_it(
     assert status_of(ledger, batch) is (Status.FAILED if here else Status.IN_PROGRESS)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_batch_that_the_next_run_of_the_query_has_by_now_is_left_to_it(
+    ledger: Ledger, listener: GateListener, again: bool
+) -> None:
+    query, run, next_run = uuid4(), uuid4(), uuid4()
+    listener.onQueryStarted(started(query, run))
+    listener.onQueryStarted(started(uuid4(), uuid4()))
+    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    if again:
+        listener.onQueryStarted(started(query, next_run))
+    batch = begin(ledger, "orders", orders(100, 200))
+    assert ledger.attach(batch, 1, owner=new_owner(), lease_ms=30_000)
+    listener.onQueryTerminated(terminated(run, "it is told late", query))
+    assert status_of(ledger, batch) is (Status.IN_PROGRESS if again else Status.FAILED)
+
+
 def test_a_query_that_is_stopped_leaves_its_batch_to_be_run_again(
     ledger: Ledger, listener: GateListener
 ) -> None:
@@ -249,13 +265,15 @@ def test_the_end_of_one_query_does_not_touch_the_gates_of_another(
 
 
 def test_nothing_is_kept_of_a_query_that_ended(listener: GateListener) -> None:
-    runs = [uuid4() for _ in range(10)]
-    for run in runs:
+    runs = [(uuid4(), uuid4()) for _ in range(10)]
+    for query, run in runs:
+        listener.onQueryStarted(started(query, run))
         listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
-    assert len(listener._watched) == 10
-    for run in runs:
-        listener.onQueryTerminated(terminated(run))
+    assert len(listener._watched) == len(listener._newest_run) == 10
+    for query, run in runs:
+        listener.onQueryTerminated(terminated(run, query=query))
     assert listener._watched == {}
+    assert listener._newest_run == {}
 
 
 def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(

@@ -1,5 +1,6 @@
 """Gated queries on a real broker and a real Spark."""
 
+import threading
 from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from tests.gate.queries import (
+    DEADLINE_S,
     Handled,
     everything_in,
     finish,
@@ -24,6 +27,7 @@ from tests.services.kafka import TopicFactory
 import headgate
 from headgate.control import OffsetRange, Reason
 from headgate.gate import Batch, Gate
+from headgate.gate.listener import GateListener
 from headgate.ledger import Ledger, Status
 
 INITIAL = 200  # records: backpressure.pid.minRate, 100 records/s, for an interval of 2 s
@@ -150,6 +154,32 @@ def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_
         failed.schedule_id, 1, (OffsetRange(orders.name, 0, INITIAL, 2 * INITIAL),), 2, "live"
     )
     assert failing.batches[1].key == handled.batches[0].key
+    assert failing.records + handled.records == everything_in((orders, 500))
+    assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
+
+
+def test_an_end_that_is_told_late_leaves_alone_what_the_next_run_has_taken(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    taken, told = threading.Event(), threading.Event()
+    tell = GateListener.onQueryTerminated
+
+    def tell_late(listener: GateListener, event: QueryTerminatedEvent) -> None:
+        taken.wait(DEADLINE_S)
+        tell(listener, event)
+        told.set()
+
+    def fails(batch: Batch) -> bool:
+        taken.set()
+        return not told.wait(DEADLINE_S)
+
+    orders, failing, handled = topic(), Handled(lambda batch: batch.id == 1), Handled(fails)
+    orders.produce(*[b"x"] * 500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GateListener, "onQueryTerminated", tell_late)
+        with pytest.raises(StreamingQueryException, match="the sink is full"):
+            finish(write(gate, read(gate, spark, orders), failing, checkpoint))
+        finish(write(gate, read(gate, spark, orders), handled, checkpoint))
     assert failing.records + handled.records == everything_in((orders, 500))
     assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
 

@@ -24,7 +24,7 @@ from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
 from headgate.gate.owner import is_here
 from headgate.gate.stream_state import state_of
-from headgate.ledger import ErrorReport, Ledger, RateSample, schedule_id
+from headgate.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
 from headgate.ledger.patience import waiting_ends
 from headgate.source.positions import StreamOffset
 
@@ -55,9 +55,11 @@ class GateListener(JsonStreamingQueryListener):
     def __init__(self, ledger_of: Callable[[str], Ledger | None]) -> None:
         self._ledger_of = ledger_of
         self._watched: dict[tuple[UUID, str], _Watched | None] = {}
+        self._newest_run: dict[UUID, UUID] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known of the query's sources yet."""
+        """A run began, before its first batch does; nothing is known of its sources yet."""
+        self._newest_run[event.id] = event.runId
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """No batch ran; nothing is learnt."""
@@ -90,15 +92,30 @@ class GateListener(JsonStreamingQueryListener):
             try:
                 # Spark's own end waits for this.
                 with waiting_ends(lambda: True, "the query ended"):
-                    open_batch = watched.ledger.open_batch(gate)
-                    # Not where a query that was started elsewhere meanwhile has it by now.
-                    if open_batch is not None and is_here(owner := open_batch.owner):
+                    left = self._left_open(watched.ledger, gate, event)
+                    if left is not None:
                         # Its handler may have gone through, and only that not be told.
                         watched.ledger.fail(
-                            open_batch.schedule_id, report, owner=owner, cut_short=True
+                            left.schedule_id, report, owner=left.owner, cut_short=True
                         )
             except HeadgateError as error:
                 _LOG.warning("A batch's failure was not taken in: %s", error)
+        if self._newest_run.get(event.id) == event.runId:
+            del self._newest_run[event.id]
+
+    def _left_open(
+        self, ledger: Ledger, gate: str, event: QueryTerminatedEvent
+    ) -> BatchRecord | None:
+        """The batch that a run left in progress; None where another has it, or may have it, by now.
+
+        Spark tells of the end some time after it: the query can have been started again.
+        """
+        batch = ledger.open_batch(gate)
+        if batch is None or not is_here(batch.owner):
+            return None
+        # Asked for last: the next run begins before it takes the batch.
+        has_next = self._newest_run.get(event.id, event.runId) != event.runId
+        return None if has_next else batch
 
     def _watch(self, run: UUID, gate: str) -> _Watched | None:
         """The gate in this run, made at its first report from what the source declared."""
