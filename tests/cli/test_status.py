@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -157,19 +158,20 @@ def test_watching_draws_in_the_terminal_until_ctrl_c(ledger_url: str, tmp_path: 
     )
     shown = bytearray()
 
-    def drawn_twice() -> bool:
-        try:
+    def has_ended() -> bool:
+        """Whether it has, with all that it drew read: it waits for whoever looks at it."""
+        ended = process.poll() is not None
+        with suppress(BlockingIOError):
             shown.extend(os.read(terminal, 65_536))
-        except BlockingIOError:
-            assert process.poll() is None, process.communicate()
-        return shown.count(b"every 1.00 s") >= 2
+        return ended
 
     try:
-        wait_until(drawn_twice)
+        wait_until(lambda: has_ended() or shown.count(b"every 1.00 s") >= 2)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        wait_until(has_ended)
     finally:
         process.kill()
+        _, said = process.communicate()
         os.close(terminal)
         os.close(inside)
     assert process.returncode == 130

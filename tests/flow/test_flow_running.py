@@ -12,7 +12,8 @@ from headgate.errors import OptionError
 from headgate.flow import Flow, journal
 from headgate.gate import Batch
 
-RECORDS = 6000
+RECORDS = 600
+"""Six batches, on a machine that is too slow for more than the lowest rate."""
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def alive(surroundings: Mapping[str, str]) -> list[str]:
 
 
 def assert_nothing_is_left(surroundings: Mapping[str, str]) -> None:
-    wait_until(lambda: not alive(surroundings), timeout_s=10)
+    wait_until(lambda: not alive(surroundings), timeout_s=60)
     assert list(Path(surroundings["TMPDIR"]).iterdir()) == []
 
 
