@@ -61,7 +61,7 @@ def test_it_follows_its_gate_and_ends_when_what_it_took_is_durable_and_acknowled
     tmp_path: Path,
 ) -> None:
     url = f"sqlite:///{tmp_path}/headgate.db"
-    options = ["--gate", "orders", "--max-rate", "900", "--block-interval-ms", "1500"]
+    options = ["--gate", "orders", "--max-rate", "900", "--block-interval-ms", "3000"]
     with receiver(tmp_path, "http", *options, "--lane", "7") as running, Ledger.open(url) as ledger:
         assert running.wait_for("limit")["limit_per_s"] == 900
         ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")

@@ -1,5 +1,6 @@
 """What `Signals` promises, over each carrier."""
 
+import itertools
 import logging
 import time
 from dataclasses import replace
@@ -67,9 +68,15 @@ def test_what_was_sent_before_the_receiver_was_there_is_received(world: World) -
 
 def test_what_is_older_than_its_lease_is_not_received(world: World) -> None:
     b, c = world.join("b"), world.join("c")
+    numbers = itertools.count()
+
+    def stands_there() -> bool:
+        b.send(replace(to_a(world, next(numbers), level=3), lease_ms=2_000))
+        return world.messages("a") == ["b"]
+
+    wait_until(stands_there)
+    wait_until(lambda: not b._outbox.due(0))  # type: ignore[attr-defined]
     sent_s = time.monotonic()
-    b.send(replace(to_a(world, 1, level=3), lease_ms=2_000))
-    wait_until(lambda: world.messages("a") == ["b"])
     wait_until(lambda: time.monotonic() > sent_s + 4)
     c.send(to_a(world, 1, sender="c"))
     a = world.join("a", ["b", "c"])
@@ -108,7 +115,7 @@ def test_closing_ends_the_waiting_and_refuses_what_comes_after(world: World) -> 
     assert wait_until(lambda: b.is_connected)
     b.close()
     assert b.receive(WAIT_S) == []
-    assert not b.is_connected
+    wait_until(lambda: not b.is_connected)
     with pytest.raises(SignalError, match=r"stage 'b' .* are closed; open new ones\."):
         b.send(to_a(world, 1))
     with pytest.raises(SignalError, match="closed"):
@@ -147,16 +154,20 @@ def test_everybody_sees_the_newest_state_of_every_stage(world: World) -> None:
     wait_until(lambda: set(onlooker.states()) == {"a", "b"})
     held = state_of_stage("a", "b", flow=world.flow, queue_bytes=None)
     a.publish(held)
-    wait_until(lambda: onlooker.states()["a"] == held)
-    assert a.states() == b.states() == onlooker.states()
+    wait_until(lambda: onlooker.states().get("a") == held)
+    wait_until(lambda: a.states() == b.states() == onlooker.states())
     assert onlooker.states()["b"] == state_of_stage("b", "c", flow=world.flow)
 
 
 def test_a_state_ends_with_its_lease(world: World) -> None:
     a, b = world.join("a"), world.join("b")
-    a.publish(state_of_stage("a", flow=world.flow, lease_ms=2_000))
     b.publish(state_of_stage("b", flow=world.flow))
-    wait_until(lambda: set(b.states()) == {"a", "b"})
+
+    def both_are_seen() -> bool:
+        a.publish(state_of_stage("a", flow=world.flow, lease_ms=2_000))
+        return set(b.states()) == {"a", "b"}
+
+    wait_until(both_are_seen)
     wait_until(lambda: set(b.states()) == {"b"})
 
 
@@ -231,8 +242,9 @@ def test_a_forged_state_is_told_once_and_seen_by_nobody(
 
 
 def test_nothing_is_written_or_told_by_stages_that_have_nothing_to_say(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headgate.flow.zookeeper._TELL_S", 60.0)  # a slow server is told of
     with caplog.at_level(logging.INFO):
         a, b = world.join("a", ["b"]), world.join("b")
         wait_until(lambda: a.is_connected and b.is_connected)
@@ -243,6 +255,7 @@ def test_nothing_is_written_or_told_by_stages_that_have_nothing_to_say(
 
 def test_sending_waits_for_nobody(world: World) -> None:
     b = world.join("b")
+    wait_until(lambda: b.is_connected)
     began_s = time.monotonic()
     for sequence in range(10_000):
         b.send(to_a(world, sequence))

@@ -8,6 +8,7 @@ import pytest
 from tests.flow.samples import pressing
 from tests.flow.worlds import ZookeeperWorld
 from tests.kafka.client_certificates import CERTIFICATE, KEY
+from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
 from headgate.errors import OptionError, SignalError
@@ -74,7 +75,7 @@ def test_certificate_and_key_may_be_in_one_file(secure_port: int, files: dict[st
         unreachable="refuse",
     )
     with ZookeeperSession(settings) as session:
-        assert session.is_connected
+        wait_until(lambda: session.is_connected)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sqlalchemy
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from sqlalchemy import text
+from tests.services.waiting import wait_until
 
 from headgate.flow import (
     Signals,
@@ -21,7 +22,11 @@ from headgate.flow import (
 )
 from headgate.ledger import Ledger, normalize_url
 
-SESSION_TIMEOUT_S = 1.0
+SESSION_TIMEOUT_S = 30.0
+"""Longer than a busy machine stalls: a session that ends by itself takes with it what was said."""
+
+BRIEF_SESSION_S = 1.0
+"""For who waits for its end."""
 
 
 class World(ExitStack, ABC):
@@ -147,11 +152,13 @@ class ZookeeperWorld(World):
 
     def expire(self, stage: str) -> None:
         """End a stage's session behind its back, as servers do that have not heard of it."""
-        client = self.sessions[stage]._client
-        thief = KazooClient(self.settings.servers, client_id=client.client_id, timeout=10)
-        thief.start(30)
-        thief.stop()
-        thief.close()
+        session = self.sessions[stage]
+        session_id = wait_until(lambda: session._client.client_id)
+        with session._lock:  # which its client waits for before it takes the session back
+            thief = KazooClient(self.settings.servers, client_id=session_id, timeout=10)
+            thief.start(30)
+            thief.stop()
+            thief.close()
 
     def forge_message(self, receiver: str, sender: str, body: bytes) -> None:
         self.forge(f"taskmessage/{receiver}/{sender}", body)

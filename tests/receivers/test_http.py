@@ -204,7 +204,9 @@ def test_while_the_intake_closes_requests_are_answered_503() -> None:
     run(work())
 
 
-def test_a_stop_answers_what_is_in_the_buffer() -> None:
+def test_a_stop_answers_what_is_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.receivers.http._STOP_S", DEADLINE_S)
+
     async def work() -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
             async with served() as it:

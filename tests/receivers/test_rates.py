@@ -223,7 +223,10 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
     )
 
 
-def test_a_thread_follows_the_rate_and_leaves_at_the_end(scene: Scene) -> None:
+def test_a_thread_follows_the_rate_and_leaves_at_the_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.receivers.rates._LEAVE_S", 60.0)  # for a disk that is slow now
     with scene.receiver(0), scene.receiver(1, max_rate=50):
         scene.publish(500.0)
         wait_until(lambda: scene.told[0][-1] == 250.0)
@@ -233,8 +236,9 @@ def test_a_thread_follows_the_rate_and_leaves_at_the_end(scene: Scene) -> None:
 
 
 def test_a_ledger_that_is_away_holds_up_no_end(
-    scene: Scene, lines: pytest.LogCaptureFixture
+    scene: Scene, lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headgate.receivers.rates._LEAVE_S", 60.0)
     with scene.receiver():
         scene.ledger.away = True
     assert "headgate-rates" not in {thread.name for thread in threading.enumerate()}

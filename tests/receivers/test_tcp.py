@@ -8,7 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.receivers.serving import Journal, comparisons, is_closed, receiving, run, until
+from tests.receivers.serving import (
+    DEADLINE_S,
+    Journal,
+    comparisons,
+    is_closed,
+    receiving,
+    run,
+    until,
+)
 
 from headgate.errors import JournalError, OptionError, ReceiverError
 from headgate.receivers import IntakeSettings, TcpReceiver, TcpSettings
@@ -205,7 +213,9 @@ def test_a_failed_append_ends_the_connection_and_the_next_one_goes_on(
     assert "The disk is full" in caplog.text
 
 
-def test_a_stop_acknowledges_what_is_in_the_buffer() -> None:
+def test_a_stop_acknowledges_what_is_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.receivers.tcp._STOP_S", DEADLINE_S)
+
     async def work() -> None:
         journal, receiver = Journal(), tcp()
         async with connected(receiver) as client:  # not accepted yet

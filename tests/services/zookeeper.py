@@ -18,7 +18,8 @@ from headgate.local.server import ServerProcess
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 SETTINGS = {
-    "tickTime": "100",  # sessions are at least two of it long, and twenty at most
+    "tickTime": "100",  # sessions are at least two of it long
+    "maxSessionTimeout": "60000",
     "maxClientCnxns": "0",
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",

@@ -74,7 +74,10 @@ def receivers(spark: SparkSession) -> Iterator[Receivers]:
 def post(status: ReceiverStatus, line: str) -> None:
     assert status.address
     headers = {"content-type": "text/plain"}
-    httpx.post(status.address, content=line, headers=headers, trust_env=False).raise_for_status()
+    answer = httpx.post(
+        status.address, content=line, headers=headers, timeout=WAIT_S, trust_env=False
+    )
+    answer.raise_for_status()
 
 
 def is_free(hosting: Hosting) -> bool:
@@ -337,7 +340,7 @@ def test_a_gates_receiver_is_known_to_its_ledger(
         (known,) = ledger.receivers("orders")
         assert (known.journal, known.lane) == ("events", 0)
         hosted.stop()
-        assert ledger.receivers("orders") == ()
+        wait_until(lambda: ledger.receivers("orders") == ())
 
 
 class Stopped:
@@ -408,7 +411,9 @@ class Query:
             assert lane == f"{len(self.addresses)}"
             self.addresses.append(address)
             headers = {"content-type": "text/plain", "authorization": "Bearer t0ken"}
-            sent = httpx.post(address, content=lane, headers=headers, trust_env=False)
+            sent = httpx.post(
+                address, content=lane, headers=headers, timeout=WAIT_S, trust_env=False
+            )
             sent.raise_for_status()
 
 

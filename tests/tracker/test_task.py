@@ -101,7 +101,8 @@ def working(assignment: Assignment) -> Iterator[Future[Outcome]]:
 def post(address: str | None, line: str) -> int:
     assert address
     headers = {"content-type": "text/plain"}
-    return httpx.post(address, content=line, headers=headers, trust_env=False).status_code
+    answer = httpx.post(address, content=line, headers=headers, timeout=60, trust_env=False)
+    return answer.status_code
 
 
 def values_in(assignment: Assignment) -> list[bytes]:
