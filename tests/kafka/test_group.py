@@ -7,7 +7,14 @@ from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
 from headgate.control import TopicPartition
+from headgate.kafka import group as group_module
 from headgate.kafka.group import GroupOffsets
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy broker may be slower than a query would wait for."""
+    monkeypatch.setattr(group_module, "_PATIENCE_S", 60)
 
 
 def test_positions_are_committed_when_commit_returns(topic: TopicFactory) -> None:

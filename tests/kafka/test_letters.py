@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
 
 from headgate.errors import BrokerError, OptionError
 from headgate.kafka.letters import LetterProducer, LetterTopic, sent_again, set_aside
@@ -130,6 +131,8 @@ def test_the_broker_tells_where_each_message_is(topic: TopicFactory) -> None:
 def test_a_message_that_the_brokers_do_not_take_says_why(topic: TopicFactory) -> None:
     orders = topic()
     nowhere = LetterProducer({"kafka.bootstrap.servers": "127.0.0.1:1"}, timeout_ms=1_000)
+    # Before the message's time begins, which may be over first on a busy machine.
+    wait_until(lambda: nowhere._producer.poll(0.02) and nowhere._reasons)
     lost = nowhere.send(sent_again(LETTER))
     nowhere.flush()
     with pytest.raises(BrokerError, match=r"'orders' at 127.0.0.1:1.*Connection refused"):

@@ -1,13 +1,22 @@
+import pytest
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from tests.kafka.reads import Transactions, client
 from tests.services.kafka import TopicFactory
 
 from headgate.control.ranges import TopicPartition
+from headgate.kafka import logs
 from headgate.kafka.consumers import warm_consumer
 from headgate.kafka.logs import Log, find_log, find_missing
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy broker may be slower than a read would wait for."""
+    monkeypatch.setattr(logs, "_TIMEOUT_S", 60)
+
+
+@pytest.mark.usefixtures("_patient")
 def test_a_log_is_what_retention_has_left_up_to_its_very_end(
     topic: TopicFactory, admin: AdminClient
 ) -> None:
@@ -28,6 +37,7 @@ def test_of_a_partition_that_does_not_exist_nothing_is_said(topic: TopicFactory)
     assert find_log(client(made.bootstrap_servers), TopicPartition("no-such-topic", 0)) is None
 
 
+@pytest.mark.usefixtures("_patient")
 def test_missing_partitions_are_those_that_no_topic_has(topic: TopicFactory) -> None:
     first, second = topic(1), topic(2)
     there = [TopicPartition(first.name, 0), TopicPartition(second.name, 1)]

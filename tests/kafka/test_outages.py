@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tests.kafka.reads import offsets, reader_config, rows, whole
@@ -72,7 +73,7 @@ def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(
     config = reader_config(
         big.bootstrap_servers,
         columns=["offset"],
-        timeout_ms=500,
+        timeout_ms=5_000,
         fail_on_data_loss=False,
         queued_max_messages_kbytes=200,
     )
@@ -82,12 +83,12 @@ def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(
     try:
         with pytest.raises(
             BrokerError,
-            match=rf"{big.name}-0 \[\d+, {COUNT}\) for 500 ms \(kafkaConsumer.pollTimeoutMs\)",
+            match=rf"{big.name}-0 \[\d+, {COUNT}\) for 5000 ms \(kafkaConsumer.pollTimeoutMs\)",
         ) as failed:
             list(batches)
         assert "127.0.0.1" in str(failed.value)
         with pytest.raises(BrokerError, match=rf"{big.name}-0 \[0, 5\) for 500 ms"):
-            offsets(config, whole(big, 5))
+            offsets(replace(config, timeout_ms=500), whole(big, 5))
     finally:
         own_broker.start()
     patient = reader_config(big.bootstrap_servers, columns=["offset"])

@@ -43,22 +43,35 @@ LOSSES = [
 ]
 
 
+# What is past the log's end is lost only when nothing has come for so long, which must be enough
+# for a busy broker to give what is before it.
+TIMEOUT_MS = 3_000
+
+
+@pytest.fixture
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silence is looked into soon."""
+    monkeypatch.setattr(reader, "_SILENCE_S", 0.2)
+
+
+@pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize(("wanted", "missing"), LOSSES)
 def test_offsets_that_are_gone_stop_the_read_by_name(
     cut: Topic, wanted: OffsetRange, missing: OffsetRange
 ) -> None:
-    config = reader_config(cut.bootstrap_servers, timeout_ms=300)
+    config = reader_config(cut.bootstrap_servers, timeout_ms=TIMEOUT_MS)
     named = f"Offsets {cut.name}{missing} are gone from Kafka"
     with pytest.raises(DataLossError, match=re.escape(named)) as failed:
         offsets(config, OffsetRange(cut.name, wanted.partition, wanted.start, wanted.until))
     assert "failOnDataLoss" in str(failed.value)
 
 
+@pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize(("wanted", "missing"), LOSSES)
 def test_where_the_user_says_so_they_are_passed_over_and_logged(
     cut: Topic, caplog: pytest.LogCaptureFixture, wanted: OffsetRange, missing: OffsetRange
 ) -> None:
-    config = reader_config(cut.bootstrap_servers, timeout_ms=300, fail_on_data_loss=False)
+    config = reader_config(cut.bootstrap_servers, timeout_ms=TIMEOUT_MS, fail_on_data_loss=False)
     with caplog.at_level(logging.WARNING, "headgate.kafka"):
         found = offsets(config, OffsetRange(cut.name, wanted.partition, wanted.start, wanted.until))
     assert found == [
@@ -112,20 +125,17 @@ def test_retention_that_passes_the_read_half_way_is_seen(
     assert kept < 380
 
 
+@pytest.mark.usefixtures("_hasty")
 def test_a_topic_that_was_deleted_is_a_loss_long_before_the_timeout(
-    topic: TopicFactory,
-    admin: AdminClient,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: TopicFactory, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reader, "_SILENCE_S", 0.2)
     gone, stays = topic(1), topic(1)
     for made in (gone, stays):
         made.produce(b"x", b"y")
     patient = reader_config(gone.bootstrap_servers, timeout_ms=100_000)
     assert offsets(patient, whole(gone, 2)) == [0, 1]
     admin.delete_topics([gone.name])[gone.name].result(30)
-    wait_until(lambda: gone.name not in admin.list_topics(timeout=10).topics)
+    wait_until(lambda: gone.name not in admin.list_topics(timeout=60).topics)
     with pytest.raises(DataLossError, match=rf"{gone.name}-0 \[0, 2\).*does not exist"):
         offsets(patient, whole(gone, 2))
     lenient = reader_config(gone.bootstrap_servers, timeout_ms=100_000, fail_on_data_loss=False)

@@ -26,7 +26,7 @@ def delete_records(admin: AdminClient, topic: Topic, before: int, partition: int
 def delete_topic(admin: AdminClient, topic: Topic) -> None:
     """Delete a topic and wait until it is gone."""
     admin.delete_topics([topic.name])[topic.name].result(30)
-    wait_until(lambda: topic.name not in admin.list_topics(timeout=10).topics)
+    wait_until(lambda: topic.name not in admin.list_topics(timeout=60).topics)
 
 
 def create_again(admin: AdminClient, topic: Topic) -> None:
@@ -46,5 +46,5 @@ def _succeeds(action: Callable[[], object]) -> bool:
 
 
 def _leaders(client: AdminClient | Producer, topic: Topic) -> int:
-    found = client.list_topics(topic.name, timeout=10).topics[topic.name].partitions
+    found = client.list_topics(topic.name, timeout=60).topics[topic.name].partitions
     return sum(partition.leader >= 0 for partition in found.values())

@@ -94,5 +94,5 @@ class Topics:
         return Topic(name, partitions, self.bootstrap_servers, self.producer)
 
     def _leaders(self, name: str) -> int:
-        found = self.admin.list_topics(name, timeout=10).topics[name].partitions
+        found = self.admin.list_topics(name, timeout=60).topics[name].partitions
         return sum(partition.leader >= 0 for partition in found.values())
