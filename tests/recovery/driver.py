@@ -83,10 +83,11 @@ def stay_until_settled(query: StreamingQuery, job: Job) -> None:
     """Return when all records have been planned, and no batch is open any more."""
     with Ledger.open(job.ledger, patience_s=600) as ledger:
         while not query.awaitTermination(1):
-            if ledger.batches(GATE, limit=1, statuses=OPEN):
-                continue
             batches = ledger.batches(GATE, limit=1_000_000, parts=False)
-            if sum(batch.planned_records for batch in batches) >= job.records:
+            if sum(batch.planned_records for batch in batches) < job.records:
+                continue
+            # Asked last: a batch may have begun after any earlier look, and be the last one.
+            if not ledger.batches(GATE, limit=1, statuses=OPEN):
                 return
 
 
@@ -154,8 +155,10 @@ def session(master: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         # As the driver's; on a cluster executors have a Java of their own.
         "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
-        # On a cluster: begin with all executors.
+        # On a cluster: begin with all executors, which Spark knows by the cores that they have.
+        "spark.cores.max": "2",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
     builder = headgate.configure(SparkSession.builder.master(master).config(map=settings))
     spark = builder.getOrCreate()

@@ -51,7 +51,7 @@ def test_a_stream_waits_for_its_ledger_and_goes_on(
     topic: TopicFactory, tmp_path: Path, server: PostgresqlServer
 ) -> None:
     orders = topic(PARTITIONS)
-    produced = fill(orders, RECORDS)
+    produced = fill(orders, 4 * RECORDS)  # It is not to be done before the server is stopped.
     job = a_job(orders, tmp_path / "job", server)
     with Driver(job) as driver:
         driver.let_go()
