@@ -12,7 +12,8 @@ from tests.services.waiting import wait_until
 from headgate.gate import Batch, Gate
 from headgate.ledger import Ledger, Status
 
-DEADLINE_S = 60
+DEADLINE_S = 180
+"""Below the limit of a whole test, which would not say what was waited for."""
 
 
 @dataclass
@@ -77,4 +78,4 @@ def statuses(ledger: Ledger, gate: str) -> list[Status]:
 
 def wait_until_statuses(ledger: Ledger, gate: str, *expected: Status) -> None:
     """Wait until a gate's batches, oldest first, are at these."""
-    wait_until(lambda: statuses(ledger, gate) == list(expected))
+    wait_until(lambda: statuses(ledger, gate) == list(expected), DEADLINE_S)

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.gate.queries import read
+from tests.gate.queries import DEADLINE_S, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
@@ -45,7 +45,9 @@ class KeyedFiles:
         values = [bytes(row.value).decode() for row in df.select("value").collect()]
         if BAD.decode() in values and not self.heal:
             raise ValueError("this cannot be kept")
-        (self.folder / batch.key).write_text(json.dumps(values))
+        unfinished = self.folder.with_name(batch.key)  # ``values`` may be asked for meanwhile
+        unfinished.write_text(json.dumps(values))
+        unfinished.rename(self.folder / batch.key)
 
     @property
     def values(self) -> list[str]:
@@ -100,7 +102,7 @@ def first_record(topic: Topic) -> Message:
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic.name, 0, 0)])
     try:
-        found = wait_until(lambda: consumer.poll(1), timeout_s=90)
+        found = wait_until(lambda: consumer.poll(1), DEADLINE_S)
     finally:
         consumer.close()
     assert found is not None
@@ -117,10 +119,11 @@ def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_ke
     good = fill(scene.orders, 250, 120)
     query = scene.start(scene.read(), sink, "defer")
     try:
-        wait_until(lambda: Status.FAILED in statuses(ledger))
-        wait_until(lambda: len(sink.values) >= 100)  # the stream has gone on
+        wait_until(lambda: Status.FAILED in statuses(ledger), DEADLINE_S)
+        wait_until(lambda: len(sink.values) >= 100, DEADLINE_S)  # the stream has gone on
         sink.heal = True
-        wait_until(lambda: statuses(ledger) == {Status.SUCCESS}, timeout_s=150)
+        wait_until(lambda: len(sink.values) > len(good), DEADLINE_S)  # each record has its batch
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS}, DEADLINE_S)
     finally:
         query.stop()
     assert sink.values == sorted([*good, BAD.decode()])
@@ -136,8 +139,8 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     good = fill(scene.orders, 60, 20, 41)
     query = scene.start(scene.read(), sink, "isolate")
     try:
-        wait_until(lambda: len(ledger.dead_letters("orders")) == 2, timeout_s=90)
-        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, timeout_s=90)
+        wait_until(lambda: len(ledger.dead_letters("orders")) == 2, DEADLINE_S)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
     finally:
         query.stop()
     assert sink.values == good
@@ -182,8 +185,8 @@ def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(
     df = scene.read().select(F.upper(F.col("value").cast("string")).alias("text"))
     query = scene.start(df, keep, "isolate")
     try:
-        wait_until(lambda: len(ledger.dead_letters("orders")) == 1, timeout_s=120)
-        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, timeout_s=120)
+        wait_until(lambda: len(ledger.dead_letters("orders")) == 1, DEADLINE_S)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
     finally:
         query.stop()
     (letter,) = ledger.dead_letters("orders")
@@ -209,7 +212,7 @@ def test_a_retry_in_place_helps_through_what_passes_by_itself(
     policy = headgate.retry(3, "10 ms")
     query = scene.start(scene.read(), fail_twice, policy)
     try:
-        (sample,) = wait_until(lambda: ledger.rates("orders"))
+        (sample,) = wait_until(lambda: ledger.rates("orders"), DEADLINE_S)
     finally:
         query.stop()
     assert sample.rate_per_s is None

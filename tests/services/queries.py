@@ -79,7 +79,7 @@ class Collected:
                 raise error
             return bool(condition(self))
 
-        wait_until(holds, timeout_s=60)
+        wait_until(holds)
 
 
 @contextmanager

@@ -7,8 +7,10 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 
-def wait_until(condition: Callable[[], Answer], timeout_s: float = 30.0) -> Answer:
+def wait_until(condition: Callable[[], Answer], timeout_s: float = 90.0) -> Answer:
     """Call ``condition`` until its answer is true, and return that answer.
+
+    Only a test that fails waits to the end, so that it may be far: other runs use the machine, too.
 
     Raises:
         AssertionError: It is not by the deadline; the message shows the last answer.
