@@ -1,6 +1,7 @@
 """The services that tests share: one Java, one broker and one Spark session for each worker."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,10 @@ from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka
 
 os.environ.update(surroundings())
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
+
+# A shell starts what runs in its background with Ctrl-C ignored, and so would be what we start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing on a machine that others use, too; and each run has others.
 settings.register_profile("headgate", deadline=None, max_examples=50)
