@@ -92,12 +92,10 @@ def disasters(
 
 
 @pytest.mark.parametrize(
-    ("rounds", "stall_s"),
-    # How long two leases are is measured where nothing else keeps the machine busy.
-    [(8, 20.0), pytest.param(50, 0.0, marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
+    "rounds", [8, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(0)])]
 )
 def test_nobody_stays_held_for_longer_than_two_leases_and_nobody_is_cut_off_for_good(
-    own_zookeeper: ZookeeperServer, flow: str, rounds: int, stall_s: float
+    own_zookeeper: ZookeeperServer, flow: str, rounds: int
 ) -> None:
     chance = random.Random(rounds)
     with ZookeeperWorld(flow, own_zookeeper.hosts, session_timeout_s=BRIEF_SESSION_S) as world:
@@ -116,7 +114,7 @@ def test_nobody_stays_held_for_longer_than_two_leases_and_nobody_is_cut_off_for_
                     end()
                     wait_until(upstream.is_held, ALL_IS_WELL_S)
             # It is silent, and what it said last may have been delivered, or may be yet.
-            wait_until(lambda: not upstream.is_held(), 2 * LEASE_MS / 1_000 + stall_s)
+            wait_until(lambda: not upstream.is_held(), 2 * LEASE_MS / 1_000)
             if not ends_first:
                 end()
             print(f"{number}: {what}: over")  # noqa: T201  # for whoever waits for all 50

@@ -69,4 +69,4 @@ def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(ledger: Ledge
         wait_until(lambda: len(ledger.shown_stages("shop")) == 2, timeout_s=100)
         ending.close()
         wait_until(lambda: held_by() is None, timeout_s=50)
-    wait_until(lambda: ledger.shown_stages("shop") == ())
+    assert ledger.shown_stages("shop") == ()

@@ -236,9 +236,8 @@ def test_a_thread_follows_the_rate_and_leaves_at_the_end(
 
 
 def test_a_ledger_that_is_away_holds_up_no_end(
-    scene: Scene, lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, lines: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headgate.receivers.rates._LEAVE_S", 60.0)
     with scene.receiver():
         scene.ledger.away = True
     assert "headgate-rates" not in {thread.name for thread in threading.enumerate()}

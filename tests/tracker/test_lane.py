@@ -228,15 +228,20 @@ def test_a_task_of_a_job_that_is_over_has_no_say_any_more(
     assert list(tracked.tasks.expected) == tracked.tasks.tokens[1:]
 
 
-def test_a_task_that_has_not_begun_is_killed_at_once(tracked: Tracked) -> None:
+def test_a_task_that_has_not_begun_is_killed_at_once(
+    tracked: Tracked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_module, "_CANCEL_S", 60.0)  # once, however slowly it ends
     tracked.wait_for_task(1)
     tracked.lane.stop()
     assert tracked.lane.finish(tracked.thread, tracked.now_s + 60)
-    assert tracked.tasks.cancelled
+    assert tracked.tasks.cancelled == 1
     assert tracked.status == ReceiverStatus(3, State.STOPPED, None, None, 0, None)
 
 
-def test_a_task_that_does_not_end_is_killed_when_its_time_is_over(tracked: Tracked) -> None:
+def test_a_task_that_does_not_end_is_killed_when_its_time_is_over(
+    tracked: Tracked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tracked.receives()
     tracked.lane.stop()
     ended: list[bool] = []
@@ -244,10 +249,11 @@ def test_a_task_that_does_not_end_is_killed_when_its_time_is_over(tracked: Track
     finishing = in_thread(lambda: ended.append(tracked.lane.finish(tracked.thread, deadline_s)))
     assert tracked.report() is Order.STOP
     assert tracked.tasks.cancelled == 0
+    monkeypatch.setattr(lane_module, "_CANCEL_S", 60.0)  # once, however slowly it ends
     tracked.now_s = deadline_s
     finishing.join(60)
     assert ended == [False]
-    assert tracked.tasks.cancelled
+    assert tracked.tasks.cancelled == 1
 
 
 def test_what_goes_wrong_while_it_is_being_stopped_is_told(
