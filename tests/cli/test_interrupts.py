@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from tests.services.waiting import wait_until
 
-from headgate.cli.interrupts import interrupts_kept
+from headgate.cli.interrupts import interrupts_kept, leave
 
 
 class Finalized:
@@ -28,10 +28,6 @@ def handled(number: signal.Signals, handler: Callable[[int, object], object]) ->
         yield
     finally:
         signal.signal(number, before)
-
-
-def leave(number: int, _frame: object) -> None:
-    sys.exit(128 + number)
 
 
 def never() -> None:

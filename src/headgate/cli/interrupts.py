@@ -9,12 +9,18 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 _AGAIN_S: Final = 0.02
 """When most finalizers are over; in one that is not the signal is lost, and comes once more."""
 
-_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
+ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
+"""Signals on which a command may `leave`."""
+
+
+def leave(number: int, _frame: object) -> NoReturn:
+    """Have what is open closed, by an exception; a handler of such a signal."""
+    sys.exit(128 + number)
 
 
 @contextmanager
@@ -54,5 +60,5 @@ def _signal_of(raised: BaseException | None) -> int | None:
     if isinstance(raised, KeyboardInterrupt):
         return signal.SIGINT
     if isinstance(raised, SystemExit):
-        return next((each for each in _ENDS if raised.code == 128 + each), None)
+        return next((each for each in ENDS if raised.code == 128 + each), None)
     return None

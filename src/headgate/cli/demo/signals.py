@@ -1,22 +1,19 @@
 """Ctrl-C and the other ways to be ended: nothing that was started may stay behind."""
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from typing import Final
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from headgate.cli.interrupts import ENDS, leave
+
+SIGNALS: Final = (signal.SIGINT, *ENDS)
 
 
 def leave_in_good_order() -> None:
     """Have what is open closed, by an exception, whichever signal ends this process."""
-
-    def leave(number: int, _frame: object) -> NoReturn:
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGHUP, leave)
+    for number in ENDS:
+        signal.signal(number, leave)
 
 
 @contextmanager
