@@ -5,8 +5,8 @@ import pytest
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from tests.kafka.reads import offsets, reader_config, rows, whole
+from tests.services.changes import delete_topic
 from tests.services.kafka import Topic, TopicFactory
-from tests.services.waiting import wait_until
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import DataLossError
@@ -134,8 +134,7 @@ def test_a_topic_that_was_deleted_is_a_loss_long_before_the_timeout(
         made.produce(b"x", b"y")
     patient = reader_config(gone.bootstrap_servers, timeout_ms=100_000)
     assert offsets(patient, whole(gone, 2)) == [0, 1]
-    admin.delete_topics([gone.name])[gone.name].result(30)
-    wait_until(lambda: gone.name not in admin.list_topics(timeout=60).topics)
+    delete_topic(admin, gone)
     with pytest.raises(DataLossError, match=rf"{gone.name}-0 \[0, 2\).*does not exist"):
         offsets(patient, whole(gone, 2))
     lenient = reader_config(gone.bootstrap_servers, timeout_ms=100_000, fail_on_data_loss=False)

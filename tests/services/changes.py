@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from tests.services.kafka import Topic
+from tests.services.kafka import Topic, leaders
 from tests.services.waiting import wait_until
 
 
@@ -12,8 +12,8 @@ def add_partitions(admin: AdminClient, topic: Topic, count: int) -> None:
     """Give a topic more partitions, so that it has ``count``."""
     admin.create_partitions([NewPartitions(topic.name, count)])[topic.name].result(30)
     # Asked through both clients, which learn of the new partitions in this way.
-    wait_until(lambda: _leaders(admin, topic) == count)
-    wait_until(lambda: _leaders(topic.producer, topic) == count)
+    wait_until(lambda: leaders(admin, topic.name) == count)
+    wait_until(lambda: leaders(topic.producer, topic.name) == count)
 
 
 def delete_records(admin: AdminClient, topic: Topic, before: int, partition: int = 0) -> None:
@@ -34,7 +34,7 @@ def create_again(admin: AdminClient, topic: Topic) -> None:
     delete_topic(admin, topic)
     new = NewTopic(topic.name, topic.partitions, 1)
     wait_until(lambda: _succeeds(lambda: admin.create_topics([new])[topic.name].result(30)))
-    wait_until(lambda: _leaders(topic.producer, topic) == topic.partitions)
+    wait_until(lambda: leaders(topic.producer, topic.name) == topic.partitions)
 
 
 def _succeeds(action: Callable[[], object]) -> bool:
@@ -43,8 +43,3 @@ def _succeeds(action: Callable[[], object]) -> bool:
     except KafkaException:  # for a moment the old one is still in the way
         return False
     return True
-
-
-def _leaders(client: AdminClient | Producer, topic: Topic) -> int:
-    found = client.list_topics(topic.name, timeout=60).topics[topic.name].partitions
-    return sum(partition.leader >= 0 for partition in found.values())

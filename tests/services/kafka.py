@@ -90,9 +90,11 @@ class Topics:
         name = f"{prefix}-{next(self._numbers)}"
         new = NewTopic(name, partitions, 1, config=dict(config or {}))
         self.admin.create_topics([new])[name].result(30)
-        wait_until(lambda: self._leaders(name) == partitions)
+        wait_until(lambda: leaders(self.admin, name) == partitions)
         return Topic(name, partitions, self.bootstrap_servers, self.producer)
 
-    def _leaders(self, name: str) -> int:
-        found = self.admin.list_topics(name, timeout=60).topics[name].partitions
-        return sum(partition.leader >= 0 for partition in found.values())
+
+def leaders(client: AdminClient | Producer, name: str) -> int:
+    """How many partitions of a topic have their leader, as this client learns by asking."""
+    found = client.list_topics(name, timeout=60).topics[name].partitions
+    return sum(partition.leader >= 0 for partition in found.values())
