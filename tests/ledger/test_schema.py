@@ -104,7 +104,7 @@ def test_a_ledger_of_schema_0001_is_used_on_once_it_is_brought_up_to_date(
     upgrade(url, "0001")
     for statement in OLD_ROWS.split(";"):
         execute(text(statement))
-    with pytest.raises(SchemaError, match="has schema 0001, and this Headgate reads schema 0003"):
+    with pytest.raises(SchemaError, match="has schema 0001, and this Headgate reads schema 0004"):
         Ledger.open(url, create=False)
     with Ledger.open(url) as ledger:
         assert ledger.rate("orders") == 50.5

@@ -26,7 +26,7 @@ from sqlalchemy import (
 VERSION_TABLE: Final = "headgate_version"
 """Where the schema's version stands; not Alembic's default, so that a database can be shared."""
 
-SCHEMA_VERSION: Final = "0003"
+SCHEMA_VERSION: Final = "0004"
 """The newest migration; versions are ordered as text."""
 
 metadata: Final = MetaData(
@@ -63,6 +63,14 @@ gate: Final = Table(
     Column("held_until_ms", BigInteger),
     # What its stage has heard of those after it, as a restart goes on with it.
     Column("pressures", Text),
+    # The query that stands behind it, and until when by the database's clock.
+    Column("query_owner", Text),
+    Column("query_run_id", Text),
+    Column("query_described", Text),
+    Column("query_since_ms", BigInteger),
+    Column("query_until_ms", BigInteger),
+    # How often its handler was called.
+    Column("sequence", BigInteger, nullable=False, server_default="0"),
 )
 
 rate: Final = Table(
@@ -118,6 +126,8 @@ control: Final = Table(
     Column("backfills", Integer, nullable=False, server_default="0"),
     # Whether what became of one of its runs is not known: it may be in its sink.
     Column("cut_short", Boolean, nullable=False, server_default=false()),
+    # The number of its latest run, which only rises within a gate.
+    Column("sequence", BigInteger),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )
@@ -152,6 +162,9 @@ lost: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     # "" where it is not known, for a key has no nulls.
     Column("topic_id", Text, primary_key=True, server_default=""),
+    # The batch that could not read it; null where it was gone before a batch was planned.
+    Column("schedule_id", Text),
+    Column("reason", Text),
 )
 
 dead_letter: Final = Table(
