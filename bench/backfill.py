@@ -42,13 +42,13 @@ class Handler:
         """Handle one batch."""
         began_s = time.monotonic()
         records = sum(r.count for r in batch.ranges)
-        if batch.kind == "live":
+        if batch.id is not None:
             self.newest = batch.id
             if batch.id in self.failing:
                 raise ValueError("the benchmark has this batch fail")
         discard(df)
         time.sleep(max(0.0, began_s + records / CAPACITY_PER_S - time.monotonic()))
-        if batch.kind == "backfill":
+        if batch.id is None:
             self.backfilled[self.newest] = self.backfilled.get(self.newest, 0) + records
 
 

@@ -192,7 +192,7 @@ class SlowedFlow:
             is_slow = name == SLOW and self._slow.is_set()
             sleep_s = records / (SLOW_PER_S if is_slow else CAPACITY_PER_S)
             time.sleep(sleep_s)
-            if is_slow:
+            if is_slow and batch.id is not None:
                 self._slept_ms[batch.id] = sleep_s * 1000
             if name != SINK:
                 return df.select("key", "value")

@@ -76,15 +76,16 @@ class TimedHandler:
     def __call__(self, df: DataFrame, batch: Batch) -> None:
         """Handle one batch."""
         began_s = time.monotonic()
+        number = batch.sequence - 1
         records = sum(r.count for r in batch.ranges)
-        due_s = began_s + records / self.script.capacity_per_s(batch.id)
+        due_s = began_s + records / self.script.capacity_per_s(number)
         discard(df)
         left_s = due_s - time.monotonic()
         if left_s > 0:
             time.sleep(left_s)
         else:
-            self.late.append(batch.id)
-        self.took_ms[batch.id] = (time.monotonic() - began_s) * 1000
+            self.late.append(number)
+        self.took_ms[number] = (time.monotonic() - began_s) * 1000
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:

@@ -6,6 +6,7 @@
     ├── OptionError          an option or argument is unknown, of the wrong type or out of range
     ├── LedgerError          the ledger cannot be opened, read or written
     │   └── SchemaError      the ledger's schema is not one this version can use
+    ├── GateInUseError       another query stands behind the gate
     ├── SourceError          a source cannot be read
     │   ├── BrokerError      a broker cannot be reached, or refuses
     │   └── DataLossError    offsets that were to be read are gone
@@ -35,6 +36,10 @@ class LedgerError(HeadgateError):
 
 class SchemaError(LedgerError):
     """The ledger's schema is newer than this version of Headgate, or not a ledger's."""
+
+
+class GateInUseError(HeadgateError):
+    """Another query stands behind the gate, which has one at a time; its text names that one."""
 
 
 class SourceError(HeadgateError):

@@ -271,10 +271,10 @@ def test_no_secret_is_seen_whatever_is_wrong(
 
 
 def test_a_writer_is_one_of_sparks_with_the_gates_name_and_interval(
-    spark: SparkSession, ledger_url: str, tmp_path: Path
+    spark: SparkSession, orders: Topic, ledger_url: str, tmp_path: Path
 ) -> None:
     gate = Gate("orders", interval="1 hour", ledger=ledger_url)
-    writer = gate.write(rows(spark), ignore)
+    writer = gate.write(options_of(orders, gate.read(spark, "kafka")).load(), ignore)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     assert query.name == "orders"
     query.stop()

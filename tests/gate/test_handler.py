@@ -79,7 +79,7 @@ def test_a_handler_is_told_its_batchs_key_ranges_attempt_and_kind(
     other = OffsetRange("orders-topic", 1, 5, 6)
     key = begin(ledger, other, FIRST)
     handler(df, 0)
-    assert sink.batches == [Batch(key, 0, (FIRST, other), 1, "live")]
+    assert sink.batches == [Batch(key, 0, (FIRST, other), 1, "live", 1)]
 
 
 def test_a_batch_is_in_progress_while_it_is_handled_and_a_success_after_arrow_d(
@@ -124,7 +124,7 @@ def test_a_batch_that_failed_is_run_again_with_the_same_key_arrow_c(
     restarted = GatedHandler("orders", ledger_url, sink)
     begin(ledger, FIRST)
     restarted(df, 0)
-    assert sink.batches == [Batch(key, 0, (FIRST,), attempt, "live") for attempt in (1, 2)]
+    assert sink.batches == [Batch(key, 0, (FIRST,), call, "live", call) for call in (1, 2)]
     assert row(ledger, key).status is Status.SUCCESS
     assert row(ledger, key).error is None
 
@@ -137,7 +137,7 @@ def test_a_batch_that_a_crash_interrupted_is_run_again_with_the_same_key_arrow_b
     restarted = GatedHandler("orders", ledger_url, sink)
     begin(ledger, FIRST)
     restarted(df, 0)
-    assert sink.batches == [Batch(key, 0, (FIRST,), 2, "live")]
+    assert sink.batches == [Batch(key, 0, (FIRST,), 2, "live", 1)]
 
 
 def test_a_batch_that_succeeded_just_before_a_crash_is_not_handed_out_again(
@@ -194,7 +194,7 @@ def test_what_another_checkpoint_left_in_progress_is_not_taken_for_an_empty_batc
     assert row(ledger, left).status is Status.IN_PROGRESS
     key = begin(ledger, SECOND, run="a new run")
     restarted(df, 1)
-    assert sink.batches[1] == Batch(key, 1, (SECOND,), 1, "live")
+    assert sink.batches[1] == Batch(key, 1, (SECOND,), 1, "live", 2)
 
 
 def test_a_success_of_another_checkpoint_is_not_taken_for_the_batch_of_its_number(
@@ -215,7 +215,7 @@ def test_a_batch_of_an_older_checkpoint_is_known_though_it_is_not_the_newest(
     restarted = GatedHandler("orders", ledger_url, sink)
     begin(ledger, FIRST, run="a checkpoint of which a copy was kept")
     restarted(df, 0)
-    assert sink.batches == [Batch(left, 0, (FIRST,), 2, "live")]
+    assert sink.batches == [Batch(left, 0, (FIRST,), 2, "live", 1)]
 
 
 def test_what_an_empty_batch_raises_reaches_spark_too(
@@ -238,7 +238,7 @@ def test_a_stopped_query_does_not_wait_for_another_process(
 ) -> None:
     key = begin(ledger, FIRST)
     ledger.attach(key, 0, owner="another machine", lease_ms=1_000_000)
-    handler.follow(stopped_query())
+    handler.follow(stopped_query(), None)
     with pytest.raises(LedgerError, match=f"stopped before it could take over batch {key}"):
         handler(df, 0)
     assert sink.batches == []
@@ -253,7 +253,7 @@ def test_a_stopped_query_does_not_wait_for_its_next_retry(
     def stop_in_the_third(wait_s: float) -> None:
         waits.append(wait_s)
         if len(waits) == 3:
-            retrying.follow(stopped_query())
+            retrying.follow(stopped_query(), None)
 
     policy = retry(5, "1 hour", then="defer")
     retrying = GatedHandler("orders", ledger_url, sink, policy=policy, sleep=stop_in_the_third)

@@ -15,10 +15,10 @@ from tests.services.ledgers import new_ledger
 from headgate.backfill import LEASE_MS, MAX_BACKFILLS
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.gate.batch import Handler
-from headgate.gate.owner import new_owner
 from headgate.gate.policy import OnFailure, isolate, parse_on_failure, retry
 from headgate.gate.runner import BatchRunner
 from headgate.ledger import BatchRecord, Ledger, LetterStatus, Status
+from headgate.processes import new_owner
 
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
 EVERYTHING = places(WHOLE)

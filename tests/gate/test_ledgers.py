@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.services.planners import ManualTime
@@ -42,7 +43,7 @@ def test_a_query_waits_for_its_ledger(
     url: str, other: sqlite3.Connection, time: ManualTime
 ) -> None:
     time.on_sleep = lambda: other.close() if time.now_s > 30 else None
-    ledger = ledger_of("orders", None)
+    ledger = ledger_of("orders", uuid4(), None)
     assert ledger is shared_ledger(url)
     assert ledger.gates() == ()
     assert 30 < time.now_s < 33

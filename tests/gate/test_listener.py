@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from tests.gate.events import gated_source, planned, progress, source, started, terminated
@@ -11,8 +11,8 @@ from tests.gate.events import gated_source, planned, progress, source, started, 
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.errors import LedgerError
 from headgate.gate.listener import GateListener
-from headgate.gate.owner import new_owner
 from headgate.ledger import Ledger, Status
+from headgate.processes import new_owner
 
 START_MS = 1_700_000_000_000
 
@@ -27,7 +27,7 @@ def payments(start: int, until: int) -> OffsetRange:
 
 @pytest.fixture
 def listener(ledger: Ledger) -> GateListener:
-    return GateListener(lambda _gate: ledger)
+    return GateListener(lambda _gate, _run: ledger)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order
 def test_sources_without_a_gate_are_none_of_its_business(
     ledger: Ledger, warnings: Callable[[], list[str]]
 ) -> None:
-    listener = GateListener(lambda gate: pytest.fail(f"asked for the ledger of {gate}"))
+    listener = GateListener(lambda gate, _run: pytest.fail(f"asked for the ledger of {gate}"))
     others = [
         source(None, 5, 5, rows=5),  # the rate source
         source({"logOffset": 0}, {"logOffset": 1}, None, rows=5),  # files
@@ -279,14 +279,14 @@ def test_nothing_is_kept_of_a_query_that_ended(listener: GateListener) -> None:
 def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(
     ledger: Ledger, warnings: Callable[[], list[str]]
 ) -> None:
-    def fail(_gate: str) -> Ledger:
+    def fail(_gate: str, _run: UUID) -> Ledger:
         raise LedgerError("The ledger is gone.")
 
     run = uuid4()
     listener = GateListener(fail)
     listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
     assert warnings() == ["A batch's report was not taken in: The ledger is gone."]
-    listener._ledger_of = lambda _gate: ledger  # it is back
+    listener._ledger_of = lambda _gate, _run: ledger  # it is back
     listener.onQueryProgress(progress(gated_source("orders", orders(100, 200)), run=run))
     assert [sample.records for sample in ledger.rates("orders")] == [100]
 
@@ -294,7 +294,7 @@ def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(
 def test_one_source_that_cannot_be_taken_in_does_not_keep_the_others_from_it(
     ledger: Ledger, warnings: Callable[[], list[str]]
 ) -> None:
-    def only_payments(gate: str) -> Ledger:
+    def only_payments(gate: str, _run: UUID) -> Ledger:
         if gate == "orders":
             raise LedgerError("The ledger of orders is gone.")
         return ledger
@@ -312,7 +312,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
         raise LedgerError("The ledger is gone.")
 
     run = uuid4()
-    listener = GateListener(lambda _gate: ledger)
+    listener = GateListener(lambda _gate, _run: ledger)
     listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
     begin(ledger, "orders", orders(100, 200))
     monkeypatch.setattr(ledger, "fail", fail)
@@ -350,7 +350,7 @@ def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settle
 def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
     warnings: Callable[[], list[str]],
 ) -> None:
-    listener = GateListener(lambda _gate: None)
+    listener = GateListener(lambda _gate, _run: None)
     run = uuid4()
     for _ in range(3):
         listener.onQueryProgress(progress(gated_source("orders", orders(0, 5)), run=run))

@@ -12,10 +12,11 @@ from tests.gate.events import planned
 from tests.services.waiting import wait_until
 
 from headgate.control import OffsetRange
-from headgate.gate.owner import Leases, is_gone, new_owner
+from headgate.gate.owner import Leases
 from headgate.ledger import Ledger, Status, sqlite_file
+from headgate.processes import is_gone, new_owner
 
-TELL_OWNER = "from headgate.gate.owner import new_owner; print(new_owner(), flush=True); input()"
+TELL_OWNER = "from headgate.processes import new_owner; print(new_owner(), flush=True); input()"
 
 
 def begin(ledger: Ledger, owner: str, start: int = 0) -> str:

@@ -151,7 +151,7 @@ def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_
     handled = Handled()
     finish(write(gate, read(gate, spark, orders), handled, checkpoint))
     assert handled.batches[0] == Batch(
-        failed.schedule_id, 1, (OffsetRange(orders.name, 0, INITIAL, 2 * INITIAL),), 2, "live"
+        failed.schedule_id, 1, (OffsetRange(orders.name, 0, INITIAL, 2 * INITIAL),), 2, "live", 3
     )
     assert failing.batches[1].key == handled.batches[0].key
     assert failing.records + handled.records == everything_in((orders, 500))

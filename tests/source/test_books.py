@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,9 +50,8 @@ def clock() -> ManualTime:
 
 @pytest.fixture
 def books(url: str, clock: ManualTime) -> Iterator[GateBooks]:
-    opened = GateBooks(url, GATE, clock)
-    yield opened
-    opened.close()
+    with claimed(GateBooks(url, GATE, clock)) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -60,6 +59,13 @@ def ledger(url: str, books: GateBooks) -> Iterator[Ledger]:
     """The same ledger, as the driver's listener has it."""
     with Ledger.open(url) as opened:
         yield opened
+
+
+@contextmanager
+def claimed(books: GateBooks) -> Iterator[GateBooks]:
+    with closing(books):
+        books.claim()
+        yield books
 
 
 def ranges_of(number: int) -> list[OffsetRange]:
@@ -187,7 +193,7 @@ def test_a_planner_whose_driver_has_ended_waits_no_longer(
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(patience, "time", clock)
     with (
-        closing(GateBooks(url, GATE)) as books,
+        claimed(GateBooks(url, GATE)) as books,
         closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -207,7 +213,7 @@ def test_a_planner_waits_for_its_ledger(
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(patience, "time", clock)
     with (
-        closing(GateBooks(url, GATE)) as books,
+        claimed(GateBooks(url, GATE)) as books,
         closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other,
     ):
         other.execute("BEGIN IMMEDIATE")

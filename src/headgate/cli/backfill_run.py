@@ -24,13 +24,13 @@ from headgate.cli.backfill_view import View
 from headgate.cli.source_options import Reached
 from headgate.cli.spark import start_spark, stopped_by_signals
 from headgate.gate.batch import Handler
-from headgate.gate.owner import new_owner
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
 from headgate.ledger import BatchRecord, ErrorReport, Ledger
 from headgate.ledger.base import wall_clock_ms
 from headgate.ledger.patience import QUERY_PATIENCE_S, waiting_ends
+from headgate.processes import new_owner
 
 _NO_LIMIT: Final = 2**31 - 1
 _CANCEL_S: Final = 5.0

@@ -1,9 +1,9 @@
 """A gate: what stands before one source of one query and decides how much it is given."""
 
 import re
-from collections.abc import Mapping
+import time
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -15,27 +15,21 @@ from headgate.gate.batch import Handler
 from headgate.gate.connectors import connector_of
 from headgate.gate.handler import GatedHandler
 from headgate.gate.ledgers import keep_books
-from headgate.gate.owner import new_owner
 from headgate.gate.plans import refuse_if_it_cannot_skip
 from headgate.gate.policy import OnFailure, parse_on_failure
 from headgate.gate.reader import GatedStreamReader
+from headgate.gate.reads import GateRead, read_of
 from headgate.gate.registration import register
 from headgate.gate.replay import Replay
 from headgate.gate.replay_stream import ReplayStream
 from headgate.gate.stream_backfill import GatedStreamWriter, StreamBackfill
-from headgate.ledger import normalize_url
-from headgate.source.connector import Connector
+from headgate.gate.stream_state import state_of
+from headgate.ledger import Ledger, normalize_url
+from headgate.processes import new_owner
+from headgate.source.claim import await_turn
 from headgate.source.values import duration_ms
 
 _NAME: Final = re.compile(r"[\w.\-]{1,200}")
-
-
-class _Read(NamedTuple):
-    """What a reader of a gate has loaded, and how."""
-
-    df: DataFrame
-    connector: Connector
-    options: Mapping[str, str]
 
 
 class Gate:
@@ -80,7 +74,6 @@ class Gate:
         self._interval = interval
         # In full, for the planner is another process.
         self._ledger_url = normalize_url(ledger)
-        self._reads: list[_Read] = []
 
     def __repr__(self) -> str:
         return f"Gate({self.name!r}, interval={self._interval!r})"
@@ -108,7 +101,6 @@ class Gate:
             gate=self.name,
             ledger_url=self._ledger_url,
             interval_ms=self.interval_ms,
-            loaded=lambda df, options: self._reads.append(_Read(df, connector, dict(options))),
         )
 
     def write(
@@ -141,15 +133,22 @@ class Gate:
                 handler is called by another thread then, but never twice at a time.
 
         Raises:
-            OptionError: there is no such policy or schedule, or this stream cannot go on without a
-                batch: it is computed with state, or from more than one source.
+            OptionError: there is no such policy or schedule; or the stream is not read through this
+                gate, or more than once; or it cannot go on without a batch, for it is computed with
+                state, or from more than one source.
             LedgerError: the ledger cannot be opened or read.
+            GateInUseError: from ``start()``: another query stands behind the gate, which has one at
+                a time. One whose process has ended is replaced at once, one of which that is not
+                known when its lease of 30 s has run out.
         """
         policy = parse_on_failure(on_failure)
         schedule = parse_schedule(backfill)
-        replay = self._replay(df, policy.last) if policy.skips else None
         ledger = keep_books(self.name, self._ledger_url)
-        gated = GatedHandler(self.name, self._ledger_url, handler, policy=policy, replay=replay)
+        read = read_of(df, self.name, self._ledger_url)
+        replay = self._replay(df, read, policy.last) if policy.skips else None
+        gated = GatedHandler(
+            self.name, self._ledger_url, handler, policy=policy, replay=replay, read=read.name
+        )
         owner = new_owner()
         beside = StreamBackfill(
             self.name,
@@ -160,34 +159,25 @@ class Gate:
             schedule,
         )
 
-        def started(query: StreamingQuery) -> None:
-            gated.follow(query)
+        def started(query: StreamingQuery, checkpoint: str | None) -> None:
+            gated.follow(query, checkpoint)
             if policy.skips:
                 beside.follow(query)
 
         return (
-            GatedStreamWriter(df, started)
+            GatedStreamWriter(df, lambda: self._await_turn(ledger), started)
             .foreachBatch(gated)
             .trigger(processingTime=f"{self.interval_ms} milliseconds")
             .queryName(self.name)
         )
 
-    def _replay(self, df: DataFrame, last: str) -> Replay:
+    def _await_turn(self, ledger: Ledger) -> None:
+        """Raise if another query stands behind the gate, before this one starts."""
+        state_of(ledger.url, self.name).refuse_a_second_query()
+        await_turn(self.name, lambda _gone: ledger.gate_query(self.name), time.sleep)
+
+    def _replay(self, df: DataFrame, read: GateRead, last: str) -> Replay:
         """What reads a batch of this stream once more."""
         refuse_if_it_cannot_skip(df, self.name, last)
-        if not self._reads:
-            raise OptionError(
-                f"on_failure is {last!r}, but the gate {self.name!r} has read nothing; write what"
-                " gate.read(...).load() gave, or what is derived from it."
-            )
-        for read in self._reads:
-            if df.sameSemantics(read.df):
-                return Replay(df.sparkSession, read.connector, read.options)
-        if len(self._reads) > 1:
-            raise OptionError(
-                f"on_failure is {last!r}, but the gate {self.name!r} has been read"
-                f" {len(self._reads)} times, and which of these is written cannot be told; make a"
-                " gate for each."
-            )
-        (read,) = self._reads
-        return Replay(df.sparkSession, read.connector, read.options, derived=ReplayStream(df))
+        derived = None if df.sameSemantics(read.df) else ReplayStream(df)
+        return Replay(df.sparkSession, read.connector, read.options, derived)

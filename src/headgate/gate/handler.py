@@ -12,17 +12,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection
 
 from headgate.backfill import LEASE_MS
-from headgate.errors import LedgerError
+from headgate.errors import GateInUseError, LedgerError
 from headgate.gate.batch import Batch, Handler
 from headgate.gate.cut_off import cut_off_in_short
 from headgate.gate.ledgers import shared_ledger
-from headgate.gate.owner import OWNER_POLL_S, is_gone, new_owner
+from headgate.gate.owner import OWNER_POLL_S
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
 from headgate.gate.stream_state import state_of
 from headgate.ledger import BatchRecord, Kind, Ledger, Status, schedule_id
 from headgate.ledger.patience import waiting_ends
+from headgate.processes import is_gone, new_owner
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
@@ -41,6 +42,7 @@ class GatedHandler:
         handler: the user's.
         policy: what follows an exception in it.
         replay: reads a batch once more; None where the policy skips nothing.
+        read: names what the gate has read of which this is the handler.
         sleep: waits so many seconds.
     """
 
@@ -52,6 +54,7 @@ class GatedHandler:
         *,
         policy: OnFailure = STOP,
         replay: Replay | None = None,
+        read: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._gate = gate
@@ -67,12 +70,19 @@ class GatedHandler:
         self._runner = self.runner(self._owner)
         begun = ledger.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
+        self._read = read
+        self._planner: str | None = None
+        self._checkpoint: str | None = None
         self._settled = False
 
-    def follow(self, query: StreamingQuery) -> None:
-        """Say which query runs this; what is raised while it is being stopped is no failure."""
+    def follow(self, query: StreamingQuery, checkpoint: str | None) -> None:
+        """Say which query runs this, and where its checkpoint is if that is known.
+
+        What is raised while the query is being stopped is no failure.
+        """
         self._query = query
-        state_of(self._gate).is_stopped_by(self._stopped)
+        self._checkpoint = checkpoint
+        state_of(self._ledger_url, self._gate).follow(query)
 
     def runner(self, owner: str) -> BatchRunner:
         """Runs batches with this handler as an owner; no two of them at a time."""
@@ -108,7 +118,7 @@ class GatedHandler:
         owned = self._own(ledger, record, batch_id)
         if owned is None:
             return
-        state = state_of(self._gate)
+        state = state_of(self._ledger_url, self._gate)
         state.batch_began()
         if not self._runner.run_live(df, owned, batch_id):
             state.batch_was_helped(owned.schedule_id)
@@ -123,10 +133,27 @@ class GatedHandler:
     def _begun(self, ledger: Ledger) -> BatchRecord | None:
         """The row of the batch that Spark runs now; None where this gate has nothing in it.
 
-        The planner begins the row just before, in the same trigger. What was begun earlier is a
-        batch's before this one, or one that a query with another checkpoint has left.
+        The planner of this query begins it just before, in the same trigger, and no other query can
+        while that planner has the gate. What was begun before it had the gate is another query's.
+
+        Raises:
+            GateInUseError: another query has taken the gate over.
         """
         begun = ledger.last_begun(self._gate)
+        # Asked for last: whoever has the gate now had it when that batch was begun, or had not
+        # begun any.
+        behind = ledger.gate_query(self._gate)
+        if behind is not None:
+            if behind.read != self._read:
+                raise GateInUseError(
+                    f"The gate {self._gate!r} was taken over by another query, of"
+                    f" {behind.described}, for this one gave no sign of life until its lease had"
+                    " run out; start this query again once that one has ended."
+                )
+            if behind.owner != self._planner:
+                self._planner, self._begins = behind.owner, behind.begins
+                if self._checkpoint is not None:
+                    ledger.locate_query(self._gate, behind.owner, self._checkpoint)
         if begun is None or begun[0] == self._begins:
             return None
         self._begins, record = begun
@@ -186,7 +213,8 @@ class GatedHandler:
         """A batch for which the ledger has no row: there are no ranges to make its key of."""
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         key = schedule_id(self._gate, f"{query} {batch_id}", ())
-        return Batch(key, batch_id, (), 1, Kind.LIVE, self._lend)
+        number = shared_ledger(self._ledger_url).next_sequence(self._gate)
+        return Batch(key, batch_id, (), 1, Kind.LIVE, number, self._lend)
 
     def _lend(self) -> AbstractContextManager[Connection]:
         return shared_ledger(self._ledger_url).lend()

@@ -9,10 +9,11 @@ from headgate.backfill import LEASE_MS
 from headgate.control.isolation import Budget, Isolated, Isolation, Ranges, halves
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError
-from headgate.gate.owner import OWNER_POLL_S, Leases, is_gone
+from headgate.gate.owner import OWNER_POLL_S, Leases
 from headgate.gate.replay import Replay
 from headgate.kafka.letters import LetterTopic
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status
+from headgate.processes import is_gone
 
 _LOG: Final = logging.getLogger("headgate.gate")
 

@@ -1,14 +1,16 @@
-"""The ledgers that this process has open, one of each, and which gate keeps its books in which."""
+"""The ledgers that this process has open, one of each, and which gates are in which."""
 
 import threading
 from typing import Final
+from uuid import UUID
 
+from headgate.gate.stream_state import state_of
 from headgate.ledger import Ledger
 from headgate.ledger.patience import QUERY_PATIENCE_S
 
 _lock: Final = threading.Lock()
 _open: Final[dict[str, Ledger]] = {}
-_of_gate: Final[dict[str, str]] = {}
+_of_gate: Final[dict[str, list[str]]] = {}
 
 
 def shared_ledger(url: str) -> Ledger:
@@ -37,12 +39,24 @@ def keep_books(gate: str, url: str) -> Ledger:
     Ledger.open(url).close()
     ledger = shared_ledger(url)
     with _lock:
-        _of_gate[gate] = url
+        urls = _of_gate.setdefault(gate, [])
+        if url in urls:
+            urls.remove(url)
+        urls.append(url)
     return ledger
 
 
-def ledger_of(gate: str, default_url: str | None) -> Ledger | None:
-    """The ledger of a gate; the default's where this process did not make the gate."""
+def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
+    """The ledger of a gate; the default's where this process did not make the gate.
+
+    Gates of one name may be in several ledgers: the one counts whose query it is, or the newest.
+
+    Args:
+        gate: its name.
+        run: the run of its query, as Spark names it.
+        default_url: None where there is none.
+    """
     with _lock:
-        url = _of_gate.get(gate, default_url)
-    return shared_ledger(url) if url is not None else None
+        urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])
+    mine = [url for url in urls if state_of(url, gate).is_run(run)] or urls
+    return shared_ledger(mine[-1]) if mine else None

@@ -22,10 +22,10 @@ from headgate.control.settings import EstimatorSettings
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
-from headgate.gate.owner import is_here
 from headgate.gate.stream_state import state_of
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
 from headgate.ledger.patience import waiting_ends
+from headgate.processes import is_here
 from headgate.source.positions import StreamOffset
 
 _LOG: Final = logging.getLogger("headgate.gate")
@@ -36,6 +36,7 @@ class _Watched:
     """One gate in one run of a query; without an estimator where its settings are unreadable."""
 
     ledger: Ledger
+    run_id: str
     interval_ms: int
     estimator: RateEstimator | None
     previous: BatchProgress | None = None
@@ -49,10 +50,11 @@ class GateListener(JsonStreamingQueryListener):
     planner keeps the last rate then.
 
     Args:
-        ledger_of: the ledger of a gate; None for a gate that this application does not know.
+        ledger_of: the ledger of a gate whose query has this run; None for a gate that this
+            application does not know.
     """
 
-    def __init__(self, ledger_of: Callable[[str], Ledger | None]) -> None:
+    def __init__(self, ledger_of: Callable[[str, UUID], Ledger | None]) -> None:
         self._ledger_of = ledger_of
         self._watched: dict[tuple[UUID, str], _Watched | None] = {}
         self._newest_run: dict[UUID, UUID] = {}
@@ -71,10 +73,12 @@ class GateListener(JsonStreamingQueryListener):
             if end is None or end.gate is None:
                 continue
             try:
-                with waiting_ends(state_of(end.gate).is_stopped, "the query was stopped"):
-                    watched = self._watch(event.progress.runId, end.gate)
-                    if watched is not None:
-                        _on_batch(watched, end.gate, event.progress, source, end)
+                watched = self._watch(event.progress.runId, end.gate, end.run)
+                if watched is None:
+                    continue
+                state = state_of(watched.ledger.url, end.gate)
+                with waiting_ends(state.is_stopped, "the query was stopped"):
+                    _on_batch(watched, end.gate, event.progress, source, end)
             except HeadgateError as error:
                 _LOG.warning("A batch's report was not taken in: %s", error)
 
@@ -92,7 +96,7 @@ class GateListener(JsonStreamingQueryListener):
             try:
                 # Spark's own end waits for this.
                 with waiting_ends(lambda: True, "the query ended"):
-                    left = self._left_open(watched.ledger, gate, event)
+                    left = self._left_open(watched, gate, event)
                     if left is not None:
                         # Its handler may have gone through, and only that not be told.
                         watched.ledger.fail(
@@ -104,27 +108,27 @@ class GateListener(JsonStreamingQueryListener):
             del self._newest_run[event.id]
 
     def _left_open(
-        self, ledger: Ledger, gate: str, event: QueryTerminatedEvent
+        self, watched: _Watched, gate: str, event: QueryTerminatedEvent
     ) -> BatchRecord | None:
         """The batch that a run left in progress; None where another has it, or may have it, by now.
 
         Spark tells of the end some time after it: the query can have been started again.
         """
-        batch = ledger.open_batch(gate)
-        if batch is None or not is_here(batch.owner):
+        batch = watched.ledger.open_batch(gate)
+        if batch is None or batch.run_id != watched.run_id or not is_here(batch.owner):
             return None
         # Asked for last: the next run begins before it takes the batch.
         has_next = self._newest_run.get(event.id, event.runId) != event.runId
         return None if has_next else batch
 
-    def _watch(self, run: UUID, gate: str) -> _Watched | None:
+    def _watch(self, run: UUID, gate: str, run_id: str) -> _Watched | None:
         """The gate in this run, made at its first report from what the source declared."""
         if (run, gate) not in self._watched:
-            self._watched[run, gate] = self._first_seen(gate)
+            self._watched[run, gate] = self._first_seen(run, gate, run_id)
         return self._watched[run, gate]
 
-    def _first_seen(self, gate: str) -> _Watched | None:
-        ledger = self._ledger_of(gate)
+    def _first_seen(self, run: UUID, gate: str, run_id: str) -> _Watched | None:
+        ledger = self._ledger_of(gate, run)
         declared = next((g for g in ledger.gates() if g.name == gate), None) if ledger else None
         if ledger is None or declared is None:
             _LOG.warning(
@@ -138,8 +142,8 @@ class GateListener(JsonStreamingQueryListener):
             estimator = settings.create(declared.interval_ms)
         except OptionError as error:
             _LOG.warning("The gate %r learns no rate: %s", gate, error)
-            return _Watched(ledger, declared.interval_ms, None)
-        return _Watched(ledger, declared.interval_ms, estimator)
+            return _Watched(ledger, run_id, declared.interval_ms, None)
+        return _Watched(ledger, run_id, declared.interval_ms, estimator)
 
 
 def _on_batch(
@@ -162,7 +166,8 @@ def _on_batch(
         return
     batch = schedule_id(gate, end.run, ranges, end.topic_ids)
     end_ms = present.start_ms + present.duration_ms
-    teaches = state_of(gate).batch_ended(batch, present.start_ms, end_ms)
+    state = state_of(watched.ledger.url, gate)
+    teaches = state.batch_ended(batch, present.start_ms, end_ms)
     sample = None
     if watched.estimator is not None and (present.records or not teaches):
         # Without a lesson it is published too, for the planner waits for the report.

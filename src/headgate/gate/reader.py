@@ -1,6 +1,6 @@
 """Spark's stream reader behind a gate: wrong options are told before a query starts."""
 
-from collections.abc import Callable, Mapping
+import uuid
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from headgate.errors import OptionError
 from headgate.gate.ledgers import keep_books
+from headgate.gate.reads import GateRead, remember
 from headgate.source.connector import Connector
 
 
@@ -26,13 +27,11 @@ class GatedStreamReader(DataStreamReader):
         gate: str,
         ledger_url: str,
         interval_ms: int,
-        loaded: Callable[[DataFrame, Mapping[str, str]], None],
     ) -> None:
         super().__init__(spark)
         self._connector = connector
         self._gate = gate
         self._ledger_url = ledger_url
-        self._loaded = loaded
         self._of_gate = {
             "headgate.gate": gate,
             "headgate.ledger": ledger_url,
@@ -63,7 +62,7 @@ class GatedStreamReader(DataStreamReader):
         """
         if value is None:
             return self
-        if key.lower() in self._of_gate:
+        if key.lower() in {*self._of_gate, "headgate.read"}:
             raise OptionError(f"The option {key} is set by the gate; leave it out here.")
         for same in [name for name in self._given if name.lower() == key.lower()]:
             del self._given[same]
@@ -96,8 +95,12 @@ class GatedStreamReader(DataStreamReader):
         self.options(path=path, **options)
         self._connector.check(self._given | self._of_gate)
         keep_books(self._gate, self._ledger_url)
+        name = uuid.uuid4().hex
+        super().option("headgate.read", name)
         df = super().load(None, format, schema)
-        self._loaded(df, self._given)
+        remember(
+            GateRead(name, self._gate, self._ledger_url, df, self._connector, dict(self._given))
+        )
         return df
 
 

@@ -9,6 +9,7 @@ from headgate.gate.connectors import CONNECTORS
 from headgate.gate.ledgers import ledger_of, shared_ledger
 from headgate.gate.listener import GateListener
 from headgate.ledger import normalize_url
+from headgate.processes import this_process
 
 # Spark gives out several Python objects for one session, so its own settings tell which it is.
 _SESSION: Final = "headgate.session"
@@ -38,13 +39,18 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
     session = uuid.uuid4().hex
     spark.conf.set(_SESSION, session)
     _default_ledger[session] = ledger
-    parallelism = spark.sparkContext.defaultParallelism
-    # A class of its own for this session: Spark sends the class, and so the number, to its planner.
+    of_session_values = {
+        "parallelism": spark.sparkContext.defaultParallelism,
+        "driver": this_process(),
+    }
+    # A class of its own for this session: Spark sends the class, and so these, to its planner.
     for connector in CONNECTORS.values():
         source = connector.source
-        of_session = type(source.__name__, (source,), {"parallelism": parallelism})
+        of_session = type(source.__name__, (source,), of_session_values)
         spark.dataSource.register(of_session)
-    spark.streams.addListener(GateListener(lambda gate: ledger_of(gate, _default_ledger[session])))
+    spark.streams.addListener(
+        GateListener(lambda gate, run: ledger_of(gate, run, _default_ledger[session]))
+    )
 
 
 RECOMMENDED_CONF: Final = {

@@ -186,22 +186,22 @@ class BatchRunner:
 
     def _handle(self, df: DataFrame, batch: BatchRecord, number: int) -> Exception | None:
         """Call the handler with a batch of the stream; what it raised."""
-        told = self._told(batch, self._ranges(batch), number)
-        try:
-            with self._turn:
+        ranges = self._ranges(batch)
+        with self._turn:
+            told = self._told(batch, ranges, number)
+            try:
                 self._handler(df, told)
-        except Exception as error:  # noqa: BLE001  (what follows is the policy's to say)
-            return error
+            except Exception as error:  # noqa: BLE001  (what follows is the policy's to say)
+                return error
         return None
 
     def _run_again(self, batch: BatchRecord, ranges: Ranges) -> Exception | None:
         """Call the handler with these ranges, read once more; what it, or reading, raised."""
         replay = self._needed_replay()
-        told = self._told(batch, ranges, batch.query_batch_id or 0)
 
         def handle(df: DataFrame) -> None:
             with self._turn:
-                self._handler(df, told)
+                self._handler(df, self._told(batch, ranges, None))
 
         try:
             replay.run(ranges, handle)
@@ -209,12 +209,21 @@ class BatchRunner:
             return error
         return None
 
-    def _told(self, batch: BatchRecord, ranges: Ranges, number: int) -> Batch:
+    def _told(self, batch: BatchRecord, ranges: Ranges, number: int | None) -> Batch:
+        """What the handler is told of a batch; while nothing else is given to it."""
         # A backfill counts as an attempt only when it has failed.
         again = batch.status is Status.BACKFILLING
         kind = Kind.BACKFILL if again else batch.kind
         lend = partial(self._ledger.transaction, batch.schedule_id, self._owner)
-        return Batch(batch.schedule_id, number, ranges, batch.attempts + again, kind, lend)
+        return Batch(
+            batch.schedule_id,
+            number,
+            ranges,
+            batch.attempts + again,
+            kind,
+            self._ledger.next_sequence(batch.gate),
+            lend,
+        )
 
     def _isolate(self, batch: BatchRecord, leases: Leases, error: Exception | None) -> None:
         """Isolate a batch that failed, or go on where a crash interrupted that."""

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
@@ -67,7 +67,7 @@ class StreamBackfill:
             threading.Thread(target=target, name=f"{name}-{self.gate}", daemon=True).start()
 
     def _work(self, centre: DispatchCentre, query: StreamingQuery) -> None:
-        state = state_of(self.gate)
+        state = state_of(self.ledger.url, self.gate)
         state.when_a_batch_ends(centre.wake)
         try:
             # The stream's own batch, which is not stopped before it ends, may wait for the handler.
@@ -82,7 +82,9 @@ class StreamBackfill:
             state.when_a_batch_ends(None)
 
     def _live(self) -> Live:
-        return state_of(self.gate).live(self.ledger.rate(self.gate), self.interval_ms)
+        return state_of(self.ledger.url, self.gate).live(
+            self.ledger.rate(self.gate), self.interval_ms
+        )
 
 
 def _close_after(query: StreamingQuery, centre: DispatchCentre) -> None:
@@ -95,14 +97,46 @@ def _close_after(query: StreamingQuery, centre: DispatchCentre) -> None:
 
 
 class GatedStreamWriter(DataStreamWriter):
-    """Spark's writer, which tells when its query has started."""
+    """Spark's writer, which asks before its query starts, and tells when it has.
 
-    def __init__(self, df: DataFrame, started: Callable[[StreamingQuery], None]) -> None:
+    Args:
+        df: what is written.
+        before: called first; what it raises, `start` raises.
+        started: called with the query, and where its checkpoint is if the writer was told.
+    """
+
+    def __init__(
+        self,
+        df: DataFrame,
+        before: Callable[[], None],
+        started: Callable[[StreamingQuery, str | None], None],
+    ) -> None:
         super().__init__(df)
+        self._before = before
         self._started = started
+        self._checkpoint: str | None = None
+
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option, as Spark does."""
+        if key.lower() == "checkpointlocation":
+            self._checkpoint = str(value)
+        super().option(key, value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Set options, as Spark does."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
 
     def start(self, *given: Any, **options: Any) -> StreamingQuery:
-        """Start the query, and what goes beside it."""
+        """Start the query, and what goes beside it.
+
+        Raises:
+            GateInUseError: another query stands behind the gate.
+        """
+        self._before()
+        checkpoint = options.get("checkpointLocation", self._checkpoint)
         query = super().start(*given, **options)
-        self._started(query)
+        self._started(query, checkpoint)
         return query

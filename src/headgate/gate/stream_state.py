@@ -3,29 +3,52 @@
 import threading
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.backfill import Live
+from headgate.errors import GateInUseError
 
 
 class StreamState:
     """How the live stream behind a gate stands. Any thread may tell, and ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
         self._changing = threading.Lock()
         self._running = False
         self._start_ms: int | None = None
         self._end_ms: int | None = None
         self._helped: set[str] = set()
         self._when_one_ends: Callable[[], None] | None = None
-        self._is_stopped: Callable[[], bool] = lambda: False
+        self._query: StreamingQuery | None = None
 
-    def is_stopped_by(self, asked: Callable[[], bool]) -> None:
-        """Say what tells whether the query that is begun now is being stopped."""
-        self._is_stopped = asked
+    def follow(self, query: StreamingQuery) -> None:
+        """Say which query stands behind the gate now."""
+        self._query = query
+
+    def is_run(self, run: UUID) -> bool:
+        """Whether this run is of the query behind the gate."""
+        return self._query is not None and str(self._query.runId) == str(run)
 
     def is_stopped(self) -> bool:
-        """Whether the query is being stopped, or has ended; no, where nothing tells."""
-        return self._is_stopped()
+        """Whether the query is being stopped, or has ended; no, where it is not known."""
+        return self._query is not None and not self._query.isActive
+
+    def refuse_a_second_query(self) -> None:
+        """Raise while a query of this process stands behind the gate.
+
+        Raises:
+            GateInUseError: one does.
+        """
+        query = self._query
+        if query is not None and query.isActive:
+            raise GateInUseError(
+                f"The gate {self._gate!r} is in use by the query {query.name!r} of this same"
+                f" program (run {query.runId}): a gate has one query at a time, so stop that one"
+                " first, or give this one a gate of another name."
+            )
 
     def batch_began(self) -> None:
         """A batch is given to the handler."""
@@ -70,10 +93,10 @@ class StreamState:
 
 
 _lock: Final = threading.Lock()
-_states: Final[dict[str, StreamState]] = {}
+_states: Final[dict[tuple[str, str], StreamState]] = {}
 
 
-def state_of(gate: str) -> StreamState:
-    """The state of the stream behind this process's gate of a name."""
+def state_of(ledger_url: str, gate: str) -> StreamState:
+    """The state of the stream behind this process's gate of a name in a ledger."""
     with _lock:
-        return _states.setdefault(gate, StreamState())
+        return _states.setdefault((ledger_url, gate), StreamState(gate))

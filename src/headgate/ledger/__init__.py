@@ -5,6 +5,7 @@ where the processes of a query meet, for they share no memory.
 """
 
 from headgate.ledger.base import Clock
+from headgate.ledger.claims import GateClaim, GateQuery
 from headgate.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
@@ -41,6 +42,8 @@ __all__ = [
     "ErrorReport",
     "Finding",
     "FindingKind",
+    "GateClaim",
+    "GateQuery",
     "GateRecord",
     "Kind",
     "Ledger",

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, RowMapping, select
 
-from headgate.errors import LedgerError
+from headgate.errors import GateInUseError, LedgerError
 from headgate.ledger import moves, retention, statements
 from headgate.ledger.base import Base
 from headgate.ledger.bulk import insert_rows
+from headgate.ledger.claims import query_behind
 from headgate.ledger.engine import changed_rows
 from headgate.ledger.records import BatchRecord, ErrorReport, PlannedBatch, PlannedRange
 from headgate.ledger.rows import batch_from, control_row, failure_rows, range_from
@@ -19,7 +20,7 @@ from headgate.ledger.tables import control, failure
 class Batches(Base):
     """What the live stream reads, and what became of it."""
 
-    def begin(self, batch: PlannedBatch) -> BatchRecord:
+    def begin(self, batch: PlannedBatch, *, query: str | None = None) -> BatchRecord:
         """Write down what a batch is about to read, before any of it is read.
 
         A batch that is not in the ledger yet becomes ``in_progress`` (arrow A), its row and those
@@ -29,10 +30,15 @@ class Batches(Base):
         one attempt more (B, C), and what the plan said the first time is kept. Any other status
         stays: the batch was finished before the crash (``success``), or is a backfill's.
 
+        Args:
+            batch: What it reads.
+            query: Who must own the gate, if the caller has claimed it: see `claim_gate`.
+
         Returns:
             The batch's row as it is now. Only if it is ``in_progress`` is the caller to run it.
 
         Raises:
+            GateInUseError: Another query stands behind the gate; nothing is changed.
             LedgerError: The gate is not declared, there is nothing to read, or the ledger's row of
                 this batch has other ranges.
         """
@@ -43,8 +49,15 @@ class Batches(Base):
 
         def begin(connection: Connection) -> BatchRecord:
             # First, for it makes whoever begins a batch of this gate wait for the one before.
-            count = {"of": batch.gate, "batch": schedule_id, "move": move}
-            connection.execute(statements.COUNT_BEGIN, count)
+            count = {
+                "of": batch.gate,
+                "batch": schedule_id,
+                "move": move,
+                "query": query,
+                "run": batch.run_id,
+            }
+            if changed_rows(connection, statements.COUNT_BEGIN, count) == 0 and query is not None:
+                _refuse_but(connection, batch.gate, query)
             newest_ms = connection.scalar(statements.NEWEST_CREATED_MS, {"gate": batch.gate})
             row = control_row(batch, schedule_id, max(self._clock(), (newest_ms or 0) + 1), move)
             inserted = self._insert_under(batch.gate, connection, statement, row)
@@ -289,3 +302,14 @@ class Batches(Base):
 
         found = self._database.read(newest)
         return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])
+
+
+def _refuse_but(connection: Connection, gate_name: str, query: str) -> None:
+    """Raise unless this query stands behind the gate; what was done is undone then."""
+    found = query_behind(connection, gate_name)
+    if found is None or found.owner != query:
+        raise GateInUseError(
+            f"The gate {gate_name!r} was taken over by another query"
+            f"{f' ({found.described})' if found is not None else ''}, for this one gave no sign of"
+            " life until its lease had run out; start this query again once that one has ended."
+        )

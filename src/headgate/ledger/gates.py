@@ -23,6 +23,25 @@ class Gates(Base):
         )
         self._database.change(statement, {"name": name, "created_ms": self._clock(), **description})
 
+    def next_sequence(self, gate_name: str) -> int:
+        """Count one run more of a gate's handler; above every number that was answered before.
+
+        Raises:
+            LedgerError: The gate is not declared.
+        """
+
+        def count(connection: Connection) -> int | None:
+            number: int | None = connection.scalar(statements.NEXT_SEQUENCE, {"of": gate_name})
+            return number
+
+        number = self._database.alone(count)
+        if number is None:
+            raise LedgerError(
+                f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
+                "declare it first."
+            )
+        return number
+
     def gates(self) -> tuple[GateRecord, ...]:
         """All gates, by name."""
 

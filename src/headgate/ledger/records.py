@@ -135,8 +135,6 @@ class BatchRecord:
     cut_short: bool = False
     """Whether it may be in its sink though it failed: one of its runs was cut short, by a crash or
     by somebody who stopped it. If not, each run that failed has raised by itself."""
-    sequence: int | None = None
-    """The number of the handler's latest call with it: it only rises within a gate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,16 +136,30 @@ NEWEST_CREATED_MS: Final = select(func.max(control.c.created_time_ms)).where(
     control.c.gate == bindparam("gate")
 )
 
+_query = bindparam("query", type_=Text)
+
 # Not twice by a call that is made again, and finds the batch that it has begun.
 COUNT_BEGIN: Final = (
     update(gate)
     .where(gate.c.name == bindparam("of"))
+    .where(or_(_query.is_(None), gate.c.query_owner == _query))
     .where(
         ~exists()
         .where(control.c.schedule_id == bindparam("batch"))
         .where(control.c.last_move == bindparam("move"))
     )
-    .values(begun=bindparam("batch"), begins=gate.c.begins + 1)
+    .values(
+        begun=bindparam("batch"),
+        begins=gate.c.begins + 1,
+        query_run_id=case((_query.is_(None), gate.c.query_run_id), else_=bindparam("run")),
+    )
+)
+
+NEXT_SEQUENCE: Final = (
+    update(gate)
+    .where(gate.c.name == bindparam("of"))
+    .values(sequence=gate.c.sequence + 1)
+    .returning(gate.c.sequence)
 )
 
 LAST_BEGUN: Final = (

@@ -6,6 +6,7 @@ from headgate.ledger import schema
 from headgate.ledger.backfills import Backfills
 from headgate.ledger.base import Clock, wall_clock_ms
 from headgate.ledger.batches import Batches
+from headgate.ledger.claims import Claims
 from headgate.ledger.dead_letters import DeadLetters
 from headgate.ledger.engine import Database
 from headgate.ledger.gates import Gates
@@ -21,6 +22,7 @@ from headgate.ledger.signals import StageNotes
 
 class Ledger(
     Gates,
+    Claims,
     Holds,
     Batches,
     Backfills,

@@ -63,12 +63,18 @@ gate: Final = Table(
     Column("held_until_ms", BigInteger),
     # What its stage has heard of those after it, as a restart goes on with it.
     Column("pressures", Text),
-    # The query that stands behind it, and until when by the database's clock.
+    # The query that stands behind it, and until when by the database's clock; no
+    # other one begins a batch meanwhile.
     Column("query_owner", Text),
-    Column("query_run_id", Text),
+    Column("query_driver", Text),
+    Column("query_read", Text),
     Column("query_described", Text),
+    Column("query_checkpoint", Text),
+    Column("query_run_id", Text),
     Column("query_since_ms", BigInteger),
     Column("query_until_ms", BigInteger),
+    # `begins` when that query claimed the gate.
+    Column("query_begins", BigInteger),
     # How often its handler was called.
     Column("sequence", BigInteger, nullable=False, server_default="0"),
 )
@@ -126,8 +132,6 @@ control: Final = Table(
     Column("backfills", Integer, nullable=False, server_default="0"),
     # Whether what became of one of its runs is not known: it may be in its sink.
     Column("cut_short", Boolean, nullable=False, server_default=false()),
-    # The number of its latest run, which only rises within a gate.
-    Column("sequence", BigInteger),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )

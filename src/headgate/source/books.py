@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headgate.control import EstimatorSettings, OffsetRange, Plan
-from headgate.ledger import Admission, Ledger, PlannedBatch, PlannedRange
+from headgate.errors import LedgerError
+from headgate.ledger import Admission, GateClaim, Ledger, PlannedBatch, PlannedRange
 from headgate.ledger.patience import QUERY_PATIENCE_S, waiting_ends
+from headgate.processes import new_owner
+from headgate.source.claim import HeldGate, describe_process
 from headgate.source.positions import Positions, StreamOffset
 
 # A batch that overran is followed by the next at once, before the report of it has come. Planned
@@ -19,13 +22,20 @@ _REPORT_POLL_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class GateIdentity:
-    """A gate as its source declares it."""
+    """A gate as its source declares it, and the query behind it.
+
+    Attributes:
+        driver: names the process of the query's program; None where it did not register.
+        read: the reader of the gate that the query was made of; None without a `Gate`.
+    """
 
     name: str
     interval_ms: int
     estimator: EstimatorSettings
     source: str
     servers: str
+    driver: str | None = None
+    read: str | None = None
 
 
 class Clock(Protocol):
@@ -43,7 +53,7 @@ class GateBooks:
 
     Every method raises ``LedgerError`` where the ledger cannot be read or written; where it cannot
     be reached any more, only after `QUERY_PATIENCE_S`, or when the driver has ended: nobody will
-    run what its planner begins then.
+    run what its planner begins then. Batches are begun after `claim`.
     """
 
     def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:
@@ -51,14 +61,40 @@ class GateBooks:
         self._clock = clock
         self._driver = os.getppid()
         self._ledger = Ledger.open(ledger_url, patience_s=QUERY_PATIENCE_S)
-        self._ledger.declare_gate(
-            gate.name,
+        self._owner = new_owner()
+        self._held: HeldGate | None = None
+        self._begun: str | None = None
+        self._begun_before: str | None = None
+
+    def claim(self) -> None:
+        """Have the gate for this query alone, before anything is begun; again is harmless.
+
+        Raises:
+            GateInUseError: another query stands behind it.
+        """
+        if self._held is not None:
+            return
+        gate = self._gate
+        claim = GateClaim(
+            gate=gate.name,
+            owner=self._owner,
+            driver=gate.driver,
+            read=gate.read,
+            described=describe_process(gate.driver, otherwise=self._driver),
             interval_ms=gate.interval_ms,
             source=gate.source,
             estimator=gate.estimator.to_text(),
         )
-        self._begun: str | None = None
-        self._begun_before: str | None = None
+        with self._while_the_driver_lives():
+            self._held = HeldGate(self._ledger, claim, self._wait_for_the_gate)
+
+    def _wait_for_the_gate(self, seconds: float) -> None:
+        if os.getppid() != self._driver:
+            raise LedgerError(
+                f"The driver ended before its query could have the gate {self._gate.name!r}; start"
+                " it again."
+            )
+        self._clock.sleep(seconds)
 
     def admission(self) -> Admission:
         """The rate in force, after the report of the last batch if that comes soon, and the bound.
@@ -117,7 +153,7 @@ class GateBooks:
             rate_per_s=plan.rate_per_s if plan else None,
         )
         with self._while_the_driver_lives():
-            self._ledger.begin(batch)
+            self._ledger.begin(batch, query=self._owner)
         if batch.schedule_id != self._begun:
             self._begun_before, self._begun = self._begun, batch.schedule_id
 
@@ -133,7 +169,9 @@ class GateBooks:
             yield
 
     def close(self) -> None:
-        """Let the ledger go."""
+        """Let the gate and the ledger go."""
+        if self._held is not None:
+            self._held.release()
         self._ledger.close()
 
 

@@ -14,6 +14,7 @@ STREAM_ONLY: Final = (
     "headgate.gate",
     "headgate.ledger",
     "headgate.interval",
+    "headgate.read",
     "backpressure.enabled",
     "backpressure.initialRate",
     "backpressure.rateEstimator",
@@ -58,6 +59,7 @@ class SourceOptions:
         max_records_per_partition: at most so many records in a task; None for no limit.
         gate: the gate's name; None where the source is used without one.
         ledger: the URL of the gate's ledger; never shown, for it may hold a password.
+        read: names what `Gate.read` has loaded, so that its query and its handler know each other.
         interval_ms: the batch interval (ms).
         estimator: which estimator learns the gate's rate, and its gains.
         limits: what bounds a batch besides the rate.
@@ -74,6 +76,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     gate: str | None
     ledger: str | None = field(repr=False)
+    read: str | None
     interval_ms: int
     estimator: EstimatorSettings
     limits: Limits
@@ -151,6 +154,7 @@ def parse_source_options(
         max_records_per_partition=whole(given, "maxRecordsPerPartition"),
         gate=given.get("headgate.gate"),
         ledger=given.get("headgate.ledger"),
+        read=given.get("headgate.read"),
         interval_ms=_interval_ms(given),
         estimator=_estimator(given),
         limits=limits,

@@ -44,13 +44,16 @@ class StreamPlanner:
         log: what is read; closed with the planner.
         options: of the source.
         clock: the time.
+        driver: names the process of the query's program, where that is known.
     """
 
-    def __init__(self, log: Log, options: SourceOptions, clock: Clock = time) -> None:
+    def __init__(
+        self, log: Log, options: SourceOptions, clock: Clock = time, *, driver: str | None = None
+    ) -> None:
         self._log = log
         self._options = options
         self._clock = clock
-        self._books = _open_books(log, options, clock)
+        self._books = _open_books(log, options, clock, driver)
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
@@ -97,10 +100,12 @@ class StreamPlanner:
 
         Raises:
             DataLossError: offsets are gone and ``failOnDataLoss`` is set.
+            GateInUseError: another query stands behind the gate.
         """
         offset = StreamOffset.from_json(start)
         if offset.replay:
             return next_replay(offset) or start
+        self._claim()
         if not offset.first:
             self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
@@ -213,10 +218,15 @@ class StreamPlanner:
             self._books.record_losses([loss.missing for loss in losses], topic_ids)
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
-        """The ranges of the batch between two offsets, once the ledger has them."""
+        """The ranges of the batch between two offsets, once the ledger has them.
+
+        Raises:
+            GateInUseError: another query stands behind the gate.
+        """
         until = StreamOffset.from_json(end)
         ranges = until.ranges_from(StreamOffset.from_json(start))
         if self._books is not None and not until.replay:
+            self._claim()
             # A batch that Spark runs again after a restart was planned by another process.
             known = self._planned if self._planned and self._planned.end == end else None
             self._books.begin(
@@ -228,17 +238,33 @@ class StreamPlanner:
         """Names, for the readers of these ranges, of what is not to be read of them."""
         return self._log.left_out(ranges)
 
+    def _claim(self) -> None:
+        """Have the gate alone.
+
+        Not before the first plan: a query that reads batches once more plans none, and has no gate.
+        """
+        if self._books is not None:
+            self._books.claim()
+
     def close(self) -> None:
-        """Let go of the log and the ledger."""
+        """Let go of the log, the gate and the ledger."""
         self._log.close()
         if self._books is not None:
             self._books.close()
 
 
-def _open_books(log: Log, options: SourceOptions, clock: Clock) -> GateBooks | None:
+def _open_books(
+    log: Log, options: SourceOptions, clock: Clock, driver: str | None
+) -> GateBooks | None:
     if options.gate is None or options.ledger is None:
         return None
     gate = GateIdentity(
-        options.gate, options.interval_ms, options.estimator, log.source, log.servers
+        options.gate,
+        options.interval_ms,
+        options.estimator,
+        log.source,
+        log.servers,
+        driver,
+        options.read,
     )
     return GateBooks(options.ledger, gate, clock)

@@ -111,6 +111,8 @@ class SourceFormat(DataSource):
 
     parallelism: ClassVar[int] = _ASSUMED_PARALLELISM
     """How many tasks the session runs at the same time; `headgate.register` sets it."""
+    driver: ClassVar[str | None] = None
+    """Names the process of the session's program; `headgate.register` sets it."""
 
     def schema(self) -> StructType:
         headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
@@ -120,7 +122,7 @@ class SourceFormat(DataSource):
         return SourceBatchReader(self.reading(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> "SourceStreamReader":
-        return SourceStreamReader(self.reading(schema, streaming=True))
+        return SourceStreamReader(self.reading(schema, streaming=True), self.driver)
 
     def reading(self, schema: StructType, *, streaming: bool) -> Reading:
         """How the columns of this schema are read, with the options that were given.
@@ -136,13 +138,19 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
 
     _planner_made: "StreamPlanner | None" = None
 
+    def __init__(self, reading: Reading, driver: str | None) -> None:
+        super().__init__(reading)
+        self._driver = driver
+
     @property
     def _planner(self) -> "StreamPlanner":
         if self._planner_made is None:
             # Here, for a task needs none, and the ledger's import takes longer than a small task.
             from headgate.source.planner import StreamPlanner  # noqa: PLC0415
 
-            self._planner_made = StreamPlanner(self._reading.log(), self._reading.options)
+            self._planner_made = StreamPlanner(
+                self._reading.log(), self._reading.options, driver=self._driver
+            )
         return self._planner_made
 
     def __getstate__(self) -> dict[str, Any]:

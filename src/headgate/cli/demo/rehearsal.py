@@ -35,5 +35,5 @@ def _seconds_for(spark: SparkSession, orders: int) -> float:
     df = spark.createDataFrame([(book.write(0)[0],) for _ in range(orders)], "value binary")
     handler = OrderHandler(book.shop, OrderAudit(), COST_S)
     began_s = time.monotonic()
-    handler(df, Batch("rehearsal", 0, (), 1, "live"))
+    handler(df, Batch("rehearsal", 0, (), 1, "live", 1))
     return time.monotonic() - began_s

@@ -1,0 +1,71 @@
+"""Names for processes, by which another process of the same machine can see that one has ended."""
+
+import os
+import uuid
+from pathlib import Path
+
+
+def this_process() -> str:
+    """The name of this process: its machine, its number and when it began."""
+    return _process(os.getpid())
+
+
+def new_owner() -> str:
+    """A name for one run in this process.
+
+    It tells machine, process and when that began, so that another process of the same machine can
+    see whether this one is gone: see `is_gone`.
+    """
+    return f"{this_process()}/{uuid.uuid4().hex}"
+
+
+def is_here(owner: str | None) -> bool:
+    """Whether what it owns is no other process's: it is a run in this one, or nobody."""
+    return owner is None or owner.startswith(f"{this_process()}/")
+
+
+def is_gone(owner: str) -> bool:
+    """Whether the process of an owner, or of this name, is known to have ended.
+
+    Without that knowledge (it ran on another machine or in another container, or this system does
+    not tell) the answer is no, and its lease has to run out.
+    """
+    machine, number = _parts(owner)
+    if machine != _machine() or not machine or not number.isdecimal():
+        return False
+    return not f"{owner}/".startswith(f"{_process(int(number))}/")
+
+
+def number_of(process: str) -> int | None:
+    """The number by which its machine knows a process; None where the name does not tell."""
+    number = _parts(process)[1]
+    return int(number) if number.isdecimal() else None
+
+
+def _parts(process: str) -> tuple[str, str]:
+    machine, _, rest = process.partition(":")
+    return machine, rest.partition(":")[0]
+
+
+def _process(number: int) -> str:
+    """A process that is no other one's: the number alone is used again after its end."""
+    return f"{_machine()}:{number}:{_started(number)}"
+
+
+def _machine() -> str:
+    """The machine, since its start, and the space in which its processes are numbered."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}-{Path('/proc/self/ns/pid').readlink()}".replace(":", "")
+    except OSError:
+        return ""
+
+
+def _started(number: int) -> str:
+    """When a process began, in ticks since the machine's start; empty if there is none."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The second field, the command in brackets, may have spaces and brackets in it.
+    return fields.rpartition(")")[2].split()[19]
