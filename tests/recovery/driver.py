@@ -111,7 +111,12 @@ class Sink:
         say("backfilling" if batch.kind == "backfill" else "handling")
         ranges = [[r.topic, r.partition, r.start, r.until] for r in batch.ranges]
         self._note(
-            key=batch.key, id=batch.id, attempt=batch.attempt, kind=batch.kind, ranges=ranges
+            key=batch.key,
+            id=batch.id,
+            attempt=batch.attempt,
+            kind=batch.kind,
+            sequence=batch.sequence,
+            ranges=ranges,
         )
         records = df.select("value", F.expr(EXECUTOR)).collect()
         rows = [[bytes(row.value).decode(), row.executor] for row in records]

@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tests.recovery.job import GATE, Job
 
@@ -20,11 +21,12 @@ class Run:
     """One call of the handler; ``raised`` if it is known to have raised."""
 
     key: str
-    batch_id: int
+    batch_id: int | None
     attempt: int
     ranges: tuple[OffsetRange, ...]
     kind: str = "live"
     raised: bool = False
+    sequence: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,14 @@ def _runs(lines: Iterable[str]) -> Iterator[Run]:
         run = (
             None
             if "raised" in told
-            else Run(told["key"], told["id"], told["attempt"], ranges, told["kind"])
+            else Run(
+                told["key"],
+                told["id"],
+                told["attempt"],
+                ranges,
+                told["kind"],
+                sequence=told["sequence"],
+            )
         )
     if run is not None:
         yield run
@@ -163,13 +172,18 @@ def _of_runs(evidence: Evidence) -> Iterator[str]:
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in evidence.runs:
         by_key[run.key].append(run)
-        if run.key not in evidence.wholes:
+        if (run.batch_id is None) != (run.key in evidence.wholes or run.kind == "backfill"):
+            yield f"batch {run.key} ({run.kind}) was given the number {run.batch_id} of Spark's"
+        if run.batch_id is not None:
             by_id[run.batch_id].add(run.key)
+    for before, after in pairwise(evidence.runs):
+        if before.sequence >= after.sequence:
+            yield f"run {after.sequence} of batch {after.key} came after run {before.sequence}"
     for batch_id, keys in by_id.items():
         if len(keys) > 1:
             yield f"Spark's batch {batch_id} ran under {len(keys)} keys"
     for key, same in by_key.items():
-        if len({run.batch_id for run in same}) > 1:
+        if len({run.batch_id for run in same} - {None}) > 1:
             yield f"key {key} was given to several of Spark's batches"
         if len({run.ranges for run in same}) > 1:
             yield f"batch {key} ran with different ranges"

@@ -14,10 +14,10 @@ BATCHES = {
 }
 HALVES = ((OffsetRange("t", 0, 3, 4),), (OffsetRange("t", 0, 4, 5),))
 RUNS = (
-    Run("a", 0, 1, BATCHES["a"]),
-    Run("b", 1, 1, BATCHES["b"]),
-    Run("b", 1, 3, BATCHES["b"]),
-    Run("c", 2, 1, BATCHES["c"]),
+    Run("a", 0, 1, BATCHES["a"], sequence=1),
+    Run("b", 1, 1, BATCHES["b"], sequence=2),
+    Run("b", 1, 3, BATCHES["b"], sequence=3),
+    Run("c", 2, 1, BATCHES["c"], sequence=4),
 )
 SOUND = Evidence(
     produced={TopicPartition("t", 0): 6, TopicPartition("t", 1): 4},
@@ -76,11 +76,13 @@ DEFECTS = {
         ["t-0 [3, 5) does not begin at 5, where the range before it ends"],
     ),
     "a range grew when it ran again": (
-        replace(SOUND, runs=(*RUNS[:2], Run("b", 1, 3, (OffsetRange("t", 0, 3, 6),)), RUNS[3])),
+        replace(
+            SOUND, runs=(*RUNS[:2], replace(RUNS[2], ranges=(OffsetRange("t", 0, 3, 6),)), RUNS[3])
+        ),
         ["batch b ran with different ranges", "batch b ran with other ranges than the ledger has"],
     ),
     "a batch ran again under another key": (
-        replace(SOUND, runs=(*RUNS[:2], Run("c", 1, 3, BATCHES["c"]), RUNS[3])),
+        replace(SOUND, runs=(*RUNS[:2], Run("c", 1, 3, BATCHES["c"], sequence=3), RUNS[3])),
         [
             "Spark's batch 1 ran under 2 keys",
             "key c was given to several of Spark's batches",
@@ -88,8 +90,20 @@ DEFECTS = {
         ],
     ),
     "an attempt was not counted": (
-        replace(SOUND, runs=(*RUNS[:2], RUNS[1], RUNS[3])),
+        replace(SOUND, runs=(*RUNS[:2], replace(RUNS[1], sequence=3), RUNS[3])),
         ["the attempts at batch b were counted [1, 1]"],
+    ),
+    "a run was given a number that is not above the one before": (
+        replace(SOUND, runs=(*RUNS[:3], replace(RUNS[3], sequence=3))),
+        ["run 3 of batch c came after run 3"],
+    ),
+    "a live batch was not told Spark's number": (
+        replace(SOUND, runs=(*RUNS[:3], replace(RUNS[3], batch_id=None))),
+        ["batch c (live) was given the number None of Spark's"],
+    ),
+    "a backfill was told a number of Spark's": (
+        replace(SOUND, runs=(*RUNS, replace(RUNS[3], kind="backfill", attempt=2, sequence=5))),
+        ["batch c (backfill) was given the number 2 of Spark's"],
     ),
     "a failure was swallowed": (
         replace(SOUND, runs=(*RUNS[:3], replace(RUNS[3], raised=True))),
