@@ -42,7 +42,7 @@ def main() -> None:
 
     def write(df: DataFrame, batch: headgate.Batch) -> None:
         df.write.mode("overwrite").parquet(f"{options.out}/orders/batch={batch.key}")
-        print(f"batch {batch.id}: {sum(r.count for r in batch.ranges)} offsets")
+        print(f"batch {batch.key}: {sum(r.count for r in batch.ranges)} offsets")
 
     query = (
         gate.write(orders, write)

@@ -32,7 +32,7 @@ def write(df: DataFrame, batch: headgate.Batch) -> None:
     with batch.transaction() as connection:
         if rows:
             connection.execute(sa.insert(orders), rows)
-    print(f"batch {batch.id}: {len(rows)} orders")
+    print(f"batch {batch.key}: {len(rows)} orders")
 
 
 def main() -> None:
