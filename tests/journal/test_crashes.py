@@ -174,8 +174,9 @@ class Late(PreparedFile):
         self._final = final
         self._parts = parts
 
-    def commit(self) -> None:
+    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
         self._storage.commit(self._final, self._parts)
+        return True
 
 
 class PruningWithoutAWord(LocalStorage):

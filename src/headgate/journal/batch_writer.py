@@ -13,6 +13,7 @@ from headgate.journal.faults import told
 from headgate.journal.journal import Journal
 from headgate.journal.local import LocalStorage
 from headgate.journal.manifests import Manifest, StagedBlock, complete, manifests, path_of
+from headgate.journal.marks import LaneMark
 from headgate.journal.names import (
     MAX_OFFSET,
     checked_lane,
@@ -63,6 +64,7 @@ class BatchWriter:
             self._lock = storage.lock(self._files.folder)
             try:
                 complete(self._files)
+                LaneMark(self._files).settle()
                 self._written = dict(manifests(self._files))
                 self._sweep()
             except BaseException:

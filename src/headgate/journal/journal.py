@@ -21,6 +21,7 @@ from headgate.journal.lane import LaneWriter
 from headgate.journal.local import LocalStorage
 from headgate.journal.names import (
     BLOCK,
+    END,
     IDENTITY,
     START,
     checked_journal_name,
@@ -248,7 +249,13 @@ class Journal:
                     self.storage.put(files.path(start, START), [])
                 except FileExistsError:  # of another call at the same time
                     self.storage.names(files.folder)  # which makes it durable before they go
-            below = [name for name in names if (known := parsed(name)) and known[0] < start]
+            # Where nothing is left, the lane's start says how far it has reached.
+            past = start + 1 if start == ends[-1] else start
+            below = [
+                name
+                for name in names
+                if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
+            ]
             self.storage.remove(files.folder, below)
         return start
 

@@ -5,6 +5,7 @@ A lane's files are named by an offset of 20 digits, so that names in order are o
     00000000000000000500.block     the records from offset 500 on
     00000000000000000500.lost      stands in the place of a block that cannot be read
     00000000000000000500.start     the lane begins here: whatever is below was pruned
+    00000000000000000520.end       the lane has reached this offset: none below is given again
     00000000000000000500.block.5a1c09de.corrupt   a block that `repair` has set aside
     .00000000000000000500.block.1f2e3d4c5b6a7988.tmp   being written, or left by a crash
     lock                           held by the lane's writer
@@ -26,6 +27,7 @@ LOCK: Final = "lock"
 BLOCK: Final = "block"
 LOST: Final = "lost"
 START: Final = "start"
+END: Final = "end"
 STAGED: Final = "staged"
 MANIFEST: Final = "manifest"
 
@@ -33,7 +35,7 @@ MAX_LANE: Final = 99_999
 MAX_OFFSET: Final = 2**63 - 1
 
 _JOURNAL: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule for topics
-_FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start)")
+_FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start|end)")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
 _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")

@@ -1,12 +1,14 @@
 """Making a journal readable again, without deleting anything.
 
 What cannot be read is declared lost by a file that says which offsets and why: readers pass over
-them and count them, and no offset is used twice. The block itself is set aside under another name.
+them and count them, and no offset is used twice. The block itself is set aside under another name. What is gone
+from a lane's end is known by its mark, and is declared lost in the same way.
 """
 
 from headgate.journal.blocks import LaneFiles, Lost
 from headgate.journal.faults import told
 from headgate.journal.journal import Journal
+from headgate.journal.marks import restore
 from headgate.journal.names import BLOCK, LOST, corrupt_name
 from headgate.journal.verify import DEFECTS, Finding, FindingKind, check_lane
 
@@ -32,10 +34,13 @@ def repair(journal: Journal) -> tuple[Finding, ...]:
 
 def _mended(files: LaneFiles, finding: Finding) -> bool:
     """Mend one thing; answers whether it could be."""
+    first, until = finding.first, finding.until
+    if finding.kind is FindingKind.SPARE and until is not None:
+        restore(files, until)
+        return True
     is_block = finding.path.endswith(f".{BLOCK}")
     if finding.kind not in DEFECTS or (finding.kind is FindingKind.DAMAGED and not is_block):
         return False
-    first, until = finding.first, finding.until
     if first is not None and until is not None and first < until:
         lost = Lost(first, until, finding.reason)
         # First the word, then the block: a crash between leaves both, and the word counts.

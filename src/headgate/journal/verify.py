@@ -14,6 +14,7 @@ from headgate.journal.index import LaneIndex
 from headgate.journal.journal import Journal
 from headgate.journal.names import (
     BLOCK,
+    END,
     IDENTITY,
     file_name,
     is_foreign,
@@ -34,6 +35,9 @@ class FindingKind(StrEnum):
     """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
     UNFINISHED = "unfinished"
     """A block is still there although it was declared lost: a repair was cut short."""
+    SPARE = "spare"
+    """A lane's last block has no name but its mark's: it is read when the lane is opened to be
+    written, or repaired."""
     LOST = "lost"
     """These offsets were declared lost by a repair."""
     FOREIGN = "foreign"
@@ -147,7 +151,31 @@ def check_lane(files: LaneFiles) -> tuple[LaneSummary, list[Finding]]:
             block = files.path(first)
             found.append(Finding(FindingKind.UNFINISHED, block, files.lane, first, first, left))
         blocks, records, at = blocks + look.blocks, records + look.records, max(at, look.until)
+    found += _beyond(files, index, at)
     return LaneSummary(files.lane, index.start, at, blocks, records), found
+
+
+def _beyond(files: LaneFiles, index: LaneIndex, end: int) -> Iterator[Finding]:
+    """What is gone of a lane's end."""
+    mark = index.mark
+    if mark <= end:
+        return
+    now = files.index()
+    if now.last is not None and now.last >= end and files.last_end(now) >= mark:
+        return  # it was written while it was looked at
+    spare = files.spare(mark)
+    is_left = spare is not None and spare.first >= end
+    until = spare.first if spare is not None and is_left else mark
+    if end < until:
+        gone = (
+            f"The lane had reached offset {mark}, and no file has the offsets [{end}, {until}) of"
+            f" lane {files.lane}."
+        )
+        yield Finding(FindingKind.GAP, files.path(end), files.lane, end, until, gone)
+    if is_left:
+        left = "Of the block only the lane's mark is left; `repair` gives it its name again."
+        path = files.path(mark, END)
+        yield Finding(FindingKind.SPARE, path, files.lane, until, mark, left)
 
 
 @dataclass(frozen=True, slots=True)
