@@ -29,6 +29,7 @@ from headgate.journal.names import (
     file_name,
     lane_of,
     parsed,
+    written_lane,
 )
 from headgate.journal.reading import read_lane
 from headgate.journal.records import Records
@@ -117,6 +118,16 @@ class Journal:
         with told(f"The journal {self.storage.url} cannot be read"):
             folders = self.storage.folders()
         return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
+
+    def written_lanes(self) -> list[int]:
+        """Those that have had records, ascending, be their folders there or not.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with told(f"The journal {self.storage.url} cannot be read"):
+            names = self.storage.names("")
+        return sorted(lane for each in names if (lane := written_lane(each)) is not None)
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Of each lane, its first offset and the one after its last; costs a listing and a header.

@@ -5,7 +5,8 @@ name of that block, given before the sync of the folder that makes the block's o
 it costs no further sync, and a crash that leaves the mark alone leaves the block in it. Elsewhere
 it is an empty file, put after the block by a thread that no acknowledgement waits for.
 
-The mark before it stays until the next block is durable: there is always one that is.
+The mark before it stays until the next block is durable: there is always one that is. Of a lane of
+which nothing is left, a file of the root says that it had records.
 """
 
 import logging
@@ -16,7 +17,7 @@ from typing import Final
 
 from headgate.errors import CorruptionError
 from headgate.journal.blocks import LaneFiles
-from headgate.journal.names import END
+from headgate.journal.names import END, written_name
 from headgate.journal.storage import Prepared
 
 _LOG: Final = logging.getLogger("headgate.journal")
@@ -34,6 +35,7 @@ class LaneMark:
         self._marks: Sequence[int] = ()
         self._reached = 0
         self._behind = False
+        self._noted = False
         self._follow: ThreadPoolExecutor | None = None
         self._following: Future[None] | None = None
 
@@ -54,6 +56,9 @@ class LaneMark:
             end = files.last_end(index)
         else:
             end = files.block(index.last, [])[0].until  # checked whole, and not only its header
+        self._noted = is_noted(files)
+        if self._noted and end == index.mark == 0:
+            raise CorruptionError(nothing_left(files))
         if index.mark > end:
             if (missing := files.missing_end(index, end)) is not None:
                 raise CorruptionError(missing)
@@ -64,6 +69,8 @@ class LaneMark:
             with suppress(FileExistsError):
                 files.storage.put(files.path(end, END), [])
             self._marks = (*index.marks, end)
+        if end:
+            self.note()
         return end
 
     def commit(self, prepared: Prepared, until: int) -> None:
@@ -76,12 +83,25 @@ class LaneMark:
         outdated = self._paths(self._marks[:-1])
         if prepared.commit(self._files.path(until, END), outdated):
             self._marks = (*self._marks[-1:], until)
+            self.note()
             return
+        self.note()
         self._reached = until
         if self._follow is None:
             name = f"headgate-lane-{self._files.lane}-mark"
             self._follow = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._following = self._follow.submit(self._catch_up)
+
+    def note(self) -> None:
+        """Write down, once, that the lane has had records.
+
+        Raises:
+            OSError: The storage fails.
+        """
+        if not self._noted:
+            with suppress(FileExistsError):
+                self._files.storage.put(written_name(self._files.lane), [])
+            self._noted = True
 
     def close(self) -> None:
         """Wait until the mark has followed the last block, or has failed to."""
@@ -114,6 +134,24 @@ class LaneMark:
 
     def _paths(self, marks: Sequence[int]) -> list[str]:
         return [self._files.path(each, END) for each in marks]
+
+
+def is_noted(files: LaneFiles) -> bool:
+    """Whether it is written down that a lane has had records.
+
+    Raises:
+        OSError: The storage fails.
+    """
+    return written_name(files.lane) in files.storage.names("")
+
+
+def nothing_left(files: LaneFiles) -> str:
+    """Why a lane that has had records, and has no file, does not begin at 0."""
+    return (
+        f"Nothing is left of {files.what}, which had records; put its folder back, or let"
+        f" `headgate journal repair` with --reached {files.lane}:OFFSET declare lost what was below"
+        " an offset that it had not reached."
+    )
 
 
 def restore(files: LaneFiles, mark: int) -> None:

@@ -10,6 +10,8 @@ A lane's files are named by an offset of 20 digits, so that names in order are o
     .00000000000000000500.block.1f2e3d4c5b6a7988.tmp   being written, or left by a crash
     lock                           held by the lane's writer
 
+The root has an empty file ``7.written`` once lane 7 has records, and the journal's identity.
+
 The folder ``.staged-7`` has what is to be in lane 7 in batches::
 
     5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
@@ -40,6 +42,7 @@ _TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
 _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 _STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
+_WRITTEN: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.written")
 _KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
 
@@ -81,6 +84,17 @@ def staged_folder(lane: int) -> str:
 def is_staged_folder(folder: str) -> bool:
     """Whether a folder is one of these."""
     return _STAGED_FOLDER.fullmatch(folder) is not None
+
+
+def written_name(lane: int) -> str:
+    """The file of the root that says that a lane has had records."""
+    return f"{lane}.written"
+
+
+def written_lane(name: str) -> int | None:
+    """The lane of which a file of this name says so; None for any other name."""
+    match = _WRITTEN.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def manifest_name(key: str) -> str:
