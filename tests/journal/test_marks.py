@@ -16,6 +16,7 @@ from tests.journal.journals import TIME_MS
 from tests.journal.samples import numbered
 from tests.journal.shim import Fast, Recorder, Sync, SyncFolder
 from tests.journal.stories import opened
+from tests.journal.test_batch_writer import write
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.ledgers import new_ledger
 
@@ -203,8 +204,6 @@ def test_what_a_mark_says_does_not_depend_on_what_was_pruned(journal: Journal) -
 
 
 def test_a_batch_that_is_gone_is_not_written_over(journal: Journal) -> None:
-    from tests.journal.test_batch_writer import write
-
     write(journal, "a", 2)
     write(journal, "b", 1, settled=["a"])
     with BatchWriter(journal, 0) as writer:
