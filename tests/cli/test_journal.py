@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import complaint, invoke
 from tests.journal.samples import numbered, values_of
+from tests.services.ledgers import new_ledger
 
+from headgate.control import OffsetRange
 from headgate.journal import Journal
+from headgate.ledger import PlannedBatch, PlannedRange
 
 
 @pytest.fixture
@@ -114,6 +117,42 @@ def test_a_repair_makes_the_rest_readable(journal: Journal) -> None:
 def test_a_repair_of_a_whole_journal_changes_nothing(journal: Journal) -> None:
     result = invoke("", "journal", "repair", journal.storage.url)
     assert (result.exit_code, result.stdout) == (0, "0 findings mended. It is whole now.\n")
+
+
+def test_what_was_read_beyond_a_lane_s_end_is_declared_lost(journal: Journal) -> None:
+    url = journal.storage.url
+    reached = ["--reached", "0:20", "--reached", "9:5"]
+    result = invoke("", "journal", "verify", url, *reached)
+    assert result.exit_code == 4
+    assert "gap  0/00000000000000000012.block [12, 20): " in result.stdout
+    result = invoke("", "journal", "repair", url, *reached)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("2 findings mended. It is whole now.\n")
+    assert journal.bounds() == {0: (0, 20), 7: (0, 0), 9: (0, 5)}
+
+
+def test_how_far_gates_have_read_their_ledger_tells(journal: Journal, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with new_ledger(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+        read = PlannedRange(OffsetRange("orders", 7, 0, 30), topic_id=journal.id)
+        ledger.begin(PlannedBatch("orders", "run", (read,), "rate", ""))
+    known = [journal.storage.url, "--ledger", url]
+    assert invoke("", "journal", "verify", *known).exit_code == 4
+    assert invoke("", "journal", "repair", *known).exit_code == 0
+    assert journal.bounds() == {0: (0, 12), 7: (0, 30)}
+
+
+@pytest.mark.parametrize("given", ["0", "0:", ":5", "a:5", "0:-1", "0:1.5", f"0:{2**63}"])
+def test_what_is_no_lane_and_offset_is_refused(
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: str,
+) -> None:
+    arguments = ["journal", "repair", journal.storage.url, "--reached", given]
+    told = complaint("", arguments, monkeypatch, capsys)
+    assert f"--reached is '{given}'; write a lane" in told
 
 
 def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:

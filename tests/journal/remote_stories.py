@@ -167,6 +167,33 @@ class RemoteStories:
         assert remote.names() == ["00000000000000000012.start"]
         assert journal.bounds() == {0: (12, 12)}
 
+    def test_last_blocks_that_are_gone_are_not_written_over(
+        self, remote: Remote, journal: Journal
+    ) -> None:
+        """The mark has followed the last block by the time at which its writer is closed."""
+        for first in (3, 10):
+            remote.files.rm(remote.path(f"{first:020d}.block"))
+        for look in (lambda: journal.writer(0), journal.bounds):
+            with pytest.raises(JournalError, match="ends at offset 3, although it had reached 12"):
+                look()
+        found = [(each.kind, each.first, each.until) for each in repair(journal)]
+        assert found == [(FindingKind.GAP, 3, 12)]
+        assert verify(journal).whole
+        with journal.writer(0) as writer:
+            assert writer.append(numbered(12, 14)).start == 12
+        assert values_of(journal) == numbers(range(3), range(12, 14))
+
+    def test_a_lane_of_which_nothing_is_left_does_not_begin_again(
+        self, remote: Remote, journal: Journal
+    ) -> None:
+        remote.files.rm(f"{remote.root}/0", recursive=True)
+        with pytest.raises(JournalError, match="Nothing is left of lane 0"):
+            journal.writer(0)
+        assert repair(journal) == ()
+        repair(journal, {0: 12})
+        with journal.writer(0) as writer:
+            assert writer.end == 12
+
     def test_damage_is_found_and_declared_lost(self, remote: Remote, journal: Journal) -> None:
         path = remote.path("00000000000000000003.block")
         data = remote.files.cat_file(path)

@@ -22,10 +22,10 @@ import pytest
 from headgate.journal.block import Part
 from headgate.journal.disk import Disk
 
-EVERY_THIRD_OR_EACH: Final = pytest.mark.parametrize(
-    "every", [3, pytest.param(1, marks=pytest.mark.soak)]
+EVERY_SIXTH_OR_EACH: Final = pytest.mark.parametrize(
+    "every", [6, pytest.param(1, marks=pytest.mark.soak)]
 )
-"""Of all calls that may fail, from any of the first ones on."""
+"""Of all calls that may fail, or moments of a crash, from any of the first ones on."""
 
 FOLDER: Final = -1
 """What a name of a folder leads to, where that of a file leads to the file's number."""

@@ -1,5 +1,6 @@
 """What a journal is put through, and what must hold after a crash at any moment of it."""
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import HeadgateError, JournalError
-from headgate.journal import Journal
+from headgate.journal import Journal, verify
 from headgate.journal.disk import Disk
 from headgate.journal.local import LocalStorage
 from headgate.journal.names import is_temporary
@@ -117,6 +118,11 @@ def _violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
     journal = opened(base, disk)
     if told.journal_id not in (None, journal.id):
         yield "it is another journal"
+    if (found := verify(journal)) and not found.whole:
+        yield f"it is said to have {found.findings}"
+    seen_end = journal.lane_bounds(0)[1]
+    if seen_end < told.acknowledged:
+        yield f"a reader sees it end at {seen_end}, but {told} was told"
     with journal.writer(0) as writer:
         end = writer.end
         if not max(told.acknowledged, told.seen) <= end <= told.tried:
@@ -150,13 +156,19 @@ def explored(
             yield from violations(base, Told.by(marks), Fast())
 
 
-def explored_twice(recorder: Recorder, scratch: Path) -> Iterator[str]:
-    """What does not hold after some crash of the recovery from some crash of what was recorded."""
+def explored_twice(recorder: Recorder, scratch: Path, every: int) -> Iterator[str]:
+    """What does not hold after some crash of the recovery from some crash of what was recorded.
+
+    Of the states that the first crash may leave each so many-th is taken, from any on.
+    """
+    first = random.randrange(every)
     seen: set[Files] = set()
     for files, marks in crashes(recorder):
         if files in seen:
             continue
         seen.add(files)
+        if len(seen) % every != first:
+            continue
         with on_disk(files, scratch / "first") as base:
             recovery = Recorder(base, told=marks)
             append(opened(base, recovery), recovery, 2)

@@ -330,6 +330,8 @@ def test_blocks_are_pruned_whole(journal: Journal) -> None:
         "00000000000000000003.block",
         "00000000000000000003.start",
         "00000000000000000010.block",
+        "00000000000000000010.end",
+        "00000000000000000012.end",
         "lock",
     ]
 

@@ -93,8 +93,10 @@ def writer(journal: Journal) -> Iterator[LaneWriter]:
 
 
 def files(journal: Journal) -> list[str]:
+    """The names in lane 0, but its lock's and its marks'."""
     folder = Path(journal.storage.url) / "0"
-    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
+    names = [path.name for path in folder.iterdir() if path.name != "lock"]
+    return sorted(name for name in names if not name.endswith(".end"))
 
 
 FIRST: Final = "00000000000000000000.block"

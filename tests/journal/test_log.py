@@ -1,5 +1,6 @@
 """A journal as the planner sees it: lanes, times, sizes and what is lost."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
@@ -13,6 +14,7 @@ from tests.journal.shim import Fast
 from tests.services.planners import next_batch
 
 from headgate.control import OffsetRange, TopicPartition
+from headgate.errors import DataLossError
 from headgate.journal import Journal, Records, repair
 from headgate.journal.local import LocalStorage
 from headgate.journal.log import JournalLog
@@ -47,6 +49,31 @@ def first_ranges(path: Path, **options: object) -> list[OffsetRange]:
 def log_of(path: Path, **options: object) -> JournalLog:
     given = {"path": str(path)} | {name: str(value) for name, value in options.items()}
     return JournalLog(parse_options(given, streaming=True))
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_query_that_has_read_beyond_a_lane_s_end_does_not_go_on(
+    tmp_path: Path, fail: str
+) -> None:
+    """The journal was put back as it was earlier, with its marks."""
+    path = tmp_path / "events"
+    write(path, [(3, 1)])
+    shutil.copytree(path, tmp_path / "backup")
+    with Journal.open(str(path)).writer(0) as writer:
+        writer.append(Records.of([b"x"] * 4, timestamp_ms=TIME_MS))
+    parsed = parse_options({"path": str(path), "failOnDataLoss": fail}, streaming=True)
+    with closing(StreamPlanner(JournalLog(parsed), parsed.shared)) as planner:
+        end, read = next_batch(planner, planner.initial())
+        assert [(each.start, each.until) for each in read] == [(0, 7)]
+        shutil.rmtree(path)
+        shutil.copytree(tmp_path / "backup", path)
+        with pytest.raises(DataLossError, match=r"ends at offset 3, but .* --reached LANE:OFFSET"):
+            next_batch(planner, end)
+        repair(Journal.open(str(path)), {0: 7})
+        with Journal.open(str(path)).writer(0) as writer:
+            writer.append(Records.of([b"y"], timestamp_ms=TIME_MS))
+        _, read = next_batch(planner, end)
+        assert [(each.start, each.until) for each in read] == [(7, 8)]
 
 
 blocks = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 300)), min_size=1, max_size=12)

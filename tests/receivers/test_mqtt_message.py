@@ -18,12 +18,18 @@ def test_a_message_id_of_1_to_200_characters_is_the_record_s(given: str) -> None
     assert _ids(message(given), message()) == [given, None]
 
 
-@pytest.mark.parametrize("given", ["", "x" * 201, "x" * 65_535])
+@pytest.mark.parametrize("given", ["", "x" * 201, "x" * 65_535, "m\x001"])
 def test_a_message_whose_id_is_empty_or_longer_is_a_record_without_one(given: str) -> None:
     assert message(given).has_unfit_id
     assert _ids(message(given), message("m")) == [None, "m"]
     # What the publisher wrote stays to be seen.
     assert message(given).headers == [(MESSAGE_ID, given.encode())]
+
+
+def test_of_two_message_ids_that_differ_none_counts() -> None:
+    """Which of them tells it from other messages is not known, and one of them may be all's."""
+    assert message("device 7", "m").has_unfit_id
+    assert _ids(message("m", "device 7"), message("m", "m")) == [None, "m"]
 
 
 def test_a_message_without_an_id_has_no_unfit_one() -> None:

@@ -55,6 +55,11 @@ def test_a_file_becomes_a_world(tmp_path: Path) -> None:
         ("duration_s = 60", "duration_s = inf", "duration_s is inf s; it must be a number above 0"),
         (
             "duration_s = 60",
+            "duration_s = 1e300",
+            "duration_s is 1e+300 s; it must be a number above 0 and at most 1e+06",
+        ),
+        (
+            "duration_s = 60",
             "duration_s = true",
             "duration_s in the file is True; it must",
         ),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import DataLossError
 from headgate.source.footing import Footing, Loss, find_footing
 from headgate.source.log import Topic
 from headgate.source.positions import StreamOffset
@@ -19,6 +20,7 @@ def footing(
     before: str | None = "one",
     now: str | None = "one",
     first: bool = False,
+    cut: str | None = None,
 ) -> Footing:
     """For one partition: our position, its log, and the topic's id when last read and now."""
     start = StreamOffset(
@@ -28,7 +30,8 @@ def footing(
     )
     if log is None:
         return find_footing(start, {}, {}, {})
-    return find_footing(start, {TP.topic: Topic(now, (0,))}, {TP: log[0]}, {TP: log[1]})
+    topics = {TP.topic: Topic(now, (0,))}
+    return find_footing(start, topics, {TP: log[0]}, {TP: log[1]}, cut=cut)
 
 
 def missing(found: Footing) -> list[tuple[int, int]]:
@@ -53,6 +56,14 @@ def test_a_new_partition_whose_start_is_gone_has_lost_it() -> None:
     assert found.current == found.begins == {TP: 4}
     assert missing(found) == [(0, 4)]
     assert "new to this query" in found.losses[0].why
+
+
+def test_where_no_offset_is_given_twice_a_position_beyond_the_end_is_refused() -> None:
+    """Records that come there would be taken for those that were read."""
+    with pytest.raises(DataLossError, match=r"ends at offset 5, but .* up to 9: .*; do that"):
+        footing(9, (3, 5), cut="do that")
+    assert footing(5, (3, 5), cut="do that").current == {TP: 5}
+    assert footing(9, (3, 5), before="one", now="two", cut="do that").current == {TP: 3}
 
 
 def test_a_position_that_retention_has_passed_moves_to_the_start() -> None:

@@ -15,6 +15,8 @@ from headgate.errors import OptionError
 from headgate.journal import Journal, Verification
 from headgate.journal import repair as repair_journal
 from headgate.journal import verify as verify_journal
+from headgate.journal.names import MAX_OFFSET, lane_of
+from headgate.ledger import Ledger
 
 journal = typer.Typer(
     help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
@@ -26,6 +28,23 @@ Url = Annotated[
     str,
     typer.Argument(
         metavar="JOURNAL", help="Its directory, s3://bucket/prefix or webhdfs://host:port/path."
+    ),
+]
+
+
+Reached = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LANE:OFFSET",
+        help="A lane and how far it is known to have been read, as a query says that refuses it.",
+    ),
+]
+GatesLedger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="The ledger of the gates that read it, which knows how far they have read.",
     ),
 ]
 
@@ -57,18 +76,24 @@ def list_lanes(
 @journal.command()
 def verify(
     url: Url,
+    *,
+    ledger: GatesLedger = None,
+    reached: Reached = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object with lanes and findings.")
     ] = False,
 ) -> None:
     """Read every block of a journal and prove that it is what was written, without a gap.
 
+    A lane's mark says how far it has reached, should its last blocks be gone; with --ledger or
+    --reached it is held to what was read of it, too.
+
     Exit status 0: it is whole, but for what was declared lost.
     Exit status 4: something is damaged or missing.
     Exit status 1: there was an error, and nobody knows.
     """
     opened = Journal.open(url)
-    found = verify_journal(opened)
+    found = verify_journal(opened, _reached(opened, ledger, reached))
     if as_json:
         typer.echo(json.dumps(_values(opened, found)))
     else:
@@ -77,24 +102,43 @@ def verify(
 
 
 @journal.command()
-def repair(url: Url) -> None:
+def repair(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> None:
     """Declare lost what cannot be read, so that the rest can be.
 
     Nothing is deleted: a damaged block is set aside under another name. No lane may be written
-    meanwhile.
+    meanwhile. With --ledger or --reached, a lane that ends before what was read of it goes on
+    behind that, and what is between is lost.
 
     Exit status 0: the journal is whole now, but for what was declared lost.
     Exit status 4: something has to be mended by hand.
     Exit status 1: there was an error, and nobody knows.
     """
     opened = Journal.open(url)
-    mended = repair_journal(opened)
+    known = _reached(opened, ledger, reached)
+    mended = repair_journal(opened, known)
     if mended:
         Console().print(findings_view(mended))
-    found = verify_journal(opened)
+    found = verify_journal(opened, known)
     after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
     typer.echo(f"{plural(len(mended), 'finding')} mended. {after}")
     raise typer.Exit(0 if found.whole else BROKEN)
+
+
+def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> dict[int, int]:
+    """How far each lane is known to have been read."""
+    reached: dict[int, int] = {}
+    if ledger is not None:
+        with Ledger.open(ledger, create=False) as reader:
+            reached = reader.reached(opened.id)
+    for each in given or ():
+        name, _, digits = each.partition(":")
+        lane, offset = lane_of(name), int(digits[:20]) if digits.isdecimal() else -1
+        if lane is None or not 0 <= offset <= MAX_OFFSET or len(digits) > len(str(MAX_OFFSET)):
+            raise OptionError(
+                f"--reached is {each!r}; write a lane, a colon and an offset, such as 0:500."
+            )
+        reached[lane] = max(offset, reached.get(lane, 0))
+    return reached
 
 
 def _listing(opened: Journal, lane: int) -> LaneListing:

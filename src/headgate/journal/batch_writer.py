@@ -13,6 +13,7 @@ from headgate.journal.faults import told
 from headgate.journal.journal import Journal
 from headgate.journal.local import LocalStorage
 from headgate.journal.manifests import Manifest, StagedBlock, complete, manifests, path_of
+from headgate.journal.marks import LaneMark
 from headgate.journal.names import (
     MAX_OFFSET,
     checked_lane,
@@ -57,12 +58,14 @@ class BatchWriter:
             )
         self._files = LaneFiles(storage, journal.identity, checked_lane(lane))
         self._folder = staged_folder(lane)
+        self._mark = LaneMark(self._files)
         with told(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(self._files.folder)
             storage.create_folder(self._folder)
             self._lock = storage.lock(self._files.folder)
             try:
                 complete(self._files)
+                self._mark.settle()
                 self._written = dict(manifests(self._files))
                 self._sweep()
             except BaseException:
@@ -111,6 +114,7 @@ class BatchWriter:
             done = f"Batch {key} is written to {self._files.what}"
             with told(f"{done}, but not yet to be read there"):
                 complete(self._files)
+                self._mark.note()
         except JournalError as error:
             _LOG.warning("%s", error)
         return self._files.offsets(manifest.first, manifest.until)

@@ -10,7 +10,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.errors import CorruptionError
 from headgate.journal.block import HEADER_BYTES, BlockHeader, decode_header, decode_payload
 from headgate.journal.index import LaneIndex
-from headgate.journal.names import BLOCK, LOST, file_name
+from headgate.journal.names import BLOCK, END, LOST, file_name
 from headgate.journal.records import SCHEMA, Records
 from headgate.journal.storage import Storage
 
@@ -74,6 +74,48 @@ class LaneFiles:
 
     def end(self, index: LaneIndex) -> int:
         """The offset after the last: where the lane goes on.
+
+        Raises:
+            CorruptionError: The last file cannot be believed, or the lane has reached further.
+        """
+        end = self.last_end(index)
+        if (missing := self.missing_end(index, end)) is not None:
+            raise CorruptionError(missing)
+        return end
+
+    def missing_end(self, index: LaneIndex, end: int) -> str | None:
+        """Why the files that end there cannot be all; None if they can.
+
+        A block that only the mark has left is not missing: whoever writes the lane next, or
+        ``repair``, gives it its name back.
+        """
+        mark = index.mark
+        if mark <= end or self.last_end(self.index()) >= mark:  # the first listing was a race
+            return None
+        spare = self.spare(mark)
+        if spare is not None and spare.first == end:
+            return None
+        return (
+            f"{self.what[0].upper()}{self.what[1:]} ends at offset {end}, although it had reached"
+            f" {mark}: its last files are gone; put them back, or let `headgate journal repair`"
+            " declare those offsets lost."
+        )
+
+    def spare(self, mark: int) -> BlockHeader | None:
+        """The header of the block that a mark has as its second name, if it is whole."""
+        path = self.path(mark, END)
+        try:
+            data = self.storage.read(path)
+            start = data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes()
+            header = decode_header(start, data.size, path)
+            decode_payload(header, data.slice(HEADER_BYTES), path, [])
+        except (FileNotFoundError, CorruptionError):
+            return None
+        says = (header.journal_id, header.lane, header.until)
+        return header if says == (self.identity.id, self.lane, mark) else None
+
+    def last_end(self, index: LaneIndex) -> int:
+        """The offset after the last file's last, whatever the lane has reached.
 
         Raises:
             CorruptionError: The last file cannot be believed.

@@ -21,6 +21,7 @@ from headgate.journal.lane import LaneWriter
 from headgate.journal.local import LocalStorage
 from headgate.journal.names import (
     BLOCK,
+    END,
     IDENTITY,
     START,
     checked_journal_name,
@@ -28,6 +29,7 @@ from headgate.journal.names import (
     file_name,
     lane_of,
     parsed,
+    written_lane,
 )
 from headgate.journal.reading import read_lane
 from headgate.journal.records import Records
@@ -116,6 +118,16 @@ class Journal:
         with told(f"The journal {self.storage.url} cannot be read"):
             folders = self.storage.folders()
         return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
+
+    def written_lanes(self) -> list[int]:
+        """Those that have had records, ascending, be their folders there or not.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with told(f"The journal {self.storage.url} cannot be read"):
+            names = self.storage.names("")
+        return sorted(lane for each in names if (lane := written_lane(each)) is not None)
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Of each lane, its first offset and the one after its last; costs a listing and a header.
@@ -248,7 +260,13 @@ class Journal:
                     self.storage.put(files.path(start, START), [])
                 except FileExistsError:  # of another call at the same time
                     self.storage.names(files.folder)  # which makes it durable before they go
-            below = [name for name in names if (known := parsed(name)) and known[0] < start]
+            # Where nothing is left, the lane's start says how far it has reached.
+            past = start + 1 if start == ends[-1] else start
+            below = [
+                name
+                for name in names
+                if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
+            ]
             self.storage.remove(files.folder, below)
         return start
 

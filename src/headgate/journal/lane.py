@@ -11,8 +11,8 @@ from headgate.errors import JournalError, LaneTakenError, OptionError
 from headgate.journal.block import MAX_RECORDS, Block, BlockHeader, Compression, encode
 from headgate.journal.blocks import Identity, LaneFiles
 from headgate.journal.faults import told
-from headgate.journal.index import LaneIndex
 from headgate.journal.manifests import complete
+from headgate.journal.marks import LaneMark
 from headgate.journal.names import MAX_OFFSET, checked_lane, is_temporary
 from headgate.journal.records import Records, message_ids
 from headgate.journal.storage import Prepared, Storage
@@ -41,13 +41,14 @@ class LaneWriter:
 
     Raises:
         OptionError: There is no such lane.
-        JournalError: Another writes it, its last block is damaged, or it cannot be read.
+        JournalError: Another writes it, its last block is damaged or gone, or it cannot be read.
     """
 
     def __init__(
         self, storage: Storage, identity: Identity, lane: int, *, compression: Compression = "lz4"
     ) -> None:
         self._files = LaneFiles(storage, identity, checked_lane(lane))
+        self._mark = LaneMark(self._files)
         self._compression: Compression = compression
         self._writer = secrets.token_bytes(_WRITER_BYTES)
         self._displaced = False
@@ -160,6 +161,7 @@ class LaneWriter:
         self._closed = True
         self._write.shutdown()
         self._name.shutdown()
+        self._mark.close()
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -183,16 +185,15 @@ class LaneWriter:
         return self._end
 
     def _recovered(self) -> int:
-        """Finish what is decided, remove what is not; answers where the last whole block ends."""
+        """Finish what is decided, remove what is not; answers where the last whole block ends.
+
+        Nothing is given a name meanwhile.
+        """
         files = self._files
         complete(files)
         names = files.storage.names(files.folder)
         files.storage.remove(files.folder, [name for name in names if is_temporary(name)])
-        index = LaneIndex.of(names)
-        if index.last is not None and index.last not in index.lost:
-            header, _ = files.block(index.last, [])
-            return header.until
-        return files.end(index)
+        return self._mark.settle()
 
     def _recovered_own(self) -> int:
         """The same, if all that came since is this writer's own; notes what that is."""
@@ -227,7 +228,7 @@ class LaneWriter:
         self._failed = True
         with told(failure):
             try:
-                written.result().commit()
+                self._mark.commit(written.result(), header.until)
             except FileExistsError:
                 self._taken(header)
         self._end, self._failed = header.until, False

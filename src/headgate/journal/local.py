@@ -124,7 +124,7 @@ class LocalStorage:
         """
         final = self._root / path
         temporary = final.with_name(temporary_name(final.name))
-        prepared = PreparedFile(self._disk, temporary, final)
+        prepared = PreparedFile(self._disk, self._root, temporary, final)
         try:
             self._write(temporary, parts)
         except BaseException:
@@ -144,8 +144,12 @@ class LocalStorage:
         finally:
             self._disk.close(descriptor)
 
-    def place(self, path: str, to: str, start: bytes) -> None:
+    def place(
+        self, path: str, to: str, start: bytes, mark: str, outdated: Sequence[str] = ()
+    ) -> None:
         """Write a file's beginning anew, then give the file a second name, all durably.
+
+        The mark is a third one, as in ``Prepared.commit``.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -159,6 +163,7 @@ class LocalStorage:
         finally:
             self._disk.close(descriptor)
         self._disk.link(source, target)
+        _mark(self._disk, source, self._root / mark, [self._root / each for each in outdated])
         self._disk.sync_folder(target.parent)
 
     def set_aside(self, path: str, to: str) -> None:
@@ -188,23 +193,37 @@ class LocalStorage:
 class PreparedFile:
     """A file that is written and synced, under a temporary name."""
 
-    def __init__(self, disk: Disk, temporary: Path, final: Path) -> None:
+    def __init__(self, disk: Disk, root: Path, temporary: Path, final: Path) -> None:
         self._disk = disk
+        self._root = root
         self._temporary = temporary
         self._final = final
 
-    def commit(self) -> None:
-        """Give it its name, and sync the directory."""
+    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
+        """Give it its name, and the mark's, and sync the directory once."""
         try:
             self._disk.link(self._temporary, self._final)
+            if mark is not None:
+                earlier = [self._root / each for each in outdated]
+                _mark(self._disk, self._temporary, self._root / mark, earlier)
         finally:
             self.discard()
         self._disk.sync_folder(self._final.parent)
+        return mark is not None
 
     def discard(self) -> None:
         """Remove it, if that can be done: recovery removes it otherwise."""
         with suppress(OSError):
             self._disk.unlink(self._temporary)
+
+
+def _mark(disk: Disk, path: Path, mark: Path, outdated: Sequence[Path]) -> None:
+    """Give a file a further name, and remove what had such a name before, if that can be done."""
+    with suppress(FileExistsError):
+        disk.link(path, mark)
+    for each in outdated:
+        with suppress(OSError):
+            disk.unlink(each)
 
 
 class FileLock:

@@ -25,6 +25,15 @@ class JournalLog:
         self.servers = options.path
         self._options = options
 
+    @property
+    def cut(self) -> str:
+        """See `headgate.source.log.Log.cut`."""
+        return (
+            f"put them back, or declare the offsets lost with `headgate journal repair"
+            f" {self.servers}` and --reached LANE:OFFSET, the offset being the one that was read up"
+            " to"
+        )
+
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         """The journal, with its lanes; see `headgate.source.log.Log.topics`."""
         journal = self._find()

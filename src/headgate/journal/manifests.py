@@ -14,7 +14,7 @@ from headgate.errors import CorruptionError
 from headgate.journal.block import BlockHeader, decode_header
 from headgate.journal.blocks import LaneFiles
 from headgate.journal.local import LocalStorage
-from headgate.journal.names import key_of, manifest_name, staged_folder
+from headgate.journal.names import END, key_of, manifest_name, staged_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ def complete(files: LaneFiles) -> None:
     found = manifests(files)
     if not found:
         return
-    end = files.end(files.index())
+    index = files.index()
+    end, marks = files.last_end(index), list(index.marks)
     for manifest in found.values():
         for block in manifest.blocks:
             # What begins below the end is there, or was, until it was pruned or set aside.
@@ -113,9 +114,20 @@ def complete(files: LaneFiles) -> None:
                     " blocks between."
                 )
             if block.header.first == end:
-                path = files.path(end)
-                storage.place(path_of(files, block.name), path, block.header.encode())
+                staged, path = path_of(files, block.name), files.path(end)
                 end = block.header.until
+                outdated = [files.path(each, END) for each in marks[:-1]]
+                try:
+                    storage.place(
+                        staged, path, block.header.encode(), files.path(end, END), outdated
+                    )
+                except FileNotFoundError:
+                    raise CorruptionError(
+                        f"{files.shown(path)} is gone, although it was written with the batch"
+                        f" {manifest.key}; put it back, or let `headgate journal repair` declare"
+                        " its offsets lost."
+                    ) from None
+                marks = [*marks[-1:], end]
 
 
 def _block(values: Any, place: str) -> StagedBlock:

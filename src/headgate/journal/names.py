@@ -5,9 +5,12 @@ A lane's files are named by an offset of 20 digits, so that names in order are o
     00000000000000000500.block     the records from offset 500 on
     00000000000000000500.lost      stands in the place of a block that cannot be read
     00000000000000000500.start     the lane begins here: whatever is below was pruned
+    00000000000000000520.end       the lane has reached this offset: none below is given again
     00000000000000000500.block.5a1c09de.corrupt   a block that `repair` has set aside
     .00000000000000000500.block.1f2e3d4c5b6a7988.tmp   being written, or left by a crash
     lock                           held by the lane's writer
+
+The root has an empty file ``7.written`` once lane 7 has records, and the journal's identity.
 
 The folder ``.staged-7`` has what is to be in lane 7 in batches::
 
@@ -26,6 +29,7 @@ LOCK: Final = "lock"
 BLOCK: Final = "block"
 LOST: Final = "lost"
 START: Final = "start"
+END: Final = "end"
 STAGED: Final = "staged"
 MANIFEST: Final = "manifest"
 
@@ -33,11 +37,12 @@ MAX_LANE: Final = 99_999
 MAX_OFFSET: Final = 2**63 - 1
 
 _JOURNAL: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule for topics
-_FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start)")
+_FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start|end)")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
 _CORRUPT: Final = ".corrupt"
 _LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 _STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
+_WRITTEN: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.written")
 _KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
 
@@ -79,6 +84,17 @@ def staged_folder(lane: int) -> str:
 def is_staged_folder(folder: str) -> bool:
     """Whether a folder is one of these."""
     return _STAGED_FOLDER.fullmatch(folder) is not None
+
+
+def written_name(lane: int) -> str:
+    """The file of the root that says that a lane has had records."""
+    return f"{lane}.written"
+
+
+def written_lane(name: str) -> int | None:
+    """The lane of which a file of this name says so; None for any other name."""
+    match = _WRITTEN.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def manifest_name(key: str) -> str:

@@ -124,10 +124,11 @@ class PreparedPut:
         self._path = path
         self._data = data
 
-    def commit(self) -> None:
-        """Put it, if the name is free."""
+    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
+        """Put it, if the name is free; a second name would be a second put."""
         with _as_os_errors():
             self._files.pipe_file(self._path, self._data, chunksize=_ONE_PUT, mode="create")
+        return False
 
     def discard(self) -> None:
         """There is nothing to give up."""

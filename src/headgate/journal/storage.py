@@ -41,10 +41,18 @@ class Unlocked(nullcontext["Unlocked"]):
 class Prepared(Protocol):
     """A file's bytes, brought as far as they can be without the file having its name."""
 
-    def commit(self) -> None:
+    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
         """Give the file its name, durably, or (after an error other than the next) who knows.
 
         It is called once, or ``discard`` is.
+
+        Args:
+            mark: A path in the same folder that the file gets as a second name, where that costs
+                no further sync; it may reach the disk when the first has not.
+            outdated: Paths of earlier marks in that folder, to be removed with it.
+
+        Returns:
+            Whether the file has its second name; otherwise nothing is removed, either.
 
         Raises:
             FileExistsError: There is one of that name; it is left as it is.

@@ -1,6 +1,6 @@
 """The proof that a journal is whole: every block is read, and each begins where one ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
@@ -12,14 +12,17 @@ from headgate.journal.blocks import LaneFiles
 from headgate.journal.faults import told
 from headgate.journal.index import LaneIndex
 from headgate.journal.journal import Journal
+from headgate.journal.marks import is_noted, nothing_left
 from headgate.journal.names import (
     BLOCK,
+    END,
     IDENTITY,
     file_name,
     is_foreign,
     is_staged_folder,
     is_temporary,
     lane_of,
+    written_lane,
 )
 
 
@@ -34,6 +37,9 @@ class FindingKind(StrEnum):
     """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
     UNFINISHED = "unfinished"
     """A block is still there although it was declared lost: a repair was cut short."""
+    SPARE = "spare"
+    """A lane's last block has no name but its mark's: it is read when the lane is opened to be
+    written, or repaired."""
     LOST = "lost"
     """These offsets were declared lost by a repair."""
     FOREIGN = "foreign"
@@ -59,7 +65,7 @@ class Finding:
         lane: Which; None for what is in no lane.
         first: The first offset concerned; None for what has none.
         until: The one after the last. Where a lane's last block can say nothing of itself, the
-            highest that it may have reached.
+            highest that it may have reached; None where nothing is left that would say it.
         reason: What is wrong with it, as a sentence.
     """
 
@@ -95,11 +101,15 @@ class Verification:
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
-def verify(journal: Journal) -> Verification:
+def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> Verification:
     """Read every block of a journal; nothing is changed.
 
     It may be done while the journal is written, read and pruned: each lane is looked at as it was
     at one moment.
+
+    Args:
+        journal: Which.
+        reached: Offsets that lanes are known to have reached, from whoever has read them.
 
     Raises:
         JournalError: The storage fails.
@@ -107,15 +117,29 @@ def verify(journal: Journal) -> Verification:
     lanes: list[LaneSummary] = []
     with told(f"The journal {journal.storage.url} cannot be verified"):
         findings = list(_foreign_in_root(journal))
-        for lane in journal.lanes():
-            summary, found = check_lane(LaneFiles(journal.storage, journal.identity, lane))
+        for lane in known_lanes(journal, reached):
+            files = LaneFiles(journal.storage, journal.identity, lane)
+            summary, found = check_lane(files, (reached or {}).get(lane, 0))
             lanes.append(summary)
             findings += found
     return Verification(tuple(lanes), tuple(findings))
 
 
-def check_lane(files: LaneFiles) -> tuple[LaneSummary, list[Finding]]:
+def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int]:
+    """The lanes that are there, or that were.
+
+    Raises:
+        JournalError: The journal cannot be read.
+    """
+    return sorted({*journal.lanes(), *journal.written_lanes(), *(reached or ())})
+
+
+def check_lane(files: LaneFiles, reached: int = 0) -> tuple[LaneSummary, list[Finding]]:
     """Read every block of a lane; what is found comes by offset, what is foreign first.
+
+    Args:
+        files: The lane's.
+        reached: An offset that it is known to have reached, beside what its mark says.
 
     Raises:
         OSError: The storage fails.
@@ -147,7 +171,33 @@ def check_lane(files: LaneFiles) -> tuple[LaneSummary, list[Finding]]:
             block = files.path(first)
             found.append(Finding(FindingKind.UNFINISHED, block, files.lane, first, first, left))
         blocks, records, at = blocks + look.blocks, records + look.records, max(at, look.until)
+    found += _beyond(files, max(index.mark, reached), at)
     return LaneSummary(files.lane, index.start, at, blocks, records), found
+
+
+def _beyond(files: LaneFiles, mark: int, end: int) -> Iterator[Finding]:
+    """What is gone of a lane's end."""
+    if mark == end == 0 and is_noted(files):
+        gone = nothing_left(files)
+        yield Finding(FindingKind.GAP, files.path(0), files.lane, 0, None, gone)
+    if mark <= end:
+        return
+    now = files.index()
+    if now.last is not None and now.last >= end and files.last_end(now) >= mark:
+        return  # it was written while it was looked at
+    spare = files.spare(mark)
+    is_left = spare is not None and spare.first >= end
+    until = spare.first if spare is not None and is_left else mark
+    if end < until:
+        gone = (
+            f"The lane had reached offset {mark}, and no file has the offsets [{end}, {until}) of"
+            f" lane {files.lane}."
+        )
+        yield Finding(FindingKind.GAP, files.path(end), files.lane, end, until, gone)
+    if is_left:
+        left = "Of the block only the lane's mark is left; `repair` gives it its name again."
+        path = files.path(mark, END)
+        yield Finding(FindingKind.SPARE, path, files.lane, until, mark, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +231,7 @@ def _foreign_in_root(journal: Journal) -> Iterator[Finding]:
     names = {*journal.storage.names(""), *journal.storage.folders()}
     for name in sorted(names):
         ours = name == IDENTITY or is_temporary(name) or is_staged_folder(name)
-        if not ours and lane_of(name) is None:
+        if not ours and lane_of(name) is None and written_lane(name) is None:
             yield _foreign(name, None)
 
 

@@ -165,8 +165,8 @@ class PreparedRename:
         self._temporary = temporary
         self._final = final
 
-    def commit(self) -> None:
-        """Rename it, if the name is free.
+    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
+        """Rename it, if the name is free; a second name would be a second file.
 
         Where the answer is lost, the file is given up: then a request that is still on its way
         finds nothing to rename.
@@ -177,6 +177,7 @@ class PreparedRename:
         except BaseException:
             self.discard()
             raise
+        return False
 
     def discard(self) -> None:
         """Remove it, if that can be done: who opens the lane next removes it otherwise."""

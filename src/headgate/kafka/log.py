@@ -41,6 +41,11 @@ class KafkaLog:
         self._attempts = None if options.channel is None else Attempts(options.channel)
         self._known_ids: dict[str, str] = {}
 
+    @property
+    def cut(self) -> None:
+        """After an unclean election offsets are given again."""
+        return None
+
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         """See `headgate.source.Log.topics`."""
         found = self._topics(must_exist=must_exist)

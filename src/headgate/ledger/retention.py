@@ -118,6 +118,21 @@ class Retention(Base):
 
         return self._database.read(processed)
 
+    def reached(self, topic_id: str) -> dict[int, int]:
+        """How far any gate has begun to read each partition of a journal or a topic, by its id.
+
+        A gate that went back to a fresh checkpoint counts with that one alone.
+        """
+
+        def reached(connection: Connection) -> dict[int, int]:
+            found: dict[int, int] = {}
+            for row in connection.execute(POSITIONS, {"topic_id": topic_id}):
+                for partition, until in positions_in(row.until_offsets).items():
+                    found[partition] = max(until, found.get(partition, 0))
+            return found
+
+        return self._database.read(reached)
+
 
 def move_on(connection: Connection, batch: PlannedBatch) -> None:
     """Write down where a gate goes on behind a batch that it begins, in whatever has an id."""

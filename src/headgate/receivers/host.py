@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
 
-from headgate.errors import OptionError
+from headgate.errors import CorruptionError, OptionError
 from headgate.journal import Journal
 from headgate.journal.lane import LaneWriter
 from headgate.ledger import Ledger, ReceiverSeen
@@ -82,7 +82,7 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
 
     Raises:
         LaneTakenError: Another process has the lane, or has put a block of its own into it since.
-        JournalError: The journal cannot be opened.
+        JournalError: The journal cannot be opened, or a gate has read beyond the lane's end.
         LedgerError: The ledger cannot be opened. Later it may be away: the last rate stays.
         ReceiverError: The receiver cannot receive.
     """
@@ -166,6 +166,7 @@ def _follow_rates(
         loop.call_soon_threadsafe(intake.set_rate, limit_per_s, limits.max_bytes_rate)
 
     ledger = stack.enter_context(Ledger.open(hosting.ledger))
+    _check_end(ledger, journal, hosting, writer)
     rates = Rates(
         ledger,
         hosting.gate,
@@ -175,6 +176,21 @@ def _follow_rates(
         apply=apply,
     )
     stack.enter_context(rates)
+
+
+def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
+    """Hold a lane to what its readers have read of it.
+
+    Raises:
+        CorruptionError: It ends before that, as after a backup that was put back.
+    """
+    reached = ledger.reached(journal.id).get(hosting.lane, 0)
+    if reached > writer.end:
+        raise CorruptionError(
+            f"Lane {hosting.lane} of the journal {hosting.journal} ends at offset {writer.end}, but"
+            f" a gate of the ledger has read it up to {reached}: its last records are gone; put"
+            " them back, or let `headgate journal repair` with --ledger declare them lost."
+        )
 
 
 class _Described:

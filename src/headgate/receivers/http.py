@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.errors import JournalError, ReceiverError
 from headgate.journal.records import Records
@@ -21,6 +21,7 @@ from headgate.receivers.connections import Connections
 from headgate.receivers.http_body import Body
 from headgate.receivers.http_connection import guarded
 from headgate.receivers.http_records import Content
+from headgate.receivers.http_request import framed
 from headgate.receivers.intake import Intake, Later
 from headgate.receivers.listening import listen
 from headgate.receivers.once import Receipt
@@ -144,7 +145,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def application(intake: Intake, settings: HttpSettings) -> Starlette:
+def application(intake: Intake, settings: HttpSettings) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
     room = Room(settings.bodies_bytes)
 
@@ -164,12 +165,15 @@ def application(intake: Intake, settings: HttpSettings) -> Starlette:
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    return Starlette(
-        routes=[
-            Route("/records", records, methods=["POST"]),
-            Route("/health", health, methods=["GET"]),
-        ]
-    )
+    def refuse(request: Request, refusal: Refusal) -> Response:
+        intake.refusals.count(f"HTTP {refusal.status}", refusal.sentence)
+        return _Refused(refusal, Body(request, settings, room))
+
+    routes = [
+        Route("/records", records, methods=["POST"]),
+        Route("/health", health, methods=["GET"]),
+    ]
+    return framed(Starlette(routes=routes), refuse)
 
 
 async def _handle(request: Request, body: Body, intake: Intake, settings: HttpSettings) -> Receipt:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from headgate.journal.records import SCHEMA, Records
 from headgate.receivers.json_text import MalformedError, check_lines, values_of
-from headgate.receivers.once import LONGEST_ID, is_message_id
+from headgate.receivers.once import LONGEST_ID, is_message_id, record_ids
 from headgate.receivers.refusal import Refusal
 
 KEY_HEADER: Final = "headgate-key"
@@ -26,8 +26,8 @@ class Content:
         check_json: Whether each line of NDJSON must be JSON.
 
     Raises:
-        Refusal: Its content type is not understood (415), or its message id is empty or too long
-            (400).
+        Refusal: Its content type is not understood (415), or its message id is empty or too long,
+            or it has more than one, or more than one key (400).
     """
 
     def __init__(self, request: Request, check_json: bool) -> None:
@@ -35,8 +35,8 @@ class Content:
         self._kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if self._kind not in (_LINES, _JSON, *_ONE):
             raise Refusal(415, f"Content-Type must be {_JSON}, {_LINES}, {' or '.join(_ONE)}.")
-        self._key = request.headers.get(KEY_HEADER)
-        self._id = request.headers.get(ID_HEADER)
+        self._key = _only(request, KEY_HEADER)
+        self._id = _only(request, ID_HEADER)
         if self._id is not None and not is_message_id(self._id):
             raise Refusal(400, f"{ID_HEADER} must have 1 to {LONGEST_ID} characters.")
 
@@ -70,9 +70,17 @@ class Content:
             key = pa.scalar(self._key.encode("latin-1"), pa.binary())
             batch = _with(batch, "key", pa.repeat(key, count))
         if self._id is not None:
-            ids = [self._id] if count == 1 else [f"{self._id}:{place}" for place in range(count)]
-            batch = _with(batch, "id", pa.array(ids, pa.string()))
+            ids = pa.array(record_ids(self._id, count), pa.string())
+            batch = _with(batch, "id", ids)
         return Records(batch)
+
+
+def _only(request: Request, name: str) -> str | None:
+    """A header that a request may have once."""
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise Refusal(400, f"{name} is there {len(values)} times; send it once.")
+    return values[0] if values else None
 
 
 def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:

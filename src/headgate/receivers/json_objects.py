@@ -1,5 +1,6 @@
 """Whether lines are JSON objects, told by Arrow's parser: without an object of Python's for any."""
 
+import re
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,10 @@ WORTH_ARROW_BYTES: Final = 16 * 1024
 _OPTIONS: Final = json.ParseOptions(
     explicit_schema=pa.schema([]), unexpected_field_behavior="ignore"
 )
+_LONG: Final = 4300
+_DIGITS: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (_LONG + 1))
+"""What may be an integer that is too long, which Arrow does not mind."""
+
 _NOT_IN_JSON: Final = (b"\0", b"NaN", b"Inf")
 """What Arrow understands although it is not JSON. Where it is in a string, no harm is done: the
 answer is no, and somebody looks closer."""
@@ -30,6 +35,8 @@ def are_objects(data: bytes) -> bool:
     # Where each line begins and ends like this no object goes on in the next line, for between two
     # braces a comma would be missing; so when there are as many objects as lines, each has one.
     if not (np.all(text[starts] == ord("{")) and np.all(text[ends - 1] == ord("}"))):
+        return False
+    if np.max(ends - starts) > _LONG and _DIGITS.search(data):
         return False
     try:
         found = json.read_json(pa.BufferReader(data), parse_options=_OPTIONS)

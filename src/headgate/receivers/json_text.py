@@ -11,7 +11,7 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 class MalformedError(ValueError):
-    """What should be JSON in UTF-8 is not; the text says where.
+    """What should be JSON in UTF-8 is not, or has too long an integer; the text says where.
 
     Attributes:
         place: How many lines before it are.
@@ -22,24 +22,42 @@ class MalformedError(ValueError):
         self.place = place
 
 
+MOST_DIGITS: Final = 4300
+"""Of an integer; what reads it later may have the same bound, as Python has."""
+
+
+class _LongError(ValueError):
+    """An integer has more digits than are taken."""
+
+
+def _integer(text: str) -> int:
+    """Nothing of an integer but that it is not too long: its value is not asked for."""
+    digits = len(text.removeprefix("-"))
+    if digits > MOST_DIGITS:
+        raise _LongError(
+            f"has an integer of {digits} digits, and {MOST_DIGITS} are allowed; send it as a string"
+        )
+    return 0
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a value of JSON")
 
 
-_DECODE: Final = json.JSONDecoder(parse_constant=_refuse).raw_decode
+_DECODE: Final = json.JSONDecoder(parse_int=_integer, parse_constant=_refuse).raw_decode
 
 
 def values_of(body: bytes) -> list[bytes]:
     """The elements of an array, or the one value that is no array, each as it was written.
 
     Raises:
-        MalformedError: It is not one JSON value.
+        MalformedError: It is not one JSON value, or has an integer of more than 4300 digits.
     """
     text = _text(body)
     try:
         found = list(_elements(text)) if _past_space(text, 0, "[") else [_whole(text)]
     except (ValueError, RecursionError) as error:
-        raise MalformedError(f"The body is not JSON: {error}.") from error
+        raise MalformedError(f"The body {_wrong(error)}.") from error
     return [value.encode() for value in found]
 
 
@@ -75,7 +93,11 @@ def _check_line(line: bytes, place: int, number: int) -> None:
     try:
         _whole(line.decode())
     except (ValueError, RecursionError) as error:
-        raise MalformedError(f"Line {number} is not JSON: {error}.", place) from error
+        raise MalformedError(f"Line {number} {_wrong(error)}.", place) from error
+
+
+def _wrong(error: Exception) -> str:
+    return str(error) if isinstance(error, _LongError) else f"is not JSON: {error}"
 
 
 def _text(data: bytes) -> str:

@@ -10,8 +10,8 @@ from headgate.receivers.once import is_message_id
 MESSAGE_ID: Final = "headgate-message-id"
 """The user property that a publisher gives a message, so that it is stored once.
 
-An id that is none (see `is_message_id`) is passed over, and its message may be there twice: to
-refuse it would have the broker send it for ever.
+An id that is none (see `is_message_id`), or one of several, is passed over, and its message may be
+there twice: to refuse it would have the broker send it for ever.
 """
 
 _FRAME_BYTES: Final = 256
@@ -46,18 +46,18 @@ class Message:
     @property
     def message_id(self) -> str | None:
         """Its message id; None if it has none, or one that is passed over."""
-        given = self._given_id
-        return given if given is not None and is_message_id(given) else None
+        given = self._given_ids
+        return given[0] if len(given) == 1 and is_message_id(given[0]) else None
 
     @property
     def has_unfit_id(self) -> bool:
         """Whether it has a message id that is passed over."""
-        given = self._given_id
-        return given is not None and not is_message_id(given)
+        return bool(self._given_ids) and self.message_id is None
 
     @property
-    def _given_id(self) -> str | None:
-        return dict(self.properties).get(MESSAGE_ID)
+    def _given_ids(self) -> list[str]:
+        """Those that differ: of several it is not known which tells it from other messages."""
+        return list({value: None for name, value in self.properties if name == MESSAGE_ID})
 
     @property
     def headers(self) -> Headers:

@@ -16,6 +16,9 @@ from headgate.receivers.window import Window
 LONGEST_ID: Final = 200
 """How many characters a sender's message id may have. Each one that is remembered takes memory."""
 
+_PART: Final = "\0"
+"""Stands between a message's id and the number of a record of it: no id of a sender can have it."""
+
 _Where: TypeAlias = "OffsetRange | Delivery"
 """The offset of a stored record, or the delivery that is storing it."""
 
@@ -36,8 +39,23 @@ class Receipt:
 
 
 def is_message_id(given: str) -> bool:
-    """Whether this can tell a message from others: it has 1 to `LONGEST_ID` characters."""
-    return 0 < len(given) <= LONGEST_ID
+    """Whether this can tell a message from others: it has 1 to `LONGEST_ID` characters.
+
+    They are compared as they are, case, space and accents included. U+0000 is not allowed.
+    """
+    return 0 < len(given) <= LONGEST_ID and _PART not in given
+
+
+def record_ids(message_id: str, count: int) -> list[str]:
+    """The ids of a message's records; none of them is another message's, or another record's."""
+    if count == 1:
+        return [message_id]
+    return [f"{message_id}{_PART}{number}" for number in range(count)]
+
+
+def shown(record_id: str) -> str:
+    """A record's id as an error names it: that of its message."""
+    return record_id.partition(_PART)[0]
 
 
 class Once:
@@ -112,8 +130,8 @@ class Delivery:
     def give_up(self, message_id: str) -> None:
         """Have nothing more of it stored, for this one of its records is found to be."""
         self._given_up = JournalError(
-            f"The record with the message id {message_id!r} was sent again before it was known that"
-            " it is stored; send it once more, with what came with it."
+            f"The record with the message id {shown(message_id)!r} was sent again before it was"
+            " known that it is stored; send it once more, with what came with it."
         )
         for stored in self._stored:
             if not stored.done():
@@ -144,8 +162,8 @@ class Delivery:
         where = self._window.find(message_id)
         if not isinstance(where, OffsetRange):
             raise JournalError(
-                f"The record with the message id {message_id!r} was being stored when it came"
-                " again, and is not durable; send it once more."
+                f"The record with the message id {shown(message_id)!r} was being stored when it"
+                " came again, and is not durable; send it once more."
             )
         return where
 

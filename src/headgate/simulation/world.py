@@ -13,6 +13,7 @@ from headgate.simulation.disturbance import Disturbance, Spike
 from headgate.simulation.stage import MOST_PARTITIONS, SimulatedStage
 
 MOST_STAGES: Final = 1000
+MOST_S: Final = 1_000_000
 
 
 class Policy(StrEnum):
@@ -32,7 +33,7 @@ class World:
 
     Attributes:
         stages: The stages, at most 1 000 with 10 000 partitions in all.
-        duration_s: How long it is simulated (s).
+        duration_s: How long it is simulated (s), at most a million seconds.
         disturbances: What goes wrong.
         signal_ms: How long a signal is on its way.
         look_ms: How often a stage looks at its queue, besides whenever it has planned.
@@ -54,7 +55,7 @@ class World:
 
     def __post_init__(self) -> None:
         require_name("The flow's name", self.name)
-        require_number("duration_s", self.duration_s, "s", 0, above=True)
+        require_number("duration_s", self.duration_s, "s", 0, most=MOST_S, above=True)
         require_number("signal_ms", self.signal_ms, "ms", 0)
         require_number("look_ms", self.look_ms, "ms", 1)
         require_number("sample_ms", self.sample_ms, "ms", 1)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import DataLossError
 from headgate.source.log import Topic
 from headgate.source.positions import Positions, StreamOffset
 
@@ -43,17 +44,40 @@ class Footing:
 
 
 def find_footing(
-    start: StreamOffset, topics: Mapping[str, Topic], earliest: Positions, latest: Positions
+    start: StreamOffset,
+    topics: Mapping[str, Topic],
+    earliest: Positions,
+    latest: Positions,
+    *,
+    cut: str | None = None,
 ) -> Footing:
     """Match the last batch's end with the cluster.
 
     A new partition begins at its earliest offset. A position that the log no longer holds is moved
     to where reading can go on, and what lies between is a loss; the caller decides what that means.
+
+    Args:
+        start: the last batch's end.
+        topics: what there is now.
+        earliest: where each partition's log begins.
+        latest: where each partition's log ends.
+        cut: what to do where a log ends before a position, if it never gives an offset twice;
+            None for one that may, as Kafka does after an unclean election.
+
+    Raises:
+        DataLossError: there is such a log. To read on from its end would take the records that
+            come there for those that were read.
     """
     footing = Footing(current={}, begins={}, topic_ids=_ids(topics), losses=[])
     for tp, begin in earliest.items():
         position = start.positions.get(tp)
-        moved_to, loss = _place(tp, position, begin, latest[tp], _same_topic(tp, start, topics))
+        same_topic = _same_topic(tp, start, topics)
+        if cut is not None and position is not None and same_topic and position > latest[tp]:
+            raise DataLossError(
+                f"{tp} ends at offset {latest[tp]}, but this query has read it up to {position}:"
+                f" its last records are gone, as after a backup that was put back; {cut}."
+            )
+        moved_to, loss = _place(tp, position, begin, latest[tp], same_topic)
         footing.current[tp] = moved_to
         if moved_to != position or start.first:
             footing.begins[tp] = moved_to

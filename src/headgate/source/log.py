@@ -39,6 +39,13 @@ class Log(Protocol):
     def servers(self) -> str:
         """Where it is, without secrets."""
 
+    @property
+    def cut(self) -> str | None:
+        """What to do where it has lost its end, if no offset is ever given twice.
+
+        None for a log that may give offsets to other records then, and that is read on from there.
+        """
+
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
         """The topics that exist now.
 

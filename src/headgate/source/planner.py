@@ -99,7 +99,8 @@ class StreamPlanner:
             everything: whether the trigger takes all there is whatever the limits (``once``).
 
         Raises:
-            DataLossError: offsets are gone and ``failOnDataLoss`` is set.
+            DataLossError: offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
+                before what was read of it.
             GateInUseError: another query stands behind the gate.
         """
         offset = StreamOffset.from_json(start)
@@ -109,7 +110,7 @@ class StreamPlanner:
         if not offset.first:
             self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
-        footing = find_footing(offset, topics, earliest, latest)
+        footing = find_footing(offset, topics, earliest, latest, cut=self._log.cut)
         self._latest = latest
         self._account_for(footing.losses, footing.topic_ids)
         decided = self._decide(footing, self._admissible(footing, latest), everything=everything)
