@@ -1,6 +1,7 @@
 """What a session is given once, and what it is built with."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,3 +22,25 @@ def test_a_session_can_be_built_with_what_makes_small_batches_fast() -> None:
     builder = SparkSession.Builder()
     assert headgate.configure(builder) is builder
     assert RECOMMENDED_CONF.items() <= builder._options.items()
+
+
+@pytest.mark.parametrize("source", ["headgate-kafka", "headgate-journal"])
+def test_a_query_that_starts_does_not_disturb_the_tasks_of_another(
+    spark: SparkSession, source: str
+) -> None:
+    """Spark adds to a source's variables when a query starts, and reads them for its tasks.
+
+    All queries share the variables. A map that cannot bear both refuses to be read on, or, where
+    two queries add at the same moment, loses one and cannot be sent to any task any more.
+    """
+    headgate.register(spark)
+    manager: Any = spark._jsparkSession.sessionState().dataSourceManager()
+    variables = manager.lookupDataSource(source).dataSourceCls().envVars()
+    reading = variables.entrySet().iterator()
+    variables.put("HEADGATE_TEST", "another query starts")
+    try:
+        while reading.hasNext():
+            reading.next()
+        assert variables.get("PYTHONHASHSEED") is not None
+    finally:
+        variables.remove("HEADGATE_TEST")
