@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 from headgate.control.estimator import PIDRateEstimator, RateEstimator
 from headgate.control.settings import EstimatorSettings
-from headgate.control.timing import BatchProgress, BatchStats, batch_stats
+from headgate.control.timing import BatchProgress, batch_stats
 from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
 from headgate.gate.owner import is_here
@@ -30,6 +30,9 @@ from headgate.source.positions import StreamOffset
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
+UNREAD_IN_A_ROW: Final = 3
+"""Batches of which no record was read, before this is taken for the handler's way."""
+
 
 @dataclass(slots=True)
 class _Watched:
@@ -39,6 +42,12 @@ class _Watched:
     interval_ms: int
     estimator: RateEstimator | None
     previous: BatchProgress | None = None
+    """The batch before; None where its time says nothing of the job."""
+    aside_ms: int = 0
+    """The time of all that was not taught: for the estimator it has not passed."""
+    unread: int = 0
+    """Batches in a row of which the handler has read nothing."""
+    has_told_of_unread: bool = False
 
 
 class GateListener(JsonStreamingQueryListener):
@@ -156,29 +165,41 @@ def _on_batch(
         records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
         left_over=_left_over(end, _offset(source.latestOffset)),
     )
-    stats = batch_stats(watched.previous, present, watched.interval_ms)
-    watched.previous = present
     if not ranges:
+        watched.previous = present
         return
     batch = schedule_id(gate, end.run, ranges, end.topic_ids)
-    end_ms = present.start_ms + present.duration_ms
-    teaches = state_of(gate).batch_ended(batch, present.start_ms, end_ms)
+    ended = state_of(gate).batch_ended(batch, present.start_ms, present.end_ms)
+    present = replace(present, waited_ms=ended.waited_ms)
+    teaches = ended.went_through and present.records > 0
+    _tell_of_unread(watched, gate, is_unread=ended.went_through and not present.records)
     sample = None
-    if watched.estimator is not None and (present.records or not teaches):
+    if watched.estimator is not None:
         # Without a lesson it is published too, for the planner waits for the report.
-        estimator = watched.estimator if teaches else None
-        sample = _sample(gate, batch, progress.batchId, stats, estimator)
+        sample = _sample(watched, gate, batch, progress.batchId, present, teaches=teaches)
+    watched.previous = present if teaches else None
+    watched.aside_ms += present.waited_ms if teaches else present.duration_ms
     watched.ledger.report(batch, progress.batchId, present.start_ms, sample)
 
 
 def _sample(
-    gate: str, batch: str, query_batch_id: int, stats: BatchStats, estimator: RateEstimator | None
+    watched: _Watched,
+    gate: str,
+    batch: str,
+    query_batch_id: int,
+    present: BatchProgress,
+    *,
+    teaches: bool,
 ) -> RateSample:
-    """What was measured; without an estimator, the rate stays what it is."""
-    rate = None
-    if estimator is not None:
+    """What was measured, and taught; without a lesson, the rate stays what it is."""
+    stats = batch_stats(watched.previous, present, watched.interval_ms)
+    rate, estimator = None, watched.estimator
+    if estimator is not None and teaches:
         rate = estimator.compute(
-            stats.time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
+            stats.time_ms - watched.aside_ms - present.waited_ms,
+            stats.num_elements,
+            stats.processing_delay_ms,
+            stats.scheduling_delay_ms,
         )
     terms = estimator.terms if isinstance(estimator, PIDRateEstimator) and rate else None
     return RateSample(
@@ -189,7 +210,7 @@ def _sample(
         processing_delay_ms=stats.processing_delay_ms,
         scheduling_delay_ms=stats.scheduling_delay_ms,
         processing_rate_per_s=stats.num_elements / stats.processing_delay_ms * 1000
-        if stats.processing_delay_ms > 0
+        if teaches and stats.processing_delay_ms > 0
         else None,
         proportional=terms.proportional if terms else None,
         integral=terms.integral if terms else None,
@@ -197,6 +218,19 @@ def _sample(
         query_batch_id=query_batch_id,
         schedule_id=batch,
     )
+
+
+def _tell_of_unread(watched: _Watched, gate: str, *, is_unread: bool) -> None:
+    """Log once in a run that the handler does not read its batches."""
+    watched.unread = watched.unread + 1 if is_unread else 0
+    if watched.unread == UNREAD_IN_A_ROW and not watched.has_told_of_unread:
+        watched.has_told_of_unread = True
+        _LOG.warning(
+            "The gate %r learns no rate: Spark has read no record of its last %d batches, so what"
+            " they cost is not known; have the handler read its DataFrame.",
+            gate,
+            UNREAD_IN_A_ROW,
+        )
 
 
 def _offset(text: str | dict[str, Any] | None) -> StreamOffset | None:
