@@ -1,10 +1,14 @@
 """What a session is given once, and what it is built with."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.gate.queries import finish
+from tests.journal.journals import fill
 
 import headgate
 from headgate.errors import LedgerError
@@ -44,3 +48,26 @@ def test_a_query_that_starts_does_not_disturb_the_tasks_of_another(
         assert variables.get("PYTHONHASHSEED") is not None
     finally:
         variables.remove("HEADGATE_TEST")
+
+
+@pytest.mark.soak
+def test_queries_that_start_at_the_same_moment_all_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Sessions of one application, each with sources that were registered for it just before."""
+    fill(tmp_path / "orders", {0: [5], 1: [5]})
+    for number in range(25):
+        session = spark.newSession()
+        headgate.register(session)
+        moment = threading.Barrier(4)
+
+        def start(name: str, session: SparkSession = session, moment: Any = moment) -> None:
+            folder = tmp_path / name
+            reader = session.readStream.format("headgate-journal")
+            writer = reader.load(str(tmp_path / "orders")).writeStream.format("parquet")
+            writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+            writer = writer.trigger(availableNow=True)
+            moment.wait()
+            finish(writer.start(str(folder / "stored")))
+            assert spark.read.parquet(str(folder / "stored")).count() == 10
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(start, [f"{number}-{query}" for query in range(4)]))
