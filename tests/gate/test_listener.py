@@ -250,6 +250,28 @@ def test_a_batch_that_began_in_time_after_an_isolated_one_is_taught_as_if_that_h
     assert taught(ledger, "orders", isolated) == taught(ledger, "payments", in_time)
 
 
+def test_what_helped_a_batch_of_two_gates_through_teaches_neither(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run, start_ms = uuid4(), START_MS
+    for number, (took_ms, waited_ms) in enumerate([(1_000, 0), (9_000, 0), (1_500, 500)]):
+        ranges = orders(number * 500, number * 500 + 500), payments(number * 10, number * 10 + 10)
+        mine = begin(ledger, "orders", ranges[0])
+        if number == 1:
+            state_of("orders").batch_was_helped(mine)
+        state_of("orders").batch_waited(mine, waited_ms)
+        sources = [gated_source("orders", ranges[0]), gated_source("payments", ranges[1])]
+        listener.onQueryProgress(
+            progress(*sources, run=run, batch_id=number, start_ms=start_ms, duration_ms=took_ms)
+        )
+        start_ms += took_ms
+    for gate, records in (("orders", 500.0), ("payments", 10.0)):
+        newest, helped, _ = ledger.rates(gate)
+        assert helped.rate_per_s is None
+        assert newest.rate_per_s == max(records, 100.0)
+        assert (newest.processing_rate_per_s, newest.scheduling_delay_ms) == (records, 0)
+
+
 @pytest.mark.parametrize("at", range(5))
 def test_a_batch_that_waited_while_a_backfill_had_the_handler_is_taught_without_the_wait(
     ledger: Ledger, at: int

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -13,17 +13,16 @@ from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    SourceProgress,
     StreamingQueryProgress,
 )
 
 from headgate.control.estimator import PIDRateEstimator, RateEstimator
 from headgate.control.settings import EstimatorSettings
-from headgate.control.timing import BatchProgress, batch_stats
+from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
 from headgate.gate.owner import is_here
-from headgate.gate.stream_state import state_of
+from headgate.gate.stream_state import Ended, state_of
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
 from headgate.ledger.patience import waiting_ends
 from headgate.source.positions import StreamOffset
@@ -75,15 +74,18 @@ class GateListener(JsonStreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch ended: settle its rows, tell the estimators, publish their rates."""
-        for source in event.progress.sources:
-            end = _offset(source.endOffset)
-            if end is None or end.gate is None:
-                continue
+        reports = list(_reports(event.progress))
+        # Whatever helped the batch through did so for all of its sources.
+        ends = [state_of(each.gate).batch_ended(each.batch, *each.times_ms) for each in reports]
+        ended = Ended(
+            all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
+        )
+        for report in reports:
             try:
-                with waiting_ends(state_of(end.gate).is_stopped, "the query was stopped"):
-                    watched = self._watch(event.progress.runId, end.gate)
+                with waiting_ends(state_of(report.gate).is_stopped, "the query was stopped"):
+                    watched = self._watch(event.progress.runId, report.gate)
                     if watched is not None:
-                        _on_batch(watched, end.gate, event.progress, source, end)
+                        _on_batch(watched, report, ended)
             except HeadgateError as error:
                 _LOG.warning("A batch's report was not taken in: %s", error)
 
@@ -151,72 +153,88 @@ class GateListener(JsonStreamingQueryListener):
         return _Watched(ledger, declared.interval_ms, estimator)
 
 
-def _on_batch(
-    watched: _Watched,
-    gate: str,
-    progress: StreamingQueryProgress,
-    source: SourceProgress,
-    end: StreamOffset,
-) -> None:
-    ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
-    present = BatchProgress(
-        start_ms=_epoch_ms(progress.timestamp),
-        duration_ms=progress.durationMs["triggerExecution"],
-        records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
-        left_over=_left_over(end, _offset(source.latestOffset)),
-    )
-    if not ranges:
-        watched.previous = present
+@dataclass(frozen=True)
+class _Report:
+    """What the engine reports of one gate's part in a batch."""
+
+    gate: str
+    batch: str
+    """Its key; empty where the gate had nothing in it."""
+    query_batch_id: int
+    progress: BatchProgress
+
+    @property
+    def times_ms(self) -> tuple[int, int]:
+        """When it began and ended."""
+        return self.progress.start_ms, self.progress.end_ms
+
+
+def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
+    """The parts of the sources that stand behind a gate."""
+    for source in progress.sources:
+        end = _offset(source.endOffset)
+        if end is None or end.gate is None:
+            continue
+        ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
+        batch = schedule_id(end.gate, end.run, ranges, end.topic_ids) if ranges else ""
+        times = BatchProgress(
+            start_ms=_epoch_ms(progress.timestamp),
+            duration_ms=progress.durationMs["triggerExecution"],
+            records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
+            left_over=_left_over(end, _offset(source.latestOffset)),
+        )
+        yield _Report(end.gate, batch, progress.batchId, times)
+
+
+def _on_batch(watched: _Watched, report: _Report, ended: Ended) -> None:
+    present = replace(report.progress, waited_ms=ended.waited_ms)
+    teaches = ended.went_through and (present.records > 0 or not report.batch)
+    previous, watched.previous = watched.previous, present if teaches else None
+    watched.aside_ms += present.waited_ms if teaches else present.duration_ms
+    if not report.batch:
         return
-    batch = schedule_id(gate, end.run, ranges, end.topic_ids)
-    ended = state_of(gate).batch_ended(batch, present.start_ms, present.end_ms)
-    present = replace(present, waited_ms=ended.waited_ms)
-    teaches = ended.went_through and present.records > 0
-    _tell_of_unread(watched, gate, is_unread=ended.went_through and not present.records)
+    _tell_of_unread(watched, report.gate, is_unread=ended.went_through and not present.records)
     sample = None
     if watched.estimator is not None:
         # Without a lesson it is published too, for the planner waits for the report.
-        sample = _sample(watched, gate, batch, progress.batchId, present, teaches=teaches)
-    watched.previous = present if teaches else None
-    watched.aside_ms += present.waited_ms if teaches else present.duration_ms
-    watched.ledger.report(batch, progress.batchId, present.start_ms, sample)
+        stats = batch_stats(previous, present, watched.interval_ms)
+        estimator = watched.estimator if teaches else None
+        sample = _sample(report, stats, estimator, stats.time_ms - watched.aside_ms)
+    watched.ledger.report(report.batch, report.query_batch_id, present.start_ms, sample)
 
 
 def _sample(
-    watched: _Watched,
-    gate: str,
-    batch: str,
-    query_batch_id: int,
-    present: BatchProgress,
-    *,
-    teaches: bool,
+    report: _Report, stats: BatchStats, estimator: RateEstimator | None, time_ms: int
 ) -> RateSample:
-    """What was measured, and taught; without a lesson, the rate stays what it is."""
-    stats = batch_stats(watched.previous, present, watched.interval_ms)
-    rate, estimator = None, watched.estimator
-    if estimator is not None and teaches:
+    """What was measured; without an estimator, nothing is taught and the rate stays what it is.
+
+    Args:
+        report: The batch.
+        stats: What the estimator is told of it.
+        estimator: The gate's.
+        time_ms: When it ended by the estimator's clock.
+    """
+    rate = processing_rate = None
+    if estimator is not None:
         rate = estimator.compute(
-            stats.time_ms - watched.aside_ms - present.waited_ms,
-            stats.num_elements,
-            stats.processing_delay_ms,
-            stats.scheduling_delay_ms,
+            time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
         )
+        if stats.processing_delay_ms > 0:
+            processing_rate = stats.num_elements / stats.processing_delay_ms * 1000
     terms = estimator.terms if isinstance(estimator, PIDRateEstimator) and rate else None
     return RateSample(
-        gate=gate,
+        gate=report.gate,
         time_ms=stats.time_ms,
         rate_per_s=rate,
         records=stats.num_elements,
         processing_delay_ms=stats.processing_delay_ms,
         scheduling_delay_ms=stats.scheduling_delay_ms,
-        processing_rate_per_s=stats.num_elements / stats.processing_delay_ms * 1000
-        if teaches and stats.processing_delay_ms > 0
-        else None,
+        processing_rate_per_s=processing_rate,
         proportional=terms.proportional if terms else None,
         integral=terms.integral if terms else None,
         derivative=terms.derivative if terms else None,
-        query_batch_id=query_batch_id,
-        schedule_id=batch,
+        query_batch_id=report.query_batch_id,
+        schedule_id=report.batch,
     )
 
 

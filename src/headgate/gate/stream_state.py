@@ -90,7 +90,7 @@ class StreamState:
         """The report of a batch has come.
 
         Args:
-            batch: its key.
+            batch: its key; empty where the gate had nothing in it.
             start_ms: when its trigger fired (ms since the epoch).
             end_ms: when it ended.
 
