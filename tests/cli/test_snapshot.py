@@ -4,10 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.histories import INTERVAL_MS, NOW_MS, a_batch, a_gate, ranges, with_lags
+from tests.cli.histories import (
+    INTERVAL_MS,
+    NOW_MS,
+    a_batch,
+    a_gate,
+    ranges,
+    text_of,
+    with_lags,
+)
 
 from headgate.cli.lag import Trend
 from headgate.cli.snapshot import GateHistory, State, take_snapshot
+from headgate.cli.view import gate_view, overview
+from headgate.control import EstimatorSettings
 from headgate.control.ranges import OffsetRange
 from headgate.ledger import (
     ErrorReport,
@@ -80,6 +90,50 @@ def test_failures_are_counted_and_the_newest_error_is_told_in_one_line() -> None
     snapshot = take_snapshot(history, NOW_MS)
     assert (snapshot.failed, snapshot.dead, snapshot.dead_letters) == (7, 3, 12)
     assert snapshot.error == "ValueError: bad order 12"
+
+
+def reported(
+    *took_ms: int, rate_per_s: float | None = 100.0, records: int = 100, failures: int = 0
+) -> GateHistory:
+    """Batches that took so long, the newest first, at the lowest rate unless it is another."""
+    gate = replace(a_gate(rate_per_s), estimator=EstimatorSettings().to_text())
+    batches = [
+        replace(a_batch(number, NOW_MS - number * 1_000, 900, 100), attempts=1 + failures)
+        for number in range(len(took_ms))
+    ]
+    samples = [
+        RateSample("orders", NOW_MS, rate_per_s, records, ms, 0, schedule_id=batch.schedule_id)
+        for ms, batch in zip(took_ms, batches, strict=True)
+    ]
+    return GateHistory(gate, tuple(batches), tuple(samples))
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        (
+            reported(1_050, 950, 30_000),
+            "its lowest, 100/s (minRate), and batches still take 1.05 s",
+        ),
+        (reported(880, 700, 1_200), None),
+        (reported(1_050, 950), None),
+        (reported(1_050, 950, 1_100, rate_per_s=101.0), None),
+        (reported(1_050, 950, 1_100, rate_per_s=None), None),
+        (reported(5, 5, 5, rate_per_s=None, records=0), "has read no record of the last 3"),
+        (reported(5, 5, rate_per_s=None, records=0), None),
+        (reported(5, 5, 5, rate_per_s=None, records=0, failures=1), None),
+        (GateHistory(replace(a_gate(), estimator="{")), None),
+    ],
+)
+def test_a_gate_that_stays_at_its_lowest_rate_says_why(
+    history: GateHistory, words: str | None
+) -> None:
+    snapshot = take_snapshot(history, NOW_MS)
+    assert len(snapshot.advice) == (words is not None)
+    assert all(words in sentence for sentence in snapshot.advice if words)
+    for picture in (gate_view(snapshot), overview([snapshot, snapshot])):
+        shown = " ".join(text_of(picture).replace("│", " ").split())
+        assert all(sentence in shown for sentence in snapshot.advice)
 
 
 def test_losses_are_counted_in_offsets() -> None:

@@ -1,5 +1,7 @@
 """Timing: from the progress of two batches to what the estimator is told."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -101,3 +103,18 @@ def test_after_a_batch_that_left_data_every_millisecond_past_the_interval_counts
     assume(previous.left_over > 0)
     past_ms = present.start_ms - previous.start_ms - interval_ms
     assert delay_ms(previous, present, interval_ms) == max(0, past_ms)
+
+
+@given(batches, batches, intervals, st.integers(0, 10**8), st.integers(0, 10**8))
+def test_what_a_batch_waited_for_something_else_counts_as_no_time_at_all(
+    previous: BatchProgress, present: BatchProgress, interval_ms: int, before_ms: int, now_ms: int
+) -> None:
+    later = replace(present, start_ms=present.start_ms + before_ms)
+    stats = batch_stats(
+        replace(previous, duration_ms=previous.duration_ms + before_ms, waited_ms=before_ms),
+        replace(later, duration_ms=later.duration_ms + now_ms, waited_ms=now_ms),
+        interval_ms,
+    )
+    without = batch_stats(previous, present, interval_ms)
+    assert stats[1:] == without[1:]
+    assert stats.time_ms == without.time_ms + before_ms + now_ms

@@ -1,5 +1,8 @@
 """Flows on journals, in a real Spark application."""
 
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from tests.services.waiting import wait_until
 
 from headgate.errors import OptionError
 from headgate.flow import Flow, journal
+from headgate.flow.running import STARTS_AGAIN
 from headgate.gate import Batch
 
 RECORDS = 600
@@ -72,6 +76,76 @@ def test_a_stage_that_fails_stops_the_flow_and_is_named(
         running.await_termination()
     assert caught.value.__notes__ == ["It is the query of stage 'parse'."]
     assert not any(query.isActive for query in running.queries.values())
+
+
+class When(logging.Handler):
+    """Does something at each log record that has these words, before whoever logs goes on."""
+
+    def __init__(self, words: str, do: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self._words, self._do = words, do
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._words in record.getMessage():
+            self.messages.append(record.getMessage())
+            self._do()
+
+
+@contextmanager
+def listening(handler: When) -> Iterator[When]:
+    logging.getLogger("headgate.flow").addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logging.getLogger("headgate.flow").removeHandler(handler)
+
+
+def declare(flow: Flow, raw: Path, stored: list[bytes]) -> None:
+    """A stage whose journal is gone when its planner looks for it, after all was checked."""
+
+    def lose(df: DataFrame) -> DataFrame:
+        raw.rename(raw.with_name("away"))
+        return df
+
+    @flow.stage("parse", reads="raw", writes="clean", derive=lose)
+    def parse(df: DataFrame, batch: Batch) -> DataFrame:
+        values = df.select("value")
+        stored.extend(row.value for row in values.collect())
+        return values
+
+
+def test_a_stage_that_fails_before_its_handler_was_called_is_started_again(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    stored: list[bytes] = []
+    raw = tmp_path / "raw"
+    declare(flow, raw, stored)
+    found_again = When("is started again", lambda: raw.with_name("away").rename(raw))
+    with listening(found_again) as told, flow.start(spark) as running:
+        first = running.queries["parse"]
+        wait_until(lambda: stored_in(stored), timeout_s=100)
+        assert running.queries["parse"] is not first
+    (sentence,) = told.messages
+    assert sentence.startswith(
+        "Stage 'parse' of flow 'shop' failed before its handler was called, and is started again"
+        " (1 of 3): headgate.errors.SourceError: There is no journal at "
+    )
+    assert len(stored) == RECORDS
+
+
+def test_a_stage_that_always_fails_before_its_handler_is_called_stops_the_flow_in_the_end(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    declare(flow, tmp_path / "raw", [])
+    with (
+        listening(When("is started again")) as told,
+        flow.start(spark) as running,
+        pytest.raises(StreamingQueryException, match=r"There is no journal at") as caught,
+    ):
+        running.await_termination()
+    assert len(told.messages) == STARTS_AGAIN
+    assert caught.value.__notes__ == ["It is the query of stage 'parse'."]
 
 
 def test_a_stream_with_state_cannot_be_deferred_and_nothing_starts(

@@ -17,7 +17,7 @@ from tests.services.waiting import wait_until
 import headgate
 from headgate.errors import OptionError
 from headgate.gate import Batch, Gate, OnFailure
-from headgate.ledger import Ledger, Status
+from headgate.ledger import Kind, Ledger, Status
 
 BAD = b"poison"
 
@@ -149,6 +149,34 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     assert {letter.value for letter in letters} == {BAD}
     assert {letter.error.message for letter in letters} == {"this cannot be kept"}
     assert {letter.headers for letter in letters} <= {(), None}
+
+
+def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    """Isolating takes much longer than the interval, and all that time records wait."""
+    good = fill(scene.orders, 600, 450)
+    df = read(scene.gate, scene.spark, scene.orders, maxOffsetsPerTrigger=100)
+    query = scene.start(df, sink, "isolate")
+    try:
+        wait_until(lambda: sink.values == good, DEADLINE_S)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+        live = ledger.batches("orders", limit=100, kind=Kind.LIVE, parts=False)
+        wait_until(lambda: len(ledger.rates("orders")) == len(live), DEADLINE_S)
+    finally:
+        query.stop()
+    samples = {sample.schedule_id: sample for sample in ledger.rates("orders")}
+    order = [batch.schedule_id for batch in reversed(live)]
+    at = next(n for n, batch in enumerate(order) if ledger.parts(batch))
+    assert samples[order[at]].rate_per_s is None
+    assert samples[order[at]].processing_delay_ms > 1_000
+    after = order[at + 1]
+    assert samples[after].scheduling_delay_ms == 0
+    # What was planned next was planned at the rate from before.
+    before = next(s.rate_per_s for b in reversed(order[:at]) if (s := samples[b]).rate_per_s)
+    planned = ledger.batch(after)
+    assert planned is not None
+    assert planned.rate_per_s == int(before)
 
 
 def test_a_topic_is_told_of_what_stands_alone(

@@ -14,6 +14,7 @@ from headgate.errors import LedgerError
 from headgate.gate import Batch
 from headgate.gate.handler import GatedHandler
 from headgate.gate.policy import retry
+from headgate.gate.stream_state import state_of
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 100)
@@ -276,3 +277,20 @@ def test_a_row_that_somebody_else_has_settled_stays_as_they_left_it(
     key = begin(ledger, FIRST)
     handler(df, 0)
     assert row(ledger, key).status is Status.FAILED
+
+
+def test_a_batch_that_waited_for_another_process_teaches_nothing(
+    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+) -> None:
+    def it_lets_go(_seconds: float) -> None:
+        assert ledger.attach(key, 7, owner="elsewhere:1:1/run", lease_ms=0)
+
+    handler = GatedHandler("orders", ledger_url, sink, sleep=it_lets_go)
+    key = begin(ledger, FIRST)
+    assert ledger.attach(key, 7, owner="elsewhere:1:1/run", lease_ms=30_000)
+    handler(df, 7)
+    assert len(sink.batches) == 1
+    assert not state_of(ledger_url, "orders").batch_ended(key, 0, 1).went_through
+    at_once = begin(ledger, SECOND)
+    handler(df, 8)
+    assert state_of(ledger_url, "orders").batch_ended(at_once, 0, 1).went_through

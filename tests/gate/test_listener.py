@@ -1,8 +1,9 @@
 """The listener, told of batches by hand-made events, with a real ledger."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,6 +12,7 @@ from tests.gate.events import gated_source, planned, progress, source, started, 
 from headgate.control import EstimatorSettings, OffsetRange
 from headgate.errors import LedgerError
 from headgate.gate.listener import GateListener
+from headgate.gate.stream_state import state_of
 from headgate.ledger import Ledger, Status
 from headgate.processes import new_owner
 
@@ -145,10 +147,137 @@ def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
     # Its handler failed and the query went on, or it had been processed before a crash.
     batch = begin(ledger, "orders", orders(0, 500))
     listener.onQueryProgress(progress(gated_source("orders", orders(0, 500), rows=0), run=uuid4()))
-    assert ledger.rates("orders") == ()
+    (sample,) = ledger.rates("orders")  # which the planner waits for
+    assert (sample.rate_per_s, sample.processing_rate_per_s) == (None, None)
     found = ledger.batch(batch)
     assert found is not None
     assert found.records is None
+
+
+def test_a_handler_that_never_reads_is_told_of_once(
+    ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
+) -> None:
+    run = uuid4()
+    for number in range(8):
+        unread = gated_source("orders", orders(number * 10, number * 10 + 10), rows=0)
+        listener.onQueryProgress(progress(unread, run=run, batch_id=number))
+        assert len(warnings()) == (number >= 2)
+    assert "has read no record of its last 3 batches" in warnings()[0]
+
+
+def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_told_of(
+    ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
+) -> None:
+    run = uuid4()
+    for number in range(9):
+        ranges = orders(number * 10, number * 10 + 10)
+        rows = 10 if number % 3 == 2 else 0
+        report = progress(gated_source("orders", ranges, rows=rows), run=run, batch_id=number)
+        listener.onQueryProgress(report)
+    failing = uuid4()
+    for number in range(9, 18):
+        ranges = orders(number * 10, number * 10 + 10)
+        state_of(ledger.url, "orders").batch_was_helped(begin(ledger, "orders", ranges))
+        report = progress(gated_source("orders", ranges, rows=0), run=failing, batch_id=number)
+        listener.onQueryProgress(report)
+    assert warnings() == []
+
+
+PID = EstimatorSettings(derivative=0.5)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A batch as Spark reports it: how long it took, and how much of that it was helped or waited.
+
+    It begins at once after the one before. It has as many records as milliseconds of its own.
+    """
+
+    own_ms: int
+    helped: bool = False
+    waited_ms: int = 0
+
+
+def taught(ledger: Ledger, gate: str, batches: Sequence[Told]) -> list[tuple[float | None, ...]]:
+    """What the estimator made of each batch that went through, the oldest first."""
+    ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator=PID.to_text())
+    listener, run, start_ms, offset = GateListener(lambda _gate, _run: ledger), uuid4(), START_MS, 0
+    for number, each in enumerate(batches):
+        ranges = orders(offset, offset + each.own_ms)
+        batch = begin(ledger, gate, ranges)
+        if each.helped:
+            state_of(ledger.url, gate).batch_was_helped(batch)
+        state_of(ledger.url, gate).batch_waited(batch, each.waited_ms)
+        report = progress(
+            gated_source(gate, ranges, unread=10_000),
+            run=run,
+            batch_id=number,
+            start_ms=start_ms,
+            duration_ms=each.own_ms + each.waited_ms,
+        )
+        listener.onQueryProgress(report)
+        start_ms += each.own_ms + each.waited_ms
+        offset += each.own_ms
+    samples = reversed(ledger.rates(gate))
+    return [
+        (s.rate_per_s, s.proportional, s.integral, s.derivative)
+        for s, each in zip(samples, batches, strict=True)
+        if not each.helped
+    ]
+
+
+STEADY = (Told(1_000), Told(1_200), Told(900), Told(1_000), Told(1_000))
+
+
+@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("took_ms", [40, 28_700])
+def test_what_isolation_does_teaches_nothing_nor_does_the_batch_after_it_pay_for_it(
+    ledger: Ledger, at: int, took_ms: int
+) -> None:
+    isolated = [*STEADY[:at], Told(took_ms, helped=True), *STEADY[at:]]
+    rates = [each[0] for each in taught(ledger, "orders", isolated)]
+    # Nobody waits longer than the batch before took, whatever came between.
+    assert rates[0] is None
+    assert all(rate is not None and rate > 800 for rate in rates[1:])
+    assert ledger.rate("orders") == rates[-1]
+
+
+def test_a_batch_that_began_in_time_after_an_isolated_one_is_taught_as_if_that_had_not_been(
+    ledger: Ledger,
+) -> None:
+    in_time = [Told(1_000), Told(900), Told(800), Told(1_000)]
+    isolated = [*in_time[:2], Told(28_700, helped=True), *in_time[2:]]
+    assert taught(ledger, "orders", isolated) == taught(ledger, "payments", in_time)
+
+
+def test_what_helped_a_batch_of_two_gates_through_teaches_neither(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run, start_ms = uuid4(), START_MS
+    for number, (took_ms, waited_ms) in enumerate([(1_000, 0), (9_000, 0), (1_500, 500)]):
+        ranges = orders(number * 500, number * 500 + 500), payments(number * 10, number * 10 + 10)
+        mine = begin(ledger, "orders", ranges[0])
+        if number == 1:
+            state_of(ledger.url, "orders").batch_was_helped(mine)
+        state_of(ledger.url, "orders").batch_waited(mine, waited_ms)
+        sources = [gated_source("orders", ranges[0]), gated_source("payments", ranges[1])]
+        listener.onQueryProgress(
+            progress(*sources, run=run, batch_id=number, start_ms=start_ms, duration_ms=took_ms)
+        )
+        start_ms += took_ms
+    for gate, records in (("orders", 500.0), ("payments", 10.0)):
+        newest, helped, _ = ledger.rates(gate)
+        assert helped.rate_per_s is None
+        assert newest.rate_per_s == max(records, 100.0)
+        assert (newest.processing_rate_per_s, newest.scheduling_delay_ms) == (records, 0)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_batch_that_waited_while_a_backfill_had_the_handler_is_taught_without_the_wait(
+    ledger: Ledger, at: int
+) -> None:
+    waited = [*STEADY[:at], replace(STEADY[at], waited_ms=7_000), *STEADY[at + 1 :]]
+    assert taught(ledger, "orders", waited) == taught(ledger, "payments", STEADY)
 
 
 def test_a_failed_batch_stays_failed_though_the_query_goes_on(
@@ -158,7 +287,7 @@ def test_a_failed_batch_stays_failed_though_the_query_goes_on(
     ledger.fail(batch, ValueError("the sink is full"))
     listener.onQueryProgress(progress(gated_source("orders", orders(0, 500), rows=0), run=uuid4()))
     assert status_of(ledger, batch) is Status.FAILED
-    assert ledger.rates("orders") == ()
+    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [None]
 
 
 def test_a_handler_that_reads_its_batch_twice_does_not_double_the_records(

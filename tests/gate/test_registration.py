@@ -1,9 +1,14 @@
 """What a session is given once, and what it is built with."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.gate.queries import finish
+from tests.journal.journals import fill
 
 import headgate
 from headgate.errors import LedgerError
@@ -21,3 +26,48 @@ def test_a_session_can_be_built_with_what_makes_small_batches_fast() -> None:
     builder = SparkSession.Builder()
     assert headgate.configure(builder) is builder
     assert RECOMMENDED_CONF.items() <= builder._options.items()
+
+
+@pytest.mark.parametrize("source", ["headgate-kafka", "headgate-journal"])
+def test_a_query_that_starts_does_not_disturb_the_tasks_of_another(
+    spark: SparkSession, source: str
+) -> None:
+    """Spark adds to a source's variables when a query starts, and reads them for its tasks.
+
+    All queries share the variables. A map that cannot bear both refuses to be read on, or, where
+    two queries add at the same moment, loses one and cannot be sent to any task any more.
+    """
+    headgate.register(spark)
+    manager: Any = spark._jsparkSession.sessionState().dataSourceManager()
+    variables = manager.lookupDataSource(source).dataSourceCls().envVars()
+    reading = variables.entrySet().iterator()
+    variables.put("HEADGATE_TEST", "another query starts")
+    try:
+        while reading.hasNext():
+            reading.next()
+        assert variables.get("PYTHONHASHSEED") is not None
+    finally:
+        variables.remove("HEADGATE_TEST")
+
+
+@pytest.mark.soak
+def test_queries_that_start_at_the_same_moment_all_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Sessions of one application, each with sources that were registered for it just before."""
+    fill(tmp_path / "orders", {0: [5], 1: [5]})
+    for number in range(25):
+        session = spark.newSession()
+        headgate.register(session)
+        moment = threading.Barrier(4)
+
+        def start(name: str, session: SparkSession = session, moment: Any = moment) -> None:
+            folder = tmp_path / name
+            reader = session.readStream.format("headgate-journal")
+            writer = reader.load(str(tmp_path / "orders")).writeStream.format("parquet")
+            writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+            writer = writer.trigger(availableNow=True)
+            moment.wait()
+            finish(writer.start(str(folder / "stored")))
+            assert spark.read.parquet(str(folder / "stored")).count() == 10
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(start, [f"{number}-{query}" for query in range(4)]))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
+from headgate.cli.advice import advice_on
 from headgate.cli.lag import LagChange, Trend, drain_trend, newest_run
 from headgate.cli.receivers_view import ReceiverSnapshot
 from headgate.ledger import (
@@ -162,6 +163,7 @@ class GateSnapshot:
         in_progress: How many of ``batches`` are.
         error: Why the newest failed one of ``batches`` failed.
         lost_records: Offsets that were gone from the source before they were read, ever.
+        advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
     """
 
@@ -192,6 +194,7 @@ class GateSnapshot:
     in_progress: int
     error: str | None
     lost_records: int
+    advice: tuple[str, ...]
     receivers: tuple[ReceiverSnapshot, ...]
 
 
@@ -231,6 +234,7 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         in_progress=statuses.count(Status.IN_PROGRESS),
         error=_error(batches),
         lost_records=sum(loss.offsets.count for loss in history.losses),
+        advice=advice_on(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
     )
 

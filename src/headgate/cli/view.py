@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headgate.cli.bars import DurationBar, LagBar, sparkline
 from headgate.cli.lag import Trend
-from headgate.cli.lines import line
+from headgate.cli.lines import line, printable
 from headgate.cli.receivers_view import ReceiverState, receivers_line, silent_line
 from headgate.cli.sentences import headline, style_of
 from headgate.cli.snapshot import BatchSnapshot, GateSnapshot, PartitionSnapshot
@@ -43,6 +43,7 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
         parts += [Text(), _partitions(snapshot.partitions)]
     if trouble := _trouble(snapshot):
         parts.append(line(trouble, style="bold red"))
+    parts += [Text(sentence, style="yellow") for sentence in snapshot.advice]
     title = f"{snapshot.gate} · {snapshot.source} · every {duration(snapshot.interval_ms)}"
     return Panel(
         Group(*parts),
@@ -73,8 +74,13 @@ def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
             duration(snapshot.interval_ms),
             line(snapshot.reason or UNKNOWN),
         )
+    advice = [
+        Text(printable(f"{snapshot.gate}: {sentence}"), style="yellow")
+        for snapshot in snapshots
+        for sentence in snapshot.advice
+    ]
     hint = line("headgate status --gate NAME shows one of them in full.", style="dim")
-    return Group(table, Text(), hint)
+    return Group(table, Text(), *advice, hint)
 
 
 def _facts(snapshot: GateSnapshot) -> Table:

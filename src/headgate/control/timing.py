@@ -29,17 +29,25 @@ class BatchProgress:
             (``durationMs.triggerExecution``).
         records: The records of one source in it; 0 if its handler failed or it was put aside.
         left_over: The offsets that its plan left unread (`Plan.left_over`).
+        waited_ms: How much of its time it waited for something that is no part of it, such as a
+            backfill that had the handler.
     """
 
     start_ms: int
     duration_ms: int
     records: int
     left_over: int
+    waited_ms: int = 0
 
     @property
     def end_ms(self) -> int:
         """When it ended (milliseconds since the epoch)."""
         return self.start_ms + self.duration_ms
+
+    @property
+    def own_ms(self) -> int:
+        """How long it took by itself."""
+        return max(self.duration_ms - self.waited_ms, 0)
 
 
 class BatchStats(NamedTuple):
@@ -61,15 +69,18 @@ def batch_stats(
     if that one took longer than the interval and this one began at once after it. Otherwise the
     source had simply nothing to give, and the delay is 0.
 
+    What either of them waited for something that is no part of it counts as no time at all.
+
     Args:
-        previous: The batch that ran before; None for the first of a run.
+        previous: The batch that ran before; None for the first of a run, and where the time of the
+            one before says nothing of the job.
         present: The batch that has just ended.
         interval_ms: The trigger's interval or, where the trigger has none, the gate's (ms).
     """
     return BatchStats(
         time_ms=present.end_ms,
         num_elements=present.records,
-        processing_delay_ms=present.duration_ms,
+        processing_delay_ms=present.own_ms,
         scheduling_delay_ms=_scheduling_delay_ms(previous, present, interval_ms),
     )
 
@@ -80,7 +91,8 @@ def _scheduling_delay_ms(
     if previous is None:
         return 0
     at_once = present.start_ms - previous.end_ms <= _AT_ONCE * interval_ms
-    overran = previous.duration_ms > interval_ms
+    overran = previous.own_ms > interval_ms
     if previous.left_over == 0 and not (overran and at_once):
         return 0
-    return max(0, present.start_ms - (previous.start_ms + interval_ms))
+    due_ms = previous.start_ms + previous.waited_ms + interval_ms
+    return max(0, present.start_ms - due_ms)

@@ -20,7 +20,7 @@ from headgate.gate.owner import OWNER_POLL_S
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
-from headgate.gate.stream_state import state_of
+from headgate.gate.stream_state import Turn, state_of
 from headgate.ledger import BatchRecord, Kind, Ledger, Status, schedule_id
 from headgate.ledger.patience import waiting_ends
 from headgate.processes import is_gone, new_owner
@@ -67,7 +67,8 @@ class GatedHandler:
         self._replay = replay
         self._owner = new_owner()
         self._query: StreamingQuery | None = None
-        self._runner = self.runner(self._owner)
+        self._live_turn = Turn(self._turn)
+        self._runner = self.runner(self._owner, self._live_turn)
         begun = ledger.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._read = read
@@ -84,7 +85,7 @@ class GatedHandler:
         self._checkpoint = checkpoint
         state_of(self._ledger_url, self._gate).follow(query)
 
-    def runner(self, owner: str) -> BatchRunner:
+    def runner(self, owner: str, turn: Turn | None = None) -> BatchRunner:
         """Runs batches with this handler as an owner; no two of them at a time."""
         return BatchRunner(
             shared_ledger(self._ledger_url),
@@ -93,7 +94,7 @@ class GatedHandler:
             policy=self._policy,
             replay=self._replay,
             stopped=self._stopped,
-            turn=self._turn,
+            turn=turn or Turn(self._turn),
             sleep=self._sleep,
         )
 
@@ -120,8 +121,11 @@ class GatedHandler:
             return
         state = state_of(self._ledger_url, self._gate)
         state.batch_began()
-        if not self._runner.run_live(df, owned, batch_id):
-            state.batch_was_helped(owned.schedule_id)
+        try:
+            if not self._runner.run_live(df, owned, batch_id):
+                state.batch_was_helped(owned.schedule_id)
+        finally:
+            state.batch_waited(owned.schedule_id, self._live_turn.take_waited_ms())
 
     def _handle(self, df: DataFrame, batch: Batch) -> None:
         with cut_off_in_short():
@@ -200,6 +204,7 @@ class GatedHandler:
                     LEASE_MS // 1000,
                 )
             waited = True
+            state_of(self._ledger_url, self._gate).batch_was_helped(record.schedule_id)
             if self._stopped():
                 raise LedgerError(
                     f"The query was stopped before it could take over batch {record.schedule_id} of"

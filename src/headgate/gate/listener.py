@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +13,6 @@ from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    SourceProgress,
     StreamingQueryProgress,
 )
 
@@ -22,13 +21,18 @@ from headgate.control.settings import EstimatorSettings
 from headgate.control.timing import BatchProgress, BatchStats, batch_stats
 from headgate.errors import HeadgateError, OptionError
 from headgate.gate.events import JsonStreamingQueryListener
-from headgate.gate.stream_state import state_of
+from headgate.gate.stream_state import Ended, state_of
 from headgate.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
 from headgate.ledger.patience import waiting_ends
 from headgate.processes import is_here
 from headgate.source.positions import StreamOffset
 
 _LOG: Final = logging.getLogger("headgate.gate")
+
+_NOT_TAKEN_IN: Final = "A batch's report was not taken in: %s"
+
+UNREAD_IN_A_ROW: Final = 3
+"""Batches of which no record was read, before this is taken for the handler's way."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,12 @@ class _Watched:
     interval_ms: int
     estimator: RateEstimator | None
     previous: BatchProgress | None = None
+    """The batch before; None where its time says nothing of the job."""
+    aside_ms: int = 0
+    """The time of all that was not taught: for the estimator it has not passed."""
+    unread: int = 0
+    """Batches in a row of which the handler has read nothing."""
+    has_told_of_unread: bool = False
 
 
 class GateListener(JsonStreamingQueryListener):
@@ -68,19 +78,24 @@ class GateListener(JsonStreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch ended: settle its rows, tell the estimators, publish their rates."""
-        for source in event.progress.sources:
-            end = _offset(source.endOffset)
-            if end is None or end.gate is None:
-                continue
+        run = event.progress.runId
+        reports = [(report, self._watch(run, report)) for report in _reports(event.progress)]
+        known = [(report, watched) for report, watched in reports if watched is not None]
+        # Whatever helped the batch through did so for all of its sources.
+        ends = [
+            state_of(watched.ledger.url, report.gate).batch_ended(report.batch, *report.times_ms)
+            for report, watched in known
+        ]
+        ended = Ended(
+            all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
+        )
+        for report, watched in known:
+            state = state_of(watched.ledger.url, report.gate)
             try:
-                watched = self._watch(event.progress.runId, end.gate, end.run)
-                if watched is None:
-                    continue
-                state = state_of(watched.ledger.url, end.gate)
                 with waiting_ends(state.is_stopped, "the query was stopped"):
-                    _on_batch(watched, end.gate, event.progress, source, end)
+                    _on_batch(watched, report, ended)
             except HeadgateError as error:
-                _LOG.warning("A batch's report was not taken in: %s", error)
+                _LOG.warning(_NOT_TAKEN_IN, error)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The query ended: what it left in progress because of an exception has failed.
@@ -121,15 +136,23 @@ class GateListener(JsonStreamingQueryListener):
         has_next = self._newest_run.get(event.id, event.runId) != event.runId
         return None if has_next else batch
 
-    def _watch(self, run: UUID, gate: str, run_id: str) -> _Watched | None:
+    def _watch(self, run: UUID, report: "_Report") -> _Watched | None:
         """The gate in this run, made at its first report from what the source declared."""
-        if (run, gate) not in self._watched:
-            self._watched[run, gate] = self._first_seen(run, gate, run_id)
-        return self._watched[run, gate]
+        if (run, report.gate) not in self._watched:
+            try:
+                self._watched[run, report.gate] = self._first_seen(run, report.gate, report.run_id)
+            except HeadgateError as error:
+                _LOG.warning(_NOT_TAKEN_IN, error)
+                return None
+        return self._watched[run, report.gate]
 
     def _first_seen(self, run: UUID, gate: str, run_id: str) -> _Watched | None:
         ledger = self._ledger_of(gate, run)
-        declared = next((g for g in ledger.gates() if g.name == gate), None) if ledger else None
+        declared = None
+        if ledger is not None:
+            stopped = state_of(ledger.url, gate).is_stopped
+            with waiting_ends(stopped, "the query was stopped"):
+                declared = next((g for g in ledger.gates() if g.name == gate), None)
         if ledger is None or declared is None:
             _LOG.warning(
                 "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
@@ -146,62 +169,104 @@ class GateListener(JsonStreamingQueryListener):
         return _Watched(ledger, run_id, declared.interval_ms, estimator)
 
 
-def _on_batch(
-    watched: _Watched,
-    gate: str,
-    progress: StreamingQueryProgress,
-    source: SourceProgress,
-    end: StreamOffset,
-) -> None:
-    ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
-    present = BatchProgress(
-        start_ms=_epoch_ms(progress.timestamp),
-        duration_ms=progress.durationMs["triggerExecution"],
-        records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
-        left_over=_left_over(end, _offset(source.latestOffset)),
-    )
-    stats = batch_stats(watched.previous, present, watched.interval_ms)
-    watched.previous = present
-    if not ranges:
+@dataclass(frozen=True)
+class _Report:
+    """What the engine reports of one gate's part in a batch."""
+
+    gate: str
+    run_id: str
+    """The identity of the query's checkpoint."""
+    batch: str
+    """Its key; empty where the gate had nothing in it."""
+    query_batch_id: int
+    progress: BatchProgress
+
+    @property
+    def times_ms(self) -> tuple[int, int]:
+        """When it began and ended."""
+        return self.progress.start_ms, self.progress.end_ms
+
+
+def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
+    """The parts of the sources that stand behind a gate."""
+    for source in progress.sources:
+        end = _offset(source.endOffset)
+        if end is None or end.gate is None:
+            continue
+        ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
+        batch = schedule_id(end.gate, end.run, ranges, end.topic_ids) if ranges else ""
+        times = BatchProgress(
+            start_ms=_epoch_ms(progress.timestamp),
+            duration_ms=progress.durationMs["triggerExecution"],
+            records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
+            left_over=_left_over(end, _offset(source.latestOffset)),
+        )
+        yield _Report(end.gate, end.run, batch, progress.batchId, times)
+
+
+def _on_batch(watched: _Watched, report: _Report, ended: Ended) -> None:
+    present = replace(report.progress, waited_ms=ended.waited_ms)
+    teaches = ended.went_through and (present.records > 0 or not report.batch)
+    previous, watched.previous = watched.previous, present if teaches else None
+    watched.aside_ms += present.waited_ms if teaches else present.duration_ms
+    if not report.batch:
         return
-    batch = schedule_id(gate, end.run, ranges, end.topic_ids)
-    end_ms = present.start_ms + present.duration_ms
-    state = state_of(watched.ledger.url, gate)
-    teaches = state.batch_ended(batch, present.start_ms, end_ms)
+    _tell_of_unread(watched, report.gate, is_unread=ended.went_through and not present.records)
     sample = None
-    if watched.estimator is not None and (present.records or not teaches):
+    if watched.estimator is not None:
         # Without a lesson it is published too, for the planner waits for the report.
+        stats = batch_stats(previous, present, watched.interval_ms)
         estimator = watched.estimator if teaches else None
-        sample = _sample(gate, batch, progress.batchId, stats, estimator)
-    watched.ledger.report(batch, progress.batchId, present.start_ms, sample)
+        sample = _sample(report, stats, estimator, stats.time_ms - watched.aside_ms)
+    watched.ledger.report(report.batch, report.query_batch_id, present.start_ms, sample)
 
 
 def _sample(
-    gate: str, batch: str, query_batch_id: int, stats: BatchStats, estimator: RateEstimator | None
+    report: _Report, stats: BatchStats, estimator: RateEstimator | None, time_ms: int
 ) -> RateSample:
-    """What was measured; without an estimator, the rate stays what it is."""
-    rate = None
+    """What was measured; without an estimator, nothing is taught and the rate stays what it is.
+
+    Args:
+        report: The batch.
+        stats: What the estimator is told of it.
+        estimator: The gate's.
+        time_ms: When it ended by the estimator's clock.
+    """
+    rate = processing_rate = None
     if estimator is not None:
         rate = estimator.compute(
-            stats.time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
+            time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
         )
+        if stats.processing_delay_ms > 0:
+            processing_rate = stats.num_elements / stats.processing_delay_ms * 1000
     terms = estimator.terms if isinstance(estimator, PIDRateEstimator) and rate else None
     return RateSample(
-        gate=gate,
+        gate=report.gate,
         time_ms=stats.time_ms,
         rate_per_s=rate,
         records=stats.num_elements,
         processing_delay_ms=stats.processing_delay_ms,
         scheduling_delay_ms=stats.scheduling_delay_ms,
-        processing_rate_per_s=stats.num_elements / stats.processing_delay_ms * 1000
-        if stats.processing_delay_ms > 0
-        else None,
+        processing_rate_per_s=processing_rate,
         proportional=terms.proportional if terms else None,
         integral=terms.integral if terms else None,
         derivative=terms.derivative if terms else None,
-        query_batch_id=query_batch_id,
-        schedule_id=batch,
+        query_batch_id=report.query_batch_id,
+        schedule_id=report.batch,
     )
+
+
+def _tell_of_unread(watched: _Watched, gate: str, *, is_unread: bool) -> None:
+    """Log once in a run that the handler does not read its batches."""
+    watched.unread = watched.unread + 1 if is_unread else 0
+    if watched.unread == UNREAD_IN_A_ROW and not watched.has_told_of_unread:
+        watched.has_told_of_unread = True
+        _LOG.warning(
+            "The gate %r learns no rate: Spark has read no record of its last %d batches, so what"
+            " they cost is not known; have the handler read its DataFrame.",
+            gate,
+            UNREAD_IN_A_ROW,
+        )
 
 
 def _offset(text: str | dict[str, Any] | None) -> StreamOffset | None:

@@ -1,9 +1,11 @@
 """What a Spark session needs once: the sources, and the listener that feeds the gates."""
 
 import uuid
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.udf import _wrap_function
 
 from headgate.gate.connectors import CONNECTORS
 from headgate.gate.ledgers import ledger_of, shared_ledger
@@ -47,10 +49,35 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
     for connector in CONNECTORS.values():
         source = connector.source
         of_session = type(source.__name__, (source,), of_session_values)
-        spark.dataSource.register(of_session)
+        _register_source(spark, of_session)
     spark.streams.addListener(
         GateListener(lambda gate, run: ledger_of(gate, run, _default_ledger[session]))
     )
+
+
+def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a source with environment variables that any number of threads may share.
+
+    As ``spark.dataSource.register`` does, but for the map of these variables, which all queries of
+    the source share. Spark adds to it in the thread of each query that starts, and serializes it
+    for the tasks. PySpark gives it a ``HashMap``. Two threads that add at once leave that with a
+    wrong size, and no task of any query can read it from then on (``OptionalDataException``).
+    """
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    wrapped: Any = _wrap_function(spark.sparkContext, source)
+    function = jvm.SimplePythonFunction(
+        wrapped.command(),
+        jvm.java.util.concurrent.ConcurrentHashMap(wrapped.envVars()),
+        wrapped.pythonIncludes(),
+        wrapped.pythonExec(),
+        wrapped.pythonVer(),
+        wrapped.broadcastVars(),
+        wrapped.accumulator(),
+    )
+    python = jvm.org.apache.spark.sql.execution.datasources.v2.python
+    registered = python.UserDefinedPythonDataSource(function)
+    session.dataSource().registerPython(source.name(), registered)
 
 
 RECOMMENDED_CONF: Final = {

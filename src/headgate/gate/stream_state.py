@@ -1,14 +1,54 @@
 """What the handler, the listener and the backfill of one gate tell each other, in one process."""
 
 import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.backfill import Live
 from headgate.errors import GateInUseError
+
+
+class Ended(NamedTuple):
+    """What the estimator must know of a batch that ended.
+
+    Attributes:
+        went_through: Whether it went through at once. Otherwise its time says nothing of the job.
+        waited_ms: How long it waited for the handler while a backfill had it.
+    """
+
+    went_through: bool
+    waited_ms: int
+
+
+class Turn:
+    """The turn of one caller of a handler that is never called twice at a time.
+
+    Args:
+        lock: Held by whoever calls the handler.
+        clock: Answers seconds since some moment.
+    """
+
+    def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock = lock
+        self._clock = clock
+        self._waited_s = 0.0
+
+    def __enter__(self) -> None:
+        began_s = self._clock()
+        self._lock.acquire()
+        self._waited_s += self._clock() - began_s
+
+    def __exit__(self, *_raised: object) -> None:
+        self._lock.release()
+
+    def take_waited_ms(self) -> int:
+        """How long the caller has waited since this was last asked (ms)."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return round(waited_s * 1000)
 
 
 class StreamState:
@@ -21,6 +61,7 @@ class StreamState:
         self._start_ms: int | None = None
         self._end_ms: int | None = None
         self._helped: set[str] = set()
+        self._waited_ms: dict[str, int] = {}
         self._when_one_ends: Callable[[], None] | None = None
         self._query: StreamingQuery | None = None
 
@@ -56,30 +97,38 @@ class StreamState:
             self._running = True
 
     def batch_was_helped(self, batch: str) -> None:
-        """A batch failed at first: how long it took is not how long such a batch takes."""
+        """A batch failed at first, or waited for another process that had it.
+
+        How long it took is not how long such a batch takes.
+        """
         with self._changing:
             self._helped.add(batch)
 
-    def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> bool:
+    def batch_waited(self, batch: str, waited_ms: int) -> None:
+        """A batch waited for the handler."""
+        with self._changing:
+            self._waited_ms[batch] = waited_ms
+
+    def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> Ended:
         """The report of a batch has come.
 
         Args:
-            batch: its key.
+            batch: its key; empty where the gate had nothing in it.
             start_ms: when its trigger fired (ms since the epoch).
             end_ms: when it ended.
 
         Returns:
-            Whether the estimator may learn from it.
+            What the estimator may learn from it.
         """
         with self._changing:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
-            went_through = batch not in self._helped
+            ended = Ended(batch not in self._helped, self._waited_ms.pop(batch, 0))
             self._helped.discard(batch)
             tell = self._when_one_ends
         if tell is not None:
             tell()
-        return went_through
+        return ended
 
     def when_a_batch_ends(self, tell: Callable[[], None] | None) -> None:
         """Have this called at the end of each batch, in place of what was called before."""

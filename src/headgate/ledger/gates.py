@@ -63,8 +63,8 @@ class Gates(Base):
         """Keep what the estimator made of a batch, and put its new rate in force.
 
         Where it gave none (``rate_per_s`` is None) the current rate stays in force. If the sample
-        names a batch, that batch is told its number of records. A sample is kept once: the same
-        one again changes nothing.
+        names a batch, that batch is told its number of records, if any were read. A sample is kept
+        once: the same one again changes nothing.
 
         Raises:
             LedgerError: The rate is not a positive number, or the gate is not declared.
@@ -115,7 +115,7 @@ class Gates(Base):
         }
         connection.execute(statements.SET_RATE, in_force)
         self._insert_under(sample.gate, connection, statements.KEEP_SAMPLE, rate_row(sample))
-        if sample.schedule_id is not None:
+        if sample.schedule_id is not None and sample.records:
             count = {"batch": sample.schedule_id, "counted": sample.records}
             connection.execute(statements.SET_RECORDS, count)
 

@@ -1,0 +1,31 @@
+"""The turn of one caller of a handler, and how long it waited for it."""
+
+import threading
+from typing import cast
+
+from headgate.gate.stream_state import Turn
+
+
+class Held:
+    """A lock that somebody else has for some seconds, and the clock that goes on meanwhile."""
+
+    now_s = 0.0
+    for_s = 2.5
+
+    def acquire(self) -> bool:
+        self.now_s += self.for_s
+        return True
+
+    def release(self) -> None:
+        self.now_s += 100.0
+
+
+def test_a_caller_knows_how_long_it_waited_for_its_turns_since_it_last_asked() -> None:
+    held = Held()
+    turn = Turn(cast(threading.Lock, held), lambda: held.now_s)
+    with turn:
+        held.now_s += 50.0
+    with turn:
+        pass
+    assert turn.take_waited_ms() == 5_000
+    assert turn.take_waited_ms() == 0
