@@ -39,16 +39,24 @@ class Batch:
 
         For a sink that is in that database: what is written through the connection is durable
         together with the batch's ``success``, or neither is. It is committed at the end of the
-        ``with``, which is to be the last thing that the handler does; the connection is not to be
-        committed or closed before. An exception within undoes everything.
+        ``with``, which is to be the last thing that the handler does. An exception that leaves the
+        ``with`` undoes everything, and the batch has failed, even if the handler catches it outside
+        the ``with``. One that is raised after the ``with`` changes nothing of the batch: it is kept
+        with it, and the batch is not run again; ``on_failure="stop"`` ends the query.
+
+        Savepoints (``connection.begin_nested()``) can be used. On SQLite nothing else can write
+        meanwhile: read and compute before.
 
         >>> def handler(df, batch):
+        ...     rows = [row.asDict() for row in df.collect()]
         ...     with batch.transaction() as connection:
-        ...         connection.execute(insert(orders), [row.asDict() for row in df.collect()])
+        ...         connection.execute(insert(orders), rows)
 
         Raises:
-            LedgerError: at the end: the batch is not this process's any more, or the database
-                failed; nothing is written then. At once: it was made without a ledger.
+            LedgerError: at once: it is used a second time, the handler has returned, or it was made
+                without a ledger. At once, within: ``connection.commit()``, ``rollback()`` and
+                ``close()``, which the end of the ``with`` does. At the end: the batch is not this
+                process's any more, or the database failed; nothing is written then.
         """
         if self._lend is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")

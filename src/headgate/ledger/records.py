@@ -12,6 +12,9 @@ from headgate.ledger.status import Kind, Status
 MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of an exception's message that are kept, from its beginning."""
 
+QUERY_STOPPED: Final = "QueryStopped"
+"""The class of the error of a batch whose query was stopped on purpose while it ran."""
+
 MAX_TRACE_LENGTH: Final = 16_000
 """Characters of an exception's trace that are kept, up to its end, where the cause stands."""
 
@@ -86,6 +89,16 @@ class ErrorReport:
         object.__setattr__(self, "trace", storable(self.trace)[-MAX_TRACE_LENGTH:])
 
 
+def query_stopped(error: BaseException) -> ErrorReport:
+    """Why a batch is not done whose query was stopped while it ran.
+
+    Args:
+        error: What its handler raised then; its trace is kept.
+    """
+    message = "The query was stopped while this batch ran; it runs again at the next start."
+    return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
+
+
 def storable(text: str) -> str:
     r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
 
@@ -137,6 +150,16 @@ class BatchRecord:
     by somebody who stopped it. If not, each run that failed has raised by itself."""
     sequence: int | None = None
     """The number of the handler's latest call with it: it only rises within a gate."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its query was stopped on purpose while it ran, and its next start runs it."""
+        error = self.error
+        return (
+            self.status is Status.FAILED
+            and error is not None
+            and error.error_class == QUERY_STOPPED
+        )
 
 
 @dataclass(frozen=True, slots=True)

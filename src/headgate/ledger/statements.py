@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 
 from headgate.ledger.letters import LetterStatus
+from headgate.ledger.rows import error_values
 from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, dead_letter, failure, gate, lost, rate
 
@@ -166,6 +167,12 @@ SET_RECORDS: Final = (
     update(control)
     .where(control.c.schedule_id == bindparam("batch"))
     .values(records=bindparam("counted"))
+)
+
+KEEP_ERROR: Final = (
+    update(control)
+    .where(control.c.schedule_id == bindparam("batch"), control.c.status == Status.SUCCESS)
+    .values({name: bindparam(name) for name in error_values(None)})
 )
 
 _named_or_all_gates = select(gate.c.name).where(
