@@ -144,7 +144,7 @@ WRITES: dict[str, Write] = {
 
 def opened(url: str, clock: ManualClock, patience_s: float = 0) -> Ledger:
     """A ledger with the gate ``orders``."""
-    ledger = new_ledger(url, clock=clock, patience_s=patience_s)
+    ledger = new_ledger(url, clock=clock, database_clock=clock, patience_s=patience_s)
     ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
     return ledger
 
@@ -164,7 +164,7 @@ def cuts(patient: Ledger, monkeypatch: pytest.MonkeyPatch) -> Cuts:
 @pytest.fixture
 def other(url: str, clock: ManualClock, patient: Ledger) -> Iterator[Ledger]:
     """The same ledger, as another process has it."""
-    with Ledger.open(url, clock=clock) as ledger:
+    with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
         yield ledger
 
 

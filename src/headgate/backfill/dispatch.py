@@ -29,6 +29,7 @@ from headgate.ledger import (
     Status,
 )
 from headgate.ledger.backfills import OWNER_GONE
+from headgate.ledger.leases import is_in_force
 
 _LOG: Final = logging.getLogger("headgate.backfill")
 
@@ -273,5 +274,7 @@ class Dispatch:
 
     def _is_left(self, part: BatchRecord) -> bool:
         """Whether nobody runs a part that is in progress."""
-        lease_ms = part.lease_until_ms
-        return part.owner == self._owner or lease_ms is None or lease_ms <= self.clock()
+        until_ms = part.lease_until_ms
+        if part.owner == self._owner or until_ms is None:
+            return True
+        return not is_in_force(until_ms, self.ledger.database_time_ms())

@@ -58,7 +58,7 @@ def batches(
         if key is not None:
             if filtered:
                 raise OptionError(f"KEY is {key!r}, which is one batch; name no filter with it.")
-            _show_one(opened, find_batch(opened, key, ledger), now_ms, as_json=as_json)
+            _show_one(opened, find_batch(opened, key, ledger), as_json=as_json)
             return
         gates = gates_of(opened, gate, ledger)
         found = opened.batches(
@@ -109,12 +109,12 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
     )
 
 
-def _show_one(ledger: Ledger, batch: BatchRecord, now_ms: int, *, as_json: bool) -> None:
+def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     ranges, parts = ledger.ranges(batch.schedule_id), ledger.parts(batch.schedule_id)
     if as_json:
         typer.echo(json.dumps(_in_full(batch, ranges, parts)))
     else:
-        Console().print(batch_view(batch, ranges, parts, now_ms))
+        Console().print(batch_view(batch, ranges, parts, ledger.database_time_ms()))
 
 
 def _in_full(

@@ -13,6 +13,7 @@ from headgate.cli.snapshot import error_line
 from headgate.cli.times import full_time, short_time
 from headgate.cli.words import UNKNOWN, count, duration, plural
 from headgate.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
+from headgate.ledger.leases import is_in_force
 
 SHORT: Final = 8
 """Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
@@ -103,10 +104,15 @@ def planned_or_counted(batch: BatchRecord) -> int:
 
 
 def owner_words(batch: BatchRecord, now_ms: int) -> str:
-    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``."""
+    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``.
+
+    Args:
+        batch: the batch.
+        now_ms: the time by its ledger's database.
+    """
     if batch.owner is None or batch.lease_until_ms is None:
         return "nobody"
-    return "busy" if batch.lease_until_ms > now_ms else "gone"
+    return "busy" if is_in_force(batch.lease_until_ms, now_ms) else "gone"
 
 
 def _facts(batch: BatchRecord, now_ms: int) -> Table:

@@ -68,10 +68,11 @@ def failures(
             until_ms=until_ms,
             error_class=error,
         )
+        database_ms = opened.database_time_ms()
     if as_json:
         _print_json(batches[:limit], letters[:limit])
     elif batches or letters:
-        _print_tables(batches, letters, limit, now_ms, name_gates=len(gates) > 1)
+        _print_tables(batches, letters, limit, database_ms, name_gates=len(gates) > 1)
     elif any((since, until, error)):
         typer.echo("There is no such failure.")
     else:

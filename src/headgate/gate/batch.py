@@ -1,5 +1,6 @@
 """What a handler is told of the batch it is given."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pyspark.sql import DataFrame
 from sqlalchemy import Connection
 
 from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
+from headgate.errors import LedgerError, OptionError
 
 Lend = Callable[[], AbstractContextManager[Connection]]
 
@@ -64,3 +65,28 @@ class Batch:
 
 
 Handler = Callable[[DataFrame, Batch], None]
+
+
+def refuse_unless_a_handler(handler: object) -> None:
+    """Refuse what cannot be called as ``handler(df, batch)``, before anything is started.
+
+    Raises:
+        OptionError: It cannot be called so. What does not say what it takes passes.
+    """
+    if not callable(handler):
+        raise OptionError(
+            f"The handler is {handler!r}, which cannot be called; give a function that takes a"
+            " DataFrame and the batch: handler(df, batch)."
+        )
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(handler, "__name__", None) or repr(handler)
+        raise OptionError(
+            f"The handler is {name}{signature}, and is called with two arguments, a DataFrame and"
+            f" the batch ({error}); write it as handler(df, batch)."
+        ) from error

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headgate.backfill import parse_schedule
 from headgate.errors import OptionError
-from headgate.gate.batch import Handler
+from headgate.gate.batch import Handler, refuse_unless_a_handler
 from headgate.gate.connectors import connector_of
 from headgate.gate.handler import GatedHandler
 from headgate.gate.ledgers import keep_books
@@ -141,10 +141,12 @@ class Gate:
                 handler is called by another thread then, but never twice at a time.
 
         Raises:
-            OptionError: there is no such policy or schedule, or this stream cannot go on without a
+            OptionError: the handler does not take two arguments, there is no such policy or
+                schedule, or this stream cannot go on without a
                 batch: it is computed with state, or from more than one source.
             LedgerError: the ledger cannot be opened or read.
         """
+        refuse_unless_a_handler(handler)
         policy = parse_on_failure(on_failure)
         schedule = parse_schedule(backfill)
         replay = self._replay(df, policy.last) if policy.skips else None

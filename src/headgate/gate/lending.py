@@ -24,7 +24,6 @@ class Lending:
 
     Attributes:
         committed: whether it was: then the batch is a success, whatever the handler raises later.
-        is_in_doubt: whether the answer to the commit was lost.
     """
 
     def __init__(self, batch: str, open_: Lend) -> None:
@@ -38,6 +37,7 @@ class Lending:
 
     @property
     def is_in_doubt(self) -> bool:
+        """Whether the answer to the commit was lost."""
         return isinstance(self._undone_by, UnknownCommitError)
 
     @contextmanager

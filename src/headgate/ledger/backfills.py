@@ -38,11 +38,10 @@ class Backfills(Base):
         Returns:
             The batches that were moved, earliest created first.
         """
-        values = self._failed("", None, OWNER_GONE) | {"now_ms": self._clock()}
+        values = self._failed("", None, OWNER_GONE)
         left_behind = {
             "gate": gate_name,
             "but": but or "",
-            "now_ms": values["now_ms"],
             "before_ms": unowned_before_ms,
             "move": values["move"],
         }
@@ -70,11 +69,10 @@ class Backfills(Base):
             waits_ms: How long a batch is to wait after its last run: after 0, 1, 2 ... backfills of
                 it that failed, and the last one after more. Those that wait are left out.
         """
-        now_ms = self._clock()
         query = statements.FAILED_BATCHES
         if waits_ms:
-            query = query.where(statements.has_waited(waits_ms, now_ms))
-        return self._batches(query, gate=gate_name, now_ms=now_ms, limit=limit)
+            query = query.where(statements.has_waited(waits_ms, self._clock()))
+        return self._batches(query, gate=gate_name, limit=limit)
 
     def take(self, schedule_id: str, owner: str, lease_ms: int) -> BatchRecord | None:
         """Move a batch from ``failed`` to ``backfilling`` (arrow F).

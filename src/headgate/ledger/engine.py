@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from headgate.errors import LedgerError
 from headgate.ledger.lent import Guard, UnknownCommitError
+from headgate.ledger.now import take_time_from
 from headgate.ledger.outages import is_outage
 from headgate.ledger.patience import OutageError, Patience
 from headgate.ledger.postgresql_server import postgresql_engine
@@ -33,13 +34,21 @@ class Database:
     what they were given to do may by then have been done, with only the answer lost.
     """
 
-    def __init__(self, url: str, *, read_only: bool, patience_s: float = 0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        read_only: bool,
+        patience_s: float = 0,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         """Get ready to open the database; a SQLite file is made unless ``read_only``.
 
         Args:
             url: A ledger's.
             read_only: Whether nothing is to be written.
             patience_s: How long to wait for the database each time it cannot be reached.
+            clock: What `NowMs` is taken from, if not from the database itself (ms since the epoch).
 
         Raises:
             LedgerError: The URL is not a ledger's.
@@ -58,6 +67,8 @@ class Database:
                 if self.is_sqlite
                 else postgresql_engine(parsed)
             )
+        if clock is not None:
+            take_time_from(self._engine, clock)
         # A statement alone is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
