@@ -6,6 +6,7 @@ The sink's table and the batch's row are read with SQL, past the ledger.
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -153,10 +154,9 @@ def test_the_rows_and_the_success_are_there_together(scene: Scene) -> None:
 def test_what_is_raised_after_the_commit_is_kept_with_the_batch_which_is_not_run_again(
     scene: Scene, caplog: pytest.LogCaptureFixture, handler: Handler, policy: str
 ) -> None:
-    error, words = {
-        write_and_raise: ("ValueError", "the mail server is away"),
-        write_twice: ("headgate.errors.LedgerError", "is used a second time"),
-    }[handler]
+    error, words = ("ValueError", "the mail server is away")
+    if handler is write_twice:
+        error, words = ("headgate.errors.LedgerError", "is used a second time")
     reached_spark = scene.run(handler, policy)
     assert (reached_spark is None) == (policy in ("defer", "isolate"))
     status, kept, message = scene.row
@@ -194,12 +194,9 @@ def leave_open_and_keep(_df: DataFrame, batch: Batch) -> None:
 
 
 def swallow_around(_df: DataFrame, batch: Batch) -> None:
-    try:
-        with batch.transaction() as connection:
-            put(connection)
-            put(connection)
-    except sqlalchemy.exc.IntegrityError:
-        pass
+    with suppress(sqlalchemy.exc.IntegrityError), batch.transaction() as connection:
+        put(connection)
+        put(connection)
 
 
 def within(end: Callable[[Connection, Batch], object]) -> Handler:
@@ -325,10 +322,8 @@ def test_a_statement_that_failed_within_is_named_where_the_database_gives_up(
     def handler(_df: DataFrame, batch: Batch) -> None:
         with batch.transaction() as connection:
             put(connection)
-            try:
+            with suppress(sqlalchemy.exc.IntegrityError):
                 put(connection)
-            except sqlalchemy.exc.IntegrityError:
-                pass
 
     raised = scene.run(handler)
     if scene.ledger.url.startswith("sqlite"):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from headgate.cli.batches_view import batch_view, batches_view
+from headgate.cli.batches_view import batch_values, batch_view, batches_view
 from headgate.cli.choices import Limit, Since, Until
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.times import window_ms
@@ -72,7 +72,7 @@ def batches(
     shown = found[:limit]
     if as_json:
         for batch in shown:
-            typer.echo(json.dumps(asdict(batch)))
+            typer.echo(json.dumps(batch_values(batch)))
     elif not shown:
         typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
     else:
@@ -124,4 +124,4 @@ def _in_full(
     for planned in ranges:
         values = asdict(planned)
         told.append({**values.pop("offsets"), **values})
-    return {**asdict(batch), "ranges": told, "parts": [asdict(part) for part in parts]}
+    return {**batch_values(batch), "ranges": told, "parts": [batch_values(part) for part in parts]}

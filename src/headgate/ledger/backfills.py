@@ -20,6 +20,14 @@ OWNER_GONE: Final = ErrorReport(
 )
 """Why a batch failed that was settled."""
 
+NOT_RUN_AGAIN: Final = ErrorReport(
+    "NotRunAgain",
+    "The query was stopped while this batch ran, and has been started again without it, as with "
+    "another checkpoint; a backfill runs it.",
+    "",
+)
+"""Why a batch failed that was interrupted by a stop and not run again."""
+
 
 class Backfills(Base):
     """The moves of a batch that failed."""
@@ -28,7 +36,8 @@ class Backfills(Base):
         """Move the live batches, and parts, that nobody runs any more to ``failed`` (arrow E).
 
         These are ``in_progress``, and either their owner's lease has run out, or they never had an
-        owner and are old.
+        owner and are old. Those that a stop of the query interrupted, and its next start does not
+        run, are told as failed from now on.
 
         Args:
             gate_name: Their gate.
@@ -46,7 +55,15 @@ class Backfills(Base):
             "move": values["move"],
         }
 
+        not_run = {
+            "of": gate_name,
+            "but": but or "",
+            "error_class": NOT_RUN_AGAIN.error_class,
+            "error_message": NOT_RUN_AGAIN.message,
+        }
+
         def settle(connection: Connection) -> list[str]:
+            connection.execute(statements.LEAVE_INTERRUPTED, not_run)
             found = sorted(map(tuple, connection.execute(statements.LEFT_BEHIND, left_behind)))
             return [
                 key

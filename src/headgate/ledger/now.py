@@ -7,7 +7,6 @@ from sqlalchemy import BigInteger, Engine, event
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-
 _SQLITE: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 _POSTGRESQL: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
 

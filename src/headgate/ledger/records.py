@@ -7,6 +7,7 @@ from typing import Final, Self
 from headgate.control.hop_emission import Bound
 from headgate.control.ranges import OffsetRange
 from headgate.ledger.identity import schedule_id
+from headgate.ledger.root_cause import root_cause
 from headgate.ledger.status import Kind, Status
 
 MAX_MESSAGE_LENGTH: Final = 4_000
@@ -77,11 +78,16 @@ class ErrorReport:
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Describe an exception, with those that caused it."""
+        """Describe an exception, with those that caused it.
+
+        Class and message are those of the root cause where Spark only wraps it.
+        """
         described = TracebackException.from_exception(error)
         kind = type(error)
         prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        return cls(prefix + kind.__qualname__, str(described), "".join(described.format()))
+        error_class, message = prefix + kind.__qualname__, str(described)
+        trace = "".join(described.format())
+        return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "error_class", storable(self.error_class))

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from headgate.ledger.leases import LONGEST_LEASE_MS, has_run_out
 from headgate.ledger.letters import LetterStatus
 from headgate.ledger.now import NowMs
+from headgate.ledger.records import QUERY_STOPPED
 from headgate.ledger.rows import error_values
 from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, dead_letter, failure, gate, lost, rate
@@ -223,12 +224,26 @@ BY_PREFIX: Final = (
 
 _letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
 
+interrupted: Final = and_(
+    control.c.status == Status.FAILED,
+    func.coalesce(control.c.error_class, "") == QUERY_STOPPED,
+)
+
+# The next start of the query did not run them.
+LEAVE_INTERRUPTED: Final = (
+    update(control)
+    .where(control.c.gate == bindparam("of"), interrupted)
+    .where(control.c.schedule_id != bindparam("but"))
+    .where(func.coalesce(control.c.parent, "") != bindparam("but"))
+    .values({name: bindparam(name) for name in error_values(None) if name != "error_trace"})
+)
+
 FAILURES: Final = (
     select(control)
     .where(control.c.gate.in_(_named_or_all_gates))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
     .where(~and_(control.c.status == Status.DEAD, _letters))
-    .where(control.c.resolution.is_(None))
+    .where(control.c.resolution.is_(None), ~interrupted)
     .order_by(control.c.created_time_ms, control.c.schedule_id)
 )
 
@@ -280,6 +295,7 @@ OPEN_COUNTS: Final = (
     .where(control.c.gate == bindparam("gate"))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
     .where(~and_(control.c.status == Status.DEAD, _letters), control.c.resolution.is_(None))
+    .where(~interrupted)
     .group_by(control.c.status)
 )
 
