@@ -30,7 +30,7 @@ from headgate.gate.policy import STOP
 from headgate.kafka.connector import KAFKA
 from headgate.ledger import BatchRecord, Ledger, Status
 
-HANDLER = ["--handler", "json:dumps"]
+HANDLER = ["--handler", "operator:is_"]
 BAD = "poison"
 
 

@@ -21,7 +21,7 @@ KEY = batch_number(0).schedule_id
 HALVES = tuple(a_batch(OffsetRange("orders", 0, start, start + 5)) for start in (0, 5))
 ERROR = ErrorReport("ValueError", "no", "")
 LETTER = DeadLetter("orders", 0, 3, b"key", b"value", None, 0, 0, ERROR)
-LEASE_MS = 60_000
+LEASE_MS = 30_000
 
 # Numbers that say nothing, and are not the same when something was tried twice.
 _NUMBERS = {"last_move", "rate_id", "failure_id", "dead_letter_id"}
