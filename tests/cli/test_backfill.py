@@ -203,6 +203,22 @@ def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scen
     assert work.tally.batches[Outcome.LEFT] == 3
 
 
+def test_sys_exit_in_a_handler_fails_its_batch_and_does_not_end_the_command_as_if_all_were_done(
+    scene: Scene,
+) -> None:
+    def leave(_batch: Batch) -> None:
+        raise SystemExit(0)
+
+    work = scene.work(Sink(during=leave))
+    work.run()
+    assert scene.statuses == [Status.FAILED] * 3
+    first = scene.ledger.batch(scene.batches[0].schedule_id)
+    assert first is not None
+    assert first.error is not None
+    assert "SystemExit: 0" in first.error.message
+    assert not work.tally.is_good
+
+
 def test_a_signal_asks_for_the_end_and_ctrl_c_after_that_ends_at_once() -> None:
     asked: list[bool] = []
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
