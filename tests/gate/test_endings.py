@@ -25,7 +25,7 @@ from headgate.ledger import BatchRecord, Ledger, Status
 FIRST = OffsetRange("orders-topic", 0, 0, 8)
 SECOND = OffsetRange("orders-topic", 0, 8, 16)
 POLICIES = [parse_on_failure(each) for each in ("stop", "defer", "isolate")]
-DF = cast(DataFrame, frame([FIRST]))
+DF = frame([FIRST])
 
 
 @dataclass
@@ -249,7 +249,8 @@ def never(*_: object) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    "handler", [one, three, keywords, Stage().one, functools.partial(two, None, None, None), "x"]
+    "handler",
+    [one, three, keywords, Stage().one, functools.partial(three, DF, cast(Batch, None)), "x"],
 )
 def test_a_handler_that_does_not_take_two_arguments_is_refused_at_once(
     ledger_url: str, handler: Any
