@@ -14,6 +14,7 @@
     │   ├── NoJournalError   there is none where one is to be read
     │   ├── LaneTakenError   another writer has a lane of it
     │   └── CorruptionError  a file of a journal is not what was written
+    ├── HandlerExitError     a handler raised what ends a program, such as SystemExit
     ├── ReceiverError        records cannot be received, or are not taken
     ├── SignalError          a flow's stages cannot tell each other what they must
     └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
@@ -68,6 +69,10 @@ class LaneTakenError(JournalError):
 
 class CorruptionError(JournalError):
     """A file of a journal is not what was written; its text names the file and the first offset."""
+
+
+class HandlerExitError(HeadgateError):
+    """A handler raised what is no ``Exception``: SystemExit, KeyboardInterrupt; it is the cause."""
 
 
 class ReceiverError(HeadgateError):

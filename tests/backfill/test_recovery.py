@@ -159,7 +159,7 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
         if end < 0.2:
             raise Crash
 
-    with Ledger.open(url, clock=clock) as ledger:
+    with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         everything = batches_that_failed(ledger, 2)
         runner = FakeRunner(ledger, handler)
@@ -231,13 +231,13 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
 
     def process(owner: str) -> None:
         try:
-            with Ledger.open(url, clock=clock) as own:
+            with Ledger.open(url, clock=clock, database_clock=clock) as own:
                 work_off_all(own, FakeRunner(own, handler_of(owner)), clock, owner)
         except BaseException as error:
             errors.append(error)
             raise
 
-    with Ledger.open(url, clock=clock) as ledger:
+    with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         everything = batches_that_failed(ledger, 15)
         threads = [threading.Thread(target=process, args=(name,)) for name in ("one", "two")]

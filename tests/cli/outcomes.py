@@ -33,7 +33,7 @@ LETTER = DeadLetter(
     timestamp_type=1,
     error=ERROR,
 )
-LONG_MS = 10**13
+LONG_MS = 60_000
 """A lease that outlasts every test."""
 
 
@@ -67,7 +67,7 @@ class Shop:
             for key in (self.failed, self.busy, self.left, self.dead):
                 ledger.fail(key, ERROR)
             ledger.take(self.busy, "a backfill", LONG_MS)
-            ledger.take(self.left, "a backfill", 1)
+            ledger.take(self.left, "a backfill", 0)
             ledger.take(self.dead, "a backfill", LONG_MS)
             ledger.bury(self.dead, "a backfill", GONE)
             ledger.attach(self.split, 8, owner="me", lease_ms=LONG_MS)

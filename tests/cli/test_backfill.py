@@ -30,7 +30,7 @@ from headgate.gate.policy import STOP
 from headgate.kafka.connector import KAFKA
 from headgate.ledger import BatchRecord, Ledger, Status
 
-HANDLER = ["--handler", "json:dumps"]
+HANDLER = ["--handler", "operator:is_"]
 BAD = "poison"
 
 
@@ -166,10 +166,10 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
 def test_what_somebody_else_has_meanwhile_is_passed(scene: Scene) -> None:
     first, second, third = (batch.schedule_id for batch in scene.batches)
     work = scene.work(Sink())
-    scene.ledger.take(first, "somebody", 10**12)
-    scene.ledger.take(third, "somebody", 10**12)
+    scene.ledger.take(first, "somebody", 60_000)
+    scene.ledger.take(third, "somebody", 60_000)
     scene.ledger.backfilled(third, "somebody")
-    scene.ledger.take(second, "somebody", 10**12)
+    scene.ledger.take(second, "somebody", 60_000)
     scene.ledger.bury(second, "somebody", ValueError("no"))
     work.run()
     assert work.tally.batches == {
@@ -201,6 +201,22 @@ def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scen
     assert first.error is not None
     assert first.error.error_class == "Interrupted"
     assert work.tally.batches[Outcome.LEFT] == 3
+
+
+def test_sys_exit_in_a_handler_fails_its_batch_and_does_not_end_the_command_as_if_all_were_done(
+    scene: Scene,
+) -> None:
+    def leave(_batch: Batch) -> None:
+        raise SystemExit(0)
+
+    work = scene.work(Sink(during=leave))
+    work.run()
+    assert scene.statuses == [Status.FAILED] * 3
+    first = scene.ledger.batch(scene.batches[0].schedule_id)
+    assert first is not None
+    assert first.error is not None
+    assert "SystemExit: 0" in first.error.message
+    assert not work.tally.is_good
 
 
 def test_a_signal_asks_for_the_end_and_ctrl_c_after_that_ends_at_once() -> None:

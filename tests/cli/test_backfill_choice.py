@@ -11,7 +11,7 @@ from headgate.control import OffsetRange
 from headgate.ledger import Ledger
 from headgate.source.connector import Connector
 
-HANDLER = ["--handler", "json:dumps"]
+HANDLER = ["--handler", "operator:is_"]
 
 
 def planned(shop: Shop, *arguments: str) -> list[str]:

@@ -11,7 +11,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.gate import Batch
 from headgate.gate.replay import Replay
 from headgate.kafka.connector import KAFKA
-from headgate.ledger import DeadLetter, ErrorReport
+from headgate.ledger import DeadLetter, ErrorReport, PlannedRange
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -37,6 +37,9 @@ class FakeReplay(Replay):
 
     def run(self, ranges: Ranges, use: Callable[[DataFrame], None]) -> None:
         use(frame(ranges))
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        return []
 
     def letter(self, offset: OffsetRange, error: BaseException) -> DeadLetter | None:
         (place,) = places([offset])

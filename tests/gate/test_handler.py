@@ -238,7 +238,7 @@ def test_a_stopped_query_does_not_wait_for_another_process(
     ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
 ) -> None:
     key = begin(ledger, FIRST)
-    ledger.attach(key, 0, owner="another machine", lease_ms=1_000_000)
+    ledger.attach(key, 0, owner="another machine", lease_ms=60_000)
     handler.follow(stopped_query(), None)
     with pytest.raises(LedgerError, match=f"stopped before it could take over batch {key}"):
         handler(df, 0)

@@ -20,7 +20,7 @@ from headgate.ledger import (
 LANES = 2
 ERROR = ErrorReport("ValueError", "no", "")
 OWNER = "me"
-LEASE_MS = 10**13
+LEASE_MS = 60_000
 
 Bounds = Callable[[int], tuple[int, int]]
 Step = tuple[str, int, int]

@@ -19,7 +19,7 @@ from headgate.ledger.outages import is_outage
 from headgate.ledger.patience import QUERY_PATIENCE_S
 
 GATES = ("a", "b", "c", "d")
-LEASE_MS = 600_000
+LEASE_MS = 60_000
 # Returns when they are cut: a statement that is running then would be tried again.
 CUT = (
     "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"

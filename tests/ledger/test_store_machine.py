@@ -173,7 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
         path.write_bytes(ledger_with_gates())
         self.url = f"sqlite:///{path}"
         self.clock = ManualClock()
-        self.ledger = Ledger.open(self.url, clock=self.clock)
+        self.ledger = Ledger.open(self.url, clock=self.clock, database_clock=self.clock)
         self.model = Model()
         # Without these, hardly any sequence would get as far as to the end of a backfill.
         planned = [batch_number(number) for number in range(3)]
@@ -193,7 +193,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def open_again(self) -> None:
         self.ledger.close()
-        self.ledger = Ledger.open(self.url, clock=self.clock)
+        self.ledger = Ledger.open(self.url, clock=self.clock, database_clock=self.clock)
 
     @rule(by_ms=times_ms)
     def set_clock(self, by_ms: int) -> None:

@@ -21,7 +21,7 @@ KEY = batch_number(0).schedule_id
 HALVES = tuple(a_batch(OffsetRange("orders", 0, start, start + 5)) for start in (0, 5))
 ERROR = ErrorReport("ValueError", "no", "")
 LETTER = DeadLetter("orders", 0, 3, b"key", b"value", None, 0, 0, ERROR)
-LEASE_MS = 60_000
+LEASE_MS = 30_000
 
 # Numbers that say nothing, and are not the same when something was tried twice.
 _NUMBERS = {"last_move", "rate_id", "failure_id", "dead_letter_id"}
@@ -144,7 +144,7 @@ WRITES: dict[str, Write] = {
 
 def opened(url: str, clock: ManualClock, patience_s: float = 0) -> Ledger:
     """A ledger with the gate ``orders``."""
-    ledger = new_ledger(url, clock=clock, patience_s=patience_s)
+    ledger = new_ledger(url, clock=clock, database_clock=clock, patience_s=patience_s)
     ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
     return ledger
 
@@ -164,7 +164,7 @@ def cuts(patient: Ledger, monkeypatch: pytest.MonkeyPatch) -> Cuts:
 @pytest.fixture
 def other(url: str, clock: ManualClock, patient: Ledger) -> Iterator[Ledger]:
     """The same ledger, as another process has it."""
-    with Ledger.open(url, clock=clock) as ledger:
+    with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
         yield ledger
 
 

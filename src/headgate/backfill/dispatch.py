@@ -18,7 +18,7 @@ from headgate.backfill.events import (
 )
 from headgate.backfill.portions import Portion, earlier_and_later, gone_and_there
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import DataLossError
+from headgate.errors import DataLossError, HandlerExitError
 from headgate.ledger import (
     BatchRecord,
     Clock,
@@ -29,6 +29,7 @@ from headgate.ledger import (
     Status,
 )
 from headgate.ledger.backfills import OWNER_GONE
+from headgate.ledger.leases import is_in_force
 
 _LOG: Final = logging.getLogger("headgate.backfill")
 
@@ -187,19 +188,24 @@ class Dispatch:
             if self.ledger.backfilled(key, owner):
                 return self.tell(Done(batch, elapsed_ms))
         else:
-            report = ErrorReport.of(error)
+            # What is raised because of a stop says nothing of why the batch fails.
+            report = (self._stopped() and batch.error) or ErrorReport.of(error)
             status = self.ledger.give_back(
                 key,
                 owner,
                 report,
                 max_backfills=self._max_backfills,
-                cut_short=self._stopped() or not isinstance(error, Exception),
+                cut_short=self._is_cut_off(error),
             )
             if status is Status.FAILED:
                 return self.tell(Failed(batch, report, elapsed_ms))
             if status is Status.DEAD:
                 return self.tell(Buried(batch, report))
         return self.tell(self._settled_meanwhile(batch, elapsed_ms))
+
+    def _is_cut_off(self, error: BaseException) -> bool:
+        ends = isinstance(error, HandlerExitError) or not isinstance(error, Exception)
+        return self._stopped() or ends
 
     def _settled_meanwhile(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
         """What the runner itself made of a batch: with its sink, or by keeping its one record."""
@@ -268,5 +274,7 @@ class Dispatch:
 
     def _is_left(self, part: BatchRecord) -> bool:
         """Whether nobody runs a part that is in progress."""
-        lease_ms = part.lease_until_ms
-        return part.owner == self._owner or lease_ms is None or lease_ms <= self.clock()
+        until_ms = part.lease_until_ms
+        if part.owner == self._owner or until_ms is None:
+            return True
+        return not is_in_force(until_ms, self.ledger.database_time_ms())

@@ -9,6 +9,7 @@ from typing import Final, Self
 from headgate.backfill.backoff import Backoff
 from headgate.errors import LedgerError
 from headgate.ledger import BatchRecord, Ledger, PlannedRange, Status
+from headgate.ledger.leases import LONGEST_LEASE_MS
 from headgate.ledger.patience import waiting_ends
 
 _LOG: Final = logging.getLogger("headgate.backfill")
@@ -104,7 +105,7 @@ class Monitor:
 
     def next_ready(self, now_ms: int) -> OpenBatch | None:
         """The earliest created batch whose wait after its last attempt is over."""
-        return next((each for each in self.batches() if self._ready_ms(each) <= now_ms), None)
+        return next((each for each in self.batches() if self._is_ready(each, now_ms)), None)
 
     def refresh(self) -> None:
         """Read the ledger now.
@@ -113,9 +114,11 @@ class Monitor:
             LedgerError: It cannot be read; what was read last stays.
         """
         with self._reading:
-            known = self._batches
+            known, rows = self._batches, self._rows()
+            given_up = any(row.status is Status.BACKFILLING for row in rows)
+            now_ms = self._ledger.database_time_ms() if given_up else 0
             self._batches = {
-                row.schedule_id: self._open(row, known.get(row.schedule_id)) for row in self._rows()
+                row.schedule_id: self._open(row, known.get(row.schedule_id), now_ms) for row in rows
             }
             self._has_read = True
 
@@ -150,13 +153,19 @@ class Monitor:
                 warned = True
             self._stopped.wait(self._interval_ms / 1000)
 
-    def _ready_ms(self, batch: OpenBatch) -> int:
-        return batch.ended_ms + self._backoff.wait_ms(batch.backfills)
+    def _is_ready(self, batch: OpenBatch, now_ms: int) -> bool:
+        # An end that lies ahead was written under a clock that was wrong, and is not waited for.
+        if batch.ended_ms > now_ms + LONGEST_LEASE_MS:
+            return True
+        return batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
 
-    def _open(self, row: BatchRecord, known: OpenBatch | None) -> OpenBatch:
+    def _open(self, row: BatchRecord, known: OpenBatch | None, now_ms: int) -> OpenBatch:
         # A backfill whose lease has run out has failed, though nobody has counted it yet (arrow H).
         given_up = row.status is Status.BACKFILLING
-        ended_ms = row.lease_until_ms if given_up else row.end_time_ms
+        ended_ms = row.end_time_ms
+        if given_up:
+            until_ms = row.lease_until_ms
+            ended_ms = until_ms if until_ms and until_ms <= now_ms else row.start_time_ms
         return OpenBatch(
             schedule_id=row.schedule_id,
             created_time_ms=row.created_time_ms,

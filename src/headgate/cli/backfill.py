@@ -135,7 +135,7 @@ def backfill(
     work = work_of(handler, transform, flow, ledger)
     # What is to be run is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
-        batches = choose(reader, ledger, choice, now_ms)
+        batches = choose(reader, ledger, choice)
         options = {**(work.options(batches[0].gate) if batches else {}), **given}
         ways = reached(reader, {batch.schedule_id: batch.gate for batch in batches}, options)
         if dry_run:

@@ -58,14 +58,13 @@ class Choice:
         )
 
 
-def choose(ledger: Ledger, url: str, choice: Choice, now_ms: int) -> list[BatchRecord]:
+def choose(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
     """The batches that are meant, earliest created first; all of one gate.
 
     Args:
         ledger: Where they are.
         url: The ledger's, for errors.
         choice: Which are meant; checked.
-        now_ms: The time.
 
     Raises:
         OptionError: A key is unknown, or of a batch that cannot be run; there is no such gate; or
@@ -75,7 +74,7 @@ def choose(ledger: Ledger, url: str, choice: Choice, now_ms: int) -> list[BatchR
     if choice.keys:
         named = [find_batch(ledger, key, url) for key in choice.keys]
         for batch in named:
-            _refuse_unless_runnable(ledger, batch, now_ms)
+            _refuse_unless_runnable(ledger, batch)
         found = list({batch.schedule_id: batch for batch in named}.values())
     else:
         gates_of(ledger, choice.gate, url)
@@ -92,12 +91,13 @@ def choose(ledger: Ledger, url: str, choice: Choice, now_ms: int) -> list[BatchR
     return sorted(found, key=lambda batch: (batch.created_time_ms, batch.schedule_id))
 
 
-def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord, now_ms: int) -> None:
+def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
     key = batch.schedule_id
     match batch.status:
         case Status.FAILED:
             return
         case Status.BACKFILLING:
+            now_ms = ledger.database_time_ms()
             if owner_words(batch, now_ms) != "busy":
                 return
             why = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headgate.backfill import (
     MAX_BACKFILLS,
@@ -23,7 +23,8 @@ from headgate.cli.backfill_tally import Tally
 from headgate.cli.backfill_view import View
 from headgate.cli.source_options import Reached
 from headgate.cli.spark import start_spark, stopped_by_signals
-from headgate.gate.batch import Handler
+from headgate.gate.batch import Batch, Handler
+from headgate.gate.cut_off import exits_as_errors
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
 from headgate.gate.runner import BatchRunner
@@ -117,7 +118,7 @@ class HandRun:
         runner = BatchRunner(
             self._ledger,
             self._owner,
-            self._job.handler,
+            _without_exit(self._job.handler),
             policy=self._job.policy,
             replay=Replay(self._spark, way.connector, way.options),
             turn=nullcontext(),
@@ -156,6 +157,19 @@ class HandRun:
                 max_backfills=_NO_LIMIT,
                 cut_short=True,
             )
+
+
+def _without_exit(handler: Handler) -> Handler:
+    """A handler whose ``sys.exit()`` fails its batch, with the reason, and not ends the command."""
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        try:
+            handler(df, batch)
+        except SystemExit:
+            with exits_as_errors(batch.key):
+                raise
+
+    return handle
 
 
 def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) -> bool:

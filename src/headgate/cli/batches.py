@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from headgate.cli.batches_view import batch_view, batches_view
+from headgate.cli.batches_view import batch_values, batch_view, batches_view
 from headgate.cli.choices import Limit, Since, Until
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.times import window_ms
@@ -58,7 +58,7 @@ def batches(
         if key is not None:
             if filtered:
                 raise OptionError(f"KEY is {key!r}, which is one batch; name no filter with it.")
-            _show_one(opened, find_batch(opened, key, ledger), now_ms, as_json=as_json)
+            _show_one(opened, find_batch(opened, key, ledger), as_json=as_json)
             return
         gates = gates_of(opened, gate, ledger)
         found = opened.batches(
@@ -72,7 +72,7 @@ def batches(
     shown = found[:limit]
     if as_json:
         for batch in shown:
-            typer.echo(json.dumps(asdict(batch)))
+            typer.echo(json.dumps(batch_values(batch)))
     elif not shown:
         typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
     else:
@@ -109,12 +109,12 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
     )
 
 
-def _show_one(ledger: Ledger, batch: BatchRecord, now_ms: int, *, as_json: bool) -> None:
+def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     ranges, parts = ledger.ranges(batch.schedule_id), ledger.parts(batch.schedule_id)
     if as_json:
         typer.echo(json.dumps(_in_full(batch, ranges, parts)))
     else:
-        Console().print(batch_view(batch, ranges, parts, now_ms))
+        Console().print(batch_view(batch, ranges, parts, ledger.database_time_ms()))
 
 
 def _in_full(
@@ -124,4 +124,4 @@ def _in_full(
     for planned in ranges:
         values = asdict(planned)
         told.append({**values.pop("offsets"), **values})
-    return {**asdict(batch), "ranges": told, "parts": [asdict(part) for part in parts]}
+    return {**batch_values(batch), "ranges": told, "parts": [batch_values(part) for part in parts]}

@@ -1,18 +1,19 @@
 """Batches as pictures for the terminal, which also read well without colours and piped."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import asdict, replace
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.lines import line, printable
-from headgate.cli.snapshot import error_line
+from headgate.cli.snapshot import error_line, status_word
 from headgate.cli.times import full_time, short_time
 from headgate.cli.words import UNKNOWN, count, duration, plural
 from headgate.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
+from headgate.ledger.leases import is_in_force
 
 SHORT: Final = 8
 """Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
@@ -24,6 +25,9 @@ _STYLES: Final = {
     Status.FAILED: "bold red",
     Status.DEAD: "bold red",
 }
+
+
+_COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
 
 
 def batches_view(
@@ -47,11 +51,18 @@ def batches_view(
             status_text(batch),
             count(planned_or_counted(batch)),
             duration(took_ms(batch, now_ms)),
-            line(batch.reason, style="dim")
-            if batch.error is None
-            else line(short_error(batch.error)),
+            _error_or_reason(batch),
         )
     return table
+
+
+def _error_or_reason(batch: BatchRecord) -> Text:
+    if batch.error is None:
+        return line(batch.reason, style="dim")
+    if batch.interrupted:
+        return line(batch.error.message)
+    already = "already committed, then " if batch.status is Status.SUCCESS else ""
+    return line(already + short_error(batch.error))
 
 
 def batch_view(
@@ -66,8 +77,16 @@ def batch_view(
         shown += [Text(), line(f"split into {plural(len(parts), 'part')}", style="bold")]
         shown.append(batches_view(parts, now_ms, name_gates=False))
     if batch.error is not None:
-        shown += [Text(), *_error(batch.error)]
+        shown.append(Text())
+        if batch.status is Status.SUCCESS:
+            shown.append(line(_COMMITTED))
+        shown += _error(batch.error)
     return Group(*shown)
+
+
+def batch_values(batch: BatchRecord) -> dict[str, Any]:
+    """A batch in JSON: its row, and whether it was interrupted by a stop of its query."""
+    return {**asdict(batch), "interrupted": batch.interrupted}
 
 
 def new_table() -> Table:
@@ -78,7 +97,8 @@ def new_table() -> Table:
 def status_text(batch: BatchRecord) -> Text:
     """Where a batch stands, and how often it was begun where that was more than once."""
     times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
-    return line(f"{batch.status}{times}", style=_STYLES[batch.status])
+    style = "yellow" if batch.interrupted else _STYLES[batch.status]
+    return line(f"{status_word(batch)}{times}", style=style)
 
 
 def key_text(batch: BatchRecord) -> Text:
@@ -103,10 +123,15 @@ def planned_or_counted(batch: BatchRecord) -> int:
 
 
 def owner_words(batch: BatchRecord, now_ms: int) -> str:
-    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``."""
+    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``.
+
+    Args:
+        batch: the batch.
+        now_ms: the time by its ledger's database.
+    """
     if batch.owner is None or batch.lease_until_ms is None:
         return "nobody"
-    return "busy" if batch.lease_until_ms > now_ms else "gone"
+    return "busy" if is_in_force(batch.lease_until_ms, now_ms) else "gone"
 
 
 def _facts(batch: BatchRecord, now_ms: int) -> Table:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headgate.cli.batches_view import (
+    batch_values,
     key_text,
     new_table,
     owner_words,
@@ -68,10 +68,11 @@ def failures(
             until_ms=until_ms,
             error_class=error,
         )
+        database_ms = opened.database_time_ms()
     if as_json:
         _print_json(batches[:limit], letters[:limit])
     elif batches or letters:
-        _print_tables(batches, letters, limit, now_ms, name_gates=len(gates) > 1)
+        _print_tables(batches, letters, limit, database_ms, name_gates=len(gates) > 1)
     elif any((since, until, error)):
         typer.echo("There is no such failure.")
     else:
@@ -82,7 +83,7 @@ def failures(
 
 def _print_json(batches: Sequence[BatchRecord], letters: Sequence[DeadLetterRecord]) -> None:
     for batch in batches:
-        typer.echo(json.dumps({"what": "batch", **asdict(batch)}))
+        typer.echo(json.dumps({"what": "batch", **batch_values(batch)}))
     for letter in letters:
         typer.echo(json.dumps({"what": "dead letter", **letter_values(letter)}))
 

@@ -22,7 +22,10 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
     Raises:
         OptionError: As `load_function`.
     """
+    from headgate.gate.batch import refuse_unless_a_handler  # noqa: PLC0415  (it brings Spark)
+
     handle = load_function("--handler", handler)
+    refuse_unless_a_handler(handle)
     derive = None if transform is None else load_function("--transform", transform)
 
     def handle_derived(df: "DataFrame", batch: "Batch") -> None:

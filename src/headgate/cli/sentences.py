@@ -11,6 +11,7 @@ _STYLES: Final = {
     State.DRAINING: "green",
     State.HOLDING: "yellow",
     State.FALLING_BEHIND: "yellow",
+    State.INTERRUPTED: "yellow",
     State.STALLED: "red",
     State.OVERDUE: "red",
     State.FAILED: "red",
@@ -25,6 +26,7 @@ _HEADLINES: Final = {
     State.IDLE: "Idle: no batch for {silence}; nothing new, or the query has stopped.",
     State.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
     State.OVERDUE: "Overdue: a batch has run for {running}; it hangs, or its process died.",
+    State.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch again.",
     State.FAILED: "Failed: {error}",
 }
 

@@ -53,6 +53,8 @@ class State(StrEnum):
     """No batch for a while, although records were waiting: the query has stopped."""
     OVERDUE = "overdue"
     """A batch has been running for many intervals: it hangs, or its process has died."""
+    INTERRUPTED = "interrupted"
+    """The query was stopped while the last batch ran, which runs again at its next start."""
     FAILED = "failed"
     """The last batch failed."""
 
@@ -98,7 +100,8 @@ class BatchSnapshot:
 
     Attributes:
         id: Spark's number of it; None before it has run.
-        status: The ledger's word for where it stands.
+        status: The ledger's word for where it stands, or ``interrupted`` where its query was
+            stopped while it ran.
         records: Its records, or the offsets in it while they have not been counted.
         duration_ms: How long it took (planning and commit included, once Spark has reported it), or
             how long it has been running.
@@ -245,7 +248,7 @@ def _state(
     if newest is None:
         return State.NEW
     if newest.status in (Status.FAILED, Status.DEAD):
-        return State.FAILED
+        return State.INTERRUPTED if newest.interrupted else State.FAILED
     left_over = _left_over(newest)
     if newest.end_time_ms is None:
         if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
@@ -269,7 +272,7 @@ def _batches(
     return tuple(
         BatchSnapshot(
             id=batch.query_batch_id,
-            status=batch.status,
+            status=status_word(batch),
             records=batch.planned_records if batch.records is None else batch.records,
             duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
@@ -298,8 +301,14 @@ def _partition(planned: PlannedRange) -> PartitionSnapshot:
 
 
 def _error(batches: tuple[BatchRecord, ...]) -> str | None:
-    error = next((batch.error for batch in batches if batch.error is not None), None)
+    failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
+    error = next((batch.error for batch in failed if batch.error is not None), None)
     return None if error is None else error_line(error)
+
+
+def status_word(batch: BatchRecord) -> str:
+    """Where a batch stands: ``interrupted`` if its query was stopped, else the ledger's word."""
+    return "interrupted" if batch.interrupted else batch.status
 
 
 def error_line(error: ErrorReport) -> str:

@@ -48,6 +48,7 @@ def told_of(stage: Stage) -> Iterator[None]:
 def _check_stage(flow: Declaration, stage: Stage) -> None:
     from headgate.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
     from headgate.gate import Gate  # noqa: PLC0415
+    from headgate.gate.batch import refuse_unless_a_handler  # noqa: PLC0415
     from headgate.gate.policy import parse_on_failure  # noqa: PLC0415
 
     with told_of(stage):
@@ -59,6 +60,8 @@ def _check_stage(flow: Declaration, stage: Stage) -> None:
             f"{stage} decorates {stage.handler!r}, which cannot be called; let it decorate a"
             " function of a DataFrame and a batch."
         )
+    with told_of(stage):
+        refuse_unless_a_handler(stage.handler)
 
 
 def _check_channels(graph: Graph, stage: Stage) -> None:

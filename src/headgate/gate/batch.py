@@ -1,5 +1,6 @@
 """What a handler is told of the batch it is given."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pyspark.sql import DataFrame
 from sqlalchemy import Connection
 
 from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
+from headgate.errors import LedgerError, OptionError
 
 Lend = Callable[[], AbstractContextManager[Connection]]
 
@@ -46,16 +47,24 @@ class Batch:
 
         For a sink that is in that database: what is written through the connection is durable
         together with the batch's ``success``, or neither is. It is committed at the end of the
-        ``with``, which is to be the last thing that the handler does; the connection is not to be
-        committed or closed before. An exception within undoes everything.
+        ``with``, which is to be the last thing that the handler does. An exception that leaves the
+        ``with`` undoes everything, and the batch has failed, even if the handler catches it outside
+        the ``with``. One that is raised after the ``with`` changes nothing of the batch: it is kept
+        with it, and the batch is not run again; ``on_failure="stop"`` ends the query.
+
+        Savepoints (``connection.begin_nested()``) can be used. On SQLite nothing else can write
+        meanwhile: read and compute before.
 
         >>> def handler(df, batch):
+        ...     rows = [row.asDict() for row in df.collect()]
         ...     with batch.transaction() as connection:
-        ...         connection.execute(insert(orders), [row.asDict() for row in df.collect()])
+        ...         connection.execute(insert(orders), rows)
 
         Raises:
-            LedgerError: at the end: the batch is not this process's any more, or the database
-                failed; nothing is written then. At once: it was made without a ledger.
+            LedgerError: at once: it is used a second time, the handler has returned, or it was made
+                without a ledger. At once, within: ``connection.commit()``, ``rollback()`` and
+                ``close()``, which the end of the ``with`` does. At the end: the batch is not this
+                process's any more, or the database failed; nothing is written then.
         """
         if self._lend is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
@@ -63,3 +72,28 @@ class Batch:
 
 
 Handler = Callable[[DataFrame, Batch], None]
+
+
+def refuse_unless_a_handler(handler: object) -> None:
+    """Refuse what cannot be called as ``handler(df, batch)``, before anything is started.
+
+    Raises:
+        OptionError: It cannot be called so. What does not say what it takes passes.
+    """
+    if not callable(handler):
+        raise OptionError(
+            f"The handler is {handler!r}, which cannot be called; give a function that takes a"
+            " DataFrame and the batch: handler(df, batch)."
+        )
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(handler, "__name__", None) or repr(handler)
+        raise OptionError(
+            f"The handler is {name}{signature}, and is called with two arguments, a DataFrame and"
+            f" the batch ({error}); write it as handler(df, batch)."
+        ) from error

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headgate.backfill import parse_schedule
 from headgate.errors import OptionError
-from headgate.gate.batch import Handler
+from headgate.gate.batch import Handler, refuse_unless_a_handler
 from headgate.gate.connectors import connector_of
 from headgate.gate.handler import GatedHandler
 from headgate.gate.ledgers import keep_books
@@ -133,14 +133,16 @@ class Gate:
                 handler is called by another thread then, but never twice at a time.
 
         Raises:
-            OptionError: there is no such policy or schedule; or the stream is not read through this
-                gate, or more than once; or it cannot go on without a batch, for it is computed with
-                state, or from more than one source.
+            OptionError: the handler does not take two arguments; there is no such policy or
+                schedule; or the stream is not read through this gate, or more than once; or it
+                cannot go on without a batch, for it is computed with state, or from more than one
+                source.
             LedgerError: the ledger cannot be opened or read.
             GateInUseError: from ``start()``: another query stands behind the gate, which has one at
                 a time. One whose process has ended is replaced at once, one of which that is not
                 known when its lease of 30 s has run out.
         """
+        refuse_unless_a_handler(handler)
         policy = parse_on_failure(on_failure)
         schedule = parse_schedule(backfill)
         ledger = keep_books(self.name, self._ledger_url)

@@ -4,18 +4,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from sqlalchemy import Connection
 
 from headgate.backfill import LEASE_MS
 from headgate.errors import GateInUseError, LedgerError
 from headgate.gate.batch import Batch, Handler
-from headgate.gate.cut_off import cut_off_in_short
+from headgate.gate.cut_off import cut_off_in_short, exits_as_errors
 from headgate.gate.ledgers import shared_ledger
+from headgate.gate.lending import Lending
 from headgate.gate.owner import OWNER_POLL_S
 from headgate.gate.policy import STOP, OnFailure
 from headgate.gate.replay import Replay
@@ -113,7 +112,7 @@ class GatedHandler:
         ledger = shared_ledger(self._ledger_url)
         record = self._begun(ledger)
         if record is None:
-            self._handle(df, self._nothing(df, batch_id))
+            self._run_nothing(df, batch_id)
             return
         self._settle_what_is_left(ledger, record)
         owned = self._own(ledger, record, batch_id)
@@ -128,7 +127,7 @@ class GatedHandler:
             state.batch_waited(owned.schedule_id, self._live_turn.take_waited_ms())
 
     def _handle(self, df: DataFrame, batch: Batch) -> None:
-        with cut_off_in_short():
+        with exits_as_errors(batch.key), cut_off_in_short():
             self._handler(df, batch)
 
     def _stopped(self) -> bool:
@@ -214,12 +213,11 @@ class GatedHandler:
             self._sleep(OWNER_POLL_S)
         return ledger.batch(record.schedule_id)
 
-    def _nothing(self, df: DataFrame, batch_id: int) -> Batch:
-        """A batch for which the ledger has no row: there are no ranges to make its key of."""
+    def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
+        """Run a batch for which the ledger has no row: there are no ranges to make its key of."""
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         key = schedule_id(self._gate, f"{query} {batch_id}", ())
-        number = shared_ledger(self._ledger_url).next_sequence(self._gate)
-        return Batch(key, batch_id, (), 1, Kind.LIVE, number, self._lend)
-
-    def _lend(self) -> AbstractContextManager[Connection]:
-        return shared_ledger(self._ledger_url).lend()
+        lending = Lending(key, shared_ledger(self._ledger_url).lend)
+        with self._live_turn, lending.watched():
+            number = shared_ledger(self._ledger_url).next_sequence(self._gate)
+            self._handle(df, Batch(key, batch_id, (), 1, Kind.LIVE, number, lending.lend))

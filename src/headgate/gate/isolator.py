@@ -38,8 +38,10 @@ class Isolator:
         run: the handler's.
         budget: how much this may take.
         topic: is told of each dead letter, if there is one.
-        stopped: answers whether the query is being stopped: what is raised then says nothing of
-            the records.
+        ends: answers whether the query ends with what a run raised, which then says nothing of the
+            records.
+        report: describes that.
+        stopped: answers whether the query is being stopped.
         sleep: waits so many seconds.
     """
 
@@ -52,6 +54,8 @@ class Isolator:
         run: Run,
         budget: Budget,
         topic: str | None,
+        ends: Callable[[Exception], bool],
+        report: Callable[[Exception], ErrorReport],
         stopped: Callable[[], bool],
         sleep: Callable[[float], None],
     ) -> None:
@@ -62,6 +66,8 @@ class Isolator:
         self._run = run
         self._budget = budget
         self._letters = None if topic is None else LetterTopic(replay.options, topic)
+        self._ends = ends
+        self._report = report
         self._stopped = stopped
         self._sleep = sleep
         self._rows: dict[Ranges, BatchRecord] = {}
@@ -76,7 +82,7 @@ class Isolator:
 
         Raises:
             LedgerError: the batch is not this owner's any more.
-            Exception: what the handler raised because the query is being stopped.
+            Exception: what the handler raised with which the query ends.
         """
         ranges = self._ranges(whole)
         self._rows[ranges] = whole
@@ -89,7 +95,7 @@ class Isolator:
 
         Raises:
             LedgerError: the batch is not this owner's any more.
-            Exception: what the handler raised because the query is being stopped.
+            Exception: what the handler raised with which the query ends.
         """
         not_run = [(self._ranges(leaf), leaf.error or _NOT_RUN) for leaf in self._open(whole)]
         return self._settle_all(Isolation(self._budget, not_run))
@@ -100,7 +106,7 @@ class Isolator:
             error = self._run(self._rows[part], part)
             if error is None:
                 self._succeed(self._rows[part])
-            elif self._stopped():
+            elif self._ends(error):
                 self._leave(self._rows[part], error)
                 raise error
             elif self._rows[part].cut_short:
@@ -120,7 +126,8 @@ class Isolator:
         """Let go of what is not done; it is taken up again when the query is started again."""
         for row in [*self._rows.values(), *self._wholes]:
             cut_short = row.schedule_id == running.schedule_id
-            self._ledger.fail(row.schedule_id, error, owner=self._owner, cut_short=cut_short)
+            report = self._report(error)
+            self._ledger.fail(row.schedule_id, report, owner=self._owner, cut_short=cut_short)
 
     def _failed(self, isolation: Isolation[Why], part: Ranges, error: Exception) -> None:
         isolation.settle(part, error)

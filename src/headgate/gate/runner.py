@@ -12,13 +12,15 @@ from pyspark.sql import DataFrame
 from headgate.backfill import LEASE_MS, MAX_BACKFILLS
 from headgate.control.isolation import Isolated, Ranges
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import LedgerError, OptionError
-from headgate.gate.batch import Batch, Handler
+from headgate.errors import HandlerExitError, LedgerError, OptionError
+from headgate.gate.batch import Batch, Handler, Lend
 from headgate.gate.isolator import Isolator, Why
+from headgate.gate.lending import Lending
 from headgate.gate.owner import Leases
 from headgate.gate.policy import OnFailure
 from headgate.gate.replay import Replay
-from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status
+from headgate.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headgate.ledger.records import query_stopped
 
 _LOG: Final = logging.getLogger("headgate.gate")
 
@@ -95,8 +97,9 @@ class BatchRunner:
                 error = self._retry(error, df, batch, number)
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
-            elif self._stopped():
-                self._ledger.fail(batch.schedule_id, error, owner=self._owner, cut_short=True)
+            elif self._is_ended_by(error):
+                report = self._report(error)
+                self._ledger.fail(batch.schedule_id, report, owner=self._owner, cut_short=True)
                 raise error
             elif self._policy.last == "isolate" and not batch.cut_short:
                 self._isolate(batch, leases, error)
@@ -117,7 +120,7 @@ class BatchRunner:
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
             error = self._run_again(batch, self._ranges(batch))
-            if error is None or self._stopped() or not self._may_divide(batch):
+            if error is None or self._is_ended_by(error) or not self._may_divide(batch):
                 self._needed_replay().close()
                 return error
             try:
@@ -155,7 +158,7 @@ class BatchRunner:
         """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
         for retry in range(1, self._policy.retries + 1):
-            if self._stopped():
+            if last is None or self._is_ended_by(last):
                 break
             wait_ms = self._policy.backoff_before_ms(retry)
             _LOG.warning(
@@ -173,8 +176,6 @@ class BatchRunner:
                 break
             again = self._ledger.batch(batch.schedule_id) or batch
             last = self._handle(df, again, number)
-            if last is None:
-                break
         return last
 
     def _waited(self, wait_s: float) -> bool:
@@ -185,45 +186,86 @@ class BatchRunner:
         return not self._stopped()
 
     def _handle(self, df: DataFrame, batch: BatchRecord, number: int) -> Exception | None:
-        """Call the handler with a batch of the stream; what it raised."""
+        """Call the handler with a batch of the stream; what it raised.
+
+        Raises:
+            LedgerError: the ledger cannot be reached; the handler was not called.
+            Exception: what it raised though the batch is done, where that ends the query.
+        """
+        lending = self._lending(batch)
         ranges = self._ranges(batch)
         with self._turn:
-            told = self._told(batch, ranges, number)
+            told = self._told(batch, ranges, number, lending.lend)
             try:
-                self._handler(df, told)
-            except Exception as error:  # noqa: BLE001  (what follows is the policy's to say)
-                return error
+                with lending.watched():
+                    self._handler(df, told)
+            except Exception as error:
+                if not self._is_done(batch, lending, error):
+                    return error
+                if not self._policy.skips or self._is_ended_by(error):
+                    raise
         return None
 
     def _run_again(self, batch: BatchRecord, ranges: Ranges) -> Exception | None:
         """Call the handler with these ranges, read once more; what it, or reading, raised."""
         replay = self._needed_replay()
+        lending = self._lending(batch)
 
         def handle(df: DataFrame) -> None:
-            with self._turn:
-                self._handler(df, self._told(batch, ranges, None))
+            with self._turn, lending.watched():
+                self._handler(df, self._told(batch, ranges, None, lending.lend))
 
         try:
             replay.run(ranges, handle)
         except Exception as error:  # noqa: BLE001
-            return error
+            return None if self._is_done(batch, lending, error) else error
         return None
 
-    def _told(self, batch: BatchRecord, ranges: Ranges, number: int | None) -> Batch:
+    def _lending(self, batch: BatchRecord) -> Lending:
+        key = batch.schedule_id
+        return Lending(key, partial(self._ledger.transaction, key, self._owner))
+
+    def _told(self, batch: BatchRecord, ranges: Ranges, number: int | None, lend: Lend) -> Batch:
         """What the handler is told of a batch; while nothing else is given to it."""
         # A backfill counts as an attempt only when it has failed.
         again = batch.status is Status.BACKFILLING
-        kind = Kind.BACKFILL if again else batch.kind
-        lend = partial(self._ledger.transaction, batch.schedule_id, self._owner)
         return Batch(
             batch.schedule_id,
             number,
             ranges,
             batch.attempts + again,
-            kind,
+            Kind.BACKFILL if again else batch.kind,
             self._ledger.next_sequence(batch.gate),
             lend,
         )
+
+    def _is_done(self, batch: BatchRecord, lending: Lending, error: Exception) -> bool:
+        """Whether a batch was committed with its sink before the handler raised; it is kept then.
+
+        Where the answer to the commit was lost, the ledger knows.
+        """
+        done = lending.committed
+        if lending.is_in_doubt:
+            found = self._ledger.batch(batch.schedule_id)
+            done = found is not None and found.status is Status.SUCCESS
+        if done:
+            self._ledger.keep_error(batch.schedule_id, error)
+            _LOG.error(
+                "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
+                " success and is not run again; what its handler raised then is kept with it: %r",
+                batch.schedule_id,
+                batch.gate,
+                error,
+            )
+        return done
+
+    def _is_ended_by(self, error: Exception) -> bool:
+        """Whether the query ends with this, and what was raised says nothing of the records."""
+        return self._stopped() or isinstance(error, HandlerExitError)
+
+    def _report(self, error: Exception) -> ErrorReport:
+        """Why a batch failed whose query ends."""
+        return query_stopped(error) if self._stopped() else ErrorReport.of(error)
 
     def _isolate(self, batch: BatchRecord, leases: Leases, error: Exception | None) -> None:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
@@ -235,6 +277,8 @@ class BatchRunner:
             run=self._run_again,
             budget=self._policy.budget,
             topic=self._policy.topic,
+            ends=self._is_ended_by,
+            report=self._report,
             stopped=self._stopped,
             sleep=self._sleep,
         )
@@ -264,9 +308,18 @@ class BatchRunner:
         return self._replay
 
     def _fail(self, batch: BatchRecord, error: Exception) -> None:
-        self._ledger.fail(batch.schedule_id, error, owner=self._owner)
+        moved = self._ledger.fail(batch.schedule_id, error, owner=self._owner)
         if not self._policy.skips:
             raise error
+        if not moved:
+            _LOG.warning(
+                "Batch %s of gate %r failed, but is not this process's any more; whoever owns it"
+                " now runs it: %r",
+                batch.schedule_id,
+                batch.gate,
+                error,
+            )
+            return
         _LOG.warning(
             "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %r",
             batch.schedule_id,

@@ -20,6 +20,14 @@ OWNER_GONE: Final = ErrorReport(
 )
 """Why a batch failed that was settled."""
 
+NOT_RUN_AGAIN: Final = ErrorReport(
+    "NotRunAgain",
+    "The query was stopped while this batch ran, and has been started again without it, as with "
+    "another checkpoint; a backfill runs it.",
+    "",
+)
+"""Why a batch failed that was interrupted by a stop and not run again."""
+
 
 class Backfills(Base):
     """The moves of a batch that failed."""
@@ -28,7 +36,8 @@ class Backfills(Base):
         """Move the live batches, and parts, that nobody runs any more to ``failed`` (arrow E).
 
         These are ``in_progress``, and either their owner's lease has run out, or they never had an
-        owner and are old.
+        owner and are old. Those that a stop of the query interrupted, and its next start does not
+        run, are told as failed from now on.
 
         Args:
             gate_name: Their gate.
@@ -38,16 +47,23 @@ class Backfills(Base):
         Returns:
             The batches that were moved, earliest created first.
         """
-        values = self._failed("", None, OWNER_GONE) | {"now_ms": self._clock()}
+        values = self._failed("", None, OWNER_GONE)
         left_behind = {
             "gate": gate_name,
             "but": but or "",
-            "now_ms": values["now_ms"],
             "before_ms": unowned_before_ms,
             "move": values["move"],
         }
 
+        not_run = {
+            "of": gate_name,
+            "but": but or "",
+            "error_class": NOT_RUN_AGAIN.error_class,
+            "error_message": NOT_RUN_AGAIN.message,
+        }
+
         def settle(connection: Connection) -> list[str]:
+            connection.execute(statements.LEAVE_INTERRUPTED, not_run)
             found = sorted(map(tuple, connection.execute(statements.LEFT_BEHIND, left_behind)))
             return [
                 key
@@ -70,11 +86,10 @@ class Backfills(Base):
             waits_ms: How long a batch is to wait after its last run: after 0, 1, 2 ... backfills of
                 it that failed, and the last one after more. Those that wait are left out.
         """
-        now_ms = self._clock()
         query = statements.FAILED_BATCHES
         if waits_ms:
-            query = query.where(statements.has_waited(waits_ms, now_ms))
-        return self._batches(query, gate=gate_name, now_ms=now_ms, limit=limit)
+            query = query.where(statements.has_waited(waits_ms, self._clock()))
+        return self._batches(query, gate=gate_name, limit=limit)
 
     def take(self, schedule_id: str, owner: str, lease_ms: int) -> BatchRecord | None:
         """Move a batch from ``failed`` to ``backfilling`` (arrow F).

@@ -2,19 +2,24 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, select
 from sqlalchemy.exc import IntegrityError
 
 from headgate.errors import LedgerError
 from headgate.ledger.engine import Database, changed_rows
+from headgate.ledger.leases import lease
 from headgate.ledger.moves import new_move
+from headgate.ledger.now import NowMs
 from headgate.ledger.records import BatchRecord, ErrorReport
 from headgate.ledger.rows import Values, batch_from, error_values
 
 Clock = Callable[[], int]
 """Answers the time, in ms since the epoch."""
+
+
+_NOW: Final = select(NowMs())
 
 
 def wall_clock_ms() -> int:
@@ -53,6 +58,10 @@ class Base:
             )
         )
 
+    def database_time_ms(self) -> int:
+        """The time by the database's clock, by which leases are measured (ms since the epoch)."""
+        return self._database.read(lambda connection: connection.execute(_NOW).scalar_one())
+
     def _lease(self, statement: Executable, values: Values, lease_ms: int | None) -> bool:
         """Run a statement that begins a lease, from when it is run, however late that is."""
 
@@ -62,8 +71,7 @@ class Base:
         return self._database.alone(run) == 1
 
     def _leased(self, lease_ms: int | None) -> Values:
-        now_ms = self._clock()
-        return {"now_ms": now_ms, "until_ms": None if lease_ms is None else now_ms + lease_ms}
+        return {"now_ms": self._clock(), **lease(lease_ms)}
 
     def _ended(self, schedule_id: str, owner: str | None, records: int | None) -> Values:
         return {

@@ -12,7 +12,7 @@ from headgate.ledger.bulk import insert_rows
 from headgate.ledger.claims import query_behind
 from headgate.ledger.engine import changed_rows
 from headgate.ledger.records import BatchRecord, ErrorReport, PlannedBatch, PlannedRange
-from headgate.ledger.rows import batch_from, control_row, failure_rows, range_from
+from headgate.ledger.rows import batch_from, control_row, error_values, failure_rows, range_from
 from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, failure
 
@@ -172,6 +172,16 @@ class Batches(Base):
         values = self._failed(schedule_id, owner, error) | {"cut": cut_short}
         return self._database.change(moves.FAIL, values) == 1
 
+    def keep_error(self, schedule_id: str, error: BaseException | ErrorReport) -> bool:
+        """Keep with a batch that is ``success`` what was raised after it was committed.
+
+        Returns:
+            Whether it is ``success``; if not, nothing is changed.
+        """
+        report = error if isinstance(error, ErrorReport) else ErrorReport.of(error)
+        values = {"batch": schedule_id, **error_values(report)}
+        return self._database.change(statements.KEEP_ERROR, values) == 1
+
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """Lend a connection to the ledger's database, within one transaction that moves no batch.
@@ -189,14 +199,16 @@ class Batches(Base):
         """Lend a connection to the ledger's database; what it writes commits with ``success``.
 
         At its end the batch moves from ``in_progress`` (arrow D) or ``backfilling`` (G), in the
-        same transaction: either both are durable, or neither has happened. The connection is not to
-        be committed or closed by the caller. A SQLite file has one writer at a time: until the end
-        every other one waits, other methods of this ledger too, which is why those that write
-        cannot be called within it from the same thread.
+        same transaction: either both are durable, or neither has happened. What would commit, roll
+        back or close the connection before is refused; savepoints (``begin_nested``) are not. A
+        SQLite file has one writer at a time: until the end every other one waits, and methods of
+        this ledger that write are refused within it in the same thread.
 
         Raises:
-            LedgerError: The batch is not the owner's any more, or the database failed. All is
-                undone then, as it is when the caller raises; that exception is passed on as it is.
+            UnknownCommitError: The answer to the commit was lost; `batch` knows.
+            LedgerError: The batch is not the owner's any more, the transaction was ended within, or
+                the database failed. All is undone then, as it is when the caller raises; that
+                exception is passed on as it is.
         """
 
         def end(connection: Connection) -> None:

@@ -1,5 +1,6 @@
 """A ledger's database: its transactions, and its errors in one sentence each."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -12,10 +13,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from headgate.errors import LedgerError
+from headgate.ledger.lent import Guard, UnknownCommitError
+from headgate.ledger.now import take_time_from
 from headgate.ledger.outages import is_outage
 from headgate.ledger.patience import OutageError, Patience
 from headgate.ledger.postgresql_server import postgresql_engine
-from headgate.ledger.sqlite_file import sqlite_engine, sqlite_reason, write_ahead_mode
+from headgate.ledger.sqlite_file import is_busy, sqlite_engine, sqlite_reason, write_ahead_mode
 from headgate.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
 _Answer = TypeVar("_Answer")
@@ -31,13 +34,21 @@ class Database:
     what they were given to do may by then have been done, with only the answer lost.
     """
 
-    def __init__(self, url: str, *, read_only: bool, patience_s: float = 0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        read_only: bool,
+        patience_s: float = 0,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         """Get ready to open the database; a SQLite file is made unless ``read_only``.
 
         Args:
             url: A ledger's.
             read_only: Whether nothing is to be written.
             patience_s: How long to wait for the database each time it cannot be reached.
+            clock: What `NowMs` is taken from, if not from the database itself (ms since the epoch).
 
         Raises:
             LedgerError: The URL is not a ledger's.
@@ -49,12 +60,15 @@ class Database:
         self._read_only: Final = read_only
         self._secrets: Final = secrets_of(parsed)
         self._patience: Final = Patience(self.name, patience_s)
+        self._lent_in: Final[set[int]] = set()
         with self._explained():
             self._engine = (
                 sqlite_engine(parsed, read_only=read_only)
                 if self.is_sqlite
                 else postgresql_engine(parsed)
             )
+        if clock is not None:
+            take_time_from(self._engine, clock)
         # A statement alone is its own transaction, which saves PostgreSQL two round trips.
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -64,7 +78,7 @@ class Database:
 
     def alone(self, work: Callable[[Connection], _Answer]) -> _Answer:
         """Do what writes in one statement, which is durable when this returns."""
-        self._refuse_readers()
+        self._refuse_to_write()
         return self._patiently(self._alone.connect, work)
 
     def change(self, statement: Executable, values: Mapping[str, Any]) -> int:
@@ -73,7 +87,7 @@ class Database:
 
     def write(self, work: Callable[[Connection], _Answer]) -> _Answer:
         """Do what writes within one transaction: durable when this returns, or undone."""
-        self._refuse_readers()
+        self._refuse_to_write()
         return self._patiently(self._transaction, work)
 
     @contextmanager
@@ -94,7 +108,7 @@ class Database:
 
         Without patience.
         """
-        self._refuse_readers()
+        self._refuse_to_write()
         with self._explained(), self._transaction() as connection:
             yield connection
 
@@ -103,17 +117,27 @@ class Database:
         """Lend a connection, within one transaction, to somebody else's statements.
 
         It is waited for; but what was begun on it is theirs to repeat. What they raise is theirs,
-        too: it undoes everything, and passes as it is.
+        too: it undoes everything, and passes as it is. Whatever would end the transaction is
+        refused while it is lent; savepoints are theirs to use.
 
         Args:
             end: Runs last within the transaction, which is undone if it raises.
+
+        Raises:
+            UnknownCommitError: The answer to the commit was lost.
         """
-        self._refuse_readers()
+        self._refuse_to_write()
+        thread = threading.get_ident()
         with ExitStack() as stack:
-            connection = self._patience.wait_out(partial(self._begin, stack))
-            yield connection
+            connection, guard = self._patience.wait_out(partial(self._begin, stack))
+            self._lent_in.add(thread)
+            stack.callback(self._lent_in.discard, thread)
+            with guard.lent():
+                yield connection
             with self._explained():
+                guard.check()
                 end(connection)
+            with self._explained(UnknownCommitError):
                 connection.commit()
 
     def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
@@ -138,14 +162,15 @@ class Database:
         """Close every connection."""
         self._engine.dispose()
 
-    def _begin(self, stack: ExitStack) -> Connection:
+    def _begin(self, stack: ExitStack) -> tuple[Connection, Guard]:
         """Begin a transaction, which ends undone with the stack unless it was committed."""
         with self._explained(patiently=True), ExitStack() as opened:
             connection = opened.enter_context(self._engine.connect())
             connection.begin()
             self._lock(connection)
+            guard = Guard(connection)
             stack.push(opened.pop_all())
-        return connection
+        return connection, guard
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -169,17 +194,24 @@ class Database:
         if self.is_sqlite:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def _refuse_readers(self) -> None:
+    def _refuse_to_write(self) -> None:
         if self._read_only:
             raise LedgerError(f"The ledger {self.name} was opened for reading only.")
+        if self.is_sqlite and threading.get_ident() in self._lent_in:
+            raise LedgerError(
+                f"The ledger {self.name} has one writer at a time, and this thread has a"
+                " transaction of it open; end the `with` of batch.transaction() first."
+            )
 
     @contextmanager
-    def _explained(self, *, patiently: bool = False) -> Iterator[None]:
+    def _explained(
+        self, kind: type[LedgerError] = LedgerError, *, patiently: bool = False
+    ) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
             waits = patiently and self._patience and is_outage(error)
-            explained = (OutageError if waits else LedgerError)(self._sentence(error))
+            explained = (OutageError if waits else kind)(self._sentence(error))
             try:
                 raise explained from error
             finally:
@@ -192,6 +224,12 @@ class Database:
 
     def _sentence(self, error: SQLAlchemyError) -> str:
         driver_error = error.orig if isinstance(error, DBAPIError) else None
+        if is_busy(driver_error) and self._lent_in:
+            return (
+                f"The ledger {self.name} has been locked by a handler of this process that is"
+                " within batch.transaction(); keep that `with` short, and read and compute before"
+                " it."
+            )
         reason = sqlite_reason(driver_error)
         if reason is not None:
             return f"The ledger {self.name} {reason}."

@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 
+from headgate.ledger.leases import LEASE_END, has_run_out
 from headgate.ledger.rows import error_values
 from headgate.ledger.status import (
     BACKFILL_BEGAN,
@@ -43,9 +44,9 @@ from headgate.ledger.tables import control
 _BATCH = control.c.schedule_id == bindparam("batch")
 _OWNED = control.c.owner == bindparam("by")
 _OWNED_IF_ASKED = or_(bindparam("by", type_=Text).is_(None), _OWNED)
-_LEASE_HAS_RUN_OUT = control.c.lease_until_ms <= bindparam("now_ms")
+_LEASE_HAS_RUN_OUT: Final = has_run_out()
 _NOBODYS = {"owner": None, "lease_until_ms": None}
-_LEASED: Final[dict[str, Any]] = {"owner": bindparam("by"), "lease_until_ms": bindparam("until_ms")}
+_LEASED: Final[dict[str, Any]] = {"owner": bindparam("by"), "lease_until_ms": LEASE_END}
 _NO_ERROR = error_values(None)
 _AFRESH: Final = {"start_time_ms": None, "end_time_ms": None, "records": None, **_NO_ERROR}
 _ERROR: Final[dict[str, Any]] = {name: bindparam(name) for name in _NO_ERROR}
@@ -137,7 +138,7 @@ RETRY: Final = _move(RUN_AGAIN, _OWNED, start_time_ms=bindparam("now_ms"), **_LE
 RENEW: Final = (
     update(control)
     .where(_BATCH, control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]), _OWNED)
-    .values(lease_until_ms=bindparam("until_ms"))
+    .values(lease_until_ms=LEASE_END)
 )
 
 SUCCEED: Final = _move(

@@ -9,6 +9,7 @@ from headgate.ledger import moves, statements
 from headgate.ledger.base import Base
 from headgate.ledger.bulk import insert_rows
 from headgate.ledger.engine import changed_rows
+from headgate.ledger.leases import LEASE_END
 from headgate.ledger.records import BatchRecord, PlannedBatch
 from headgate.ledger.rows import Values, batch_from, control_row, failure_rows
 from headgate.ledger.status import Kind, Status
@@ -52,8 +53,8 @@ class Parts(Base):
         splitter = {"batch": schedule_id, "by": owner, "move": moves.new_move()}
 
         def split(connection: Connection) -> tuple[BatchRecord, ...]:
-            lease = splitter | self._leased(lease_ms)
-            if changed_rows(connection, moves.RENEW, lease) == 0:
+            leased = splitter | self._leased(lease_ms)
+            if changed_rows(connection, moves.RENEW, leased) == 0:
                 raise LedgerError(
                     f"Batch {schedule_id} in the ledger {self._database.name} does not belong to "
                     f"{owner!r}, so it is not split; whoever owns it runs it."
@@ -66,7 +67,7 @@ class Parts(Base):
                 row |= {
                     "kind": _kind_of_parts(parent),
                     "owner": owner,
-                    "lease_until_ms": lease["until_ms"],
+                    "lease_ms": leased["lease_ms"],
                     "parent": schedule_id,
                 }
                 self._begin_part(connection, part, row, gone)
@@ -81,7 +82,9 @@ class Parts(Base):
     def _begin_part(
         self, connection: Connection, part: PlannedBatch, row: Values, gone: Collection[str]
     ) -> None:
-        statement = self._database.insert(control).on_conflict_do_nothing()
+        insert = self._database.insert(control).on_conflict_do_nothing()
+        statement = insert.values(lease_until_ms=LEASE_END)
+        del row["lease_until_ms"]
         if changed_rows(connection, statement, row):
             insert_rows(connection, failure, failure_rows(part, row["schedule_id"]))
             return
@@ -90,8 +93,7 @@ class Parts(Base):
             "whole": row["parent"],
             "by": row["owner"],
             "move": row["last_move"],
-            "until_ms": row["lease_until_ms"],
-            "now_ms": self._clock(),
+            "lease_ms": row["lease_ms"],
             "gone": list(gone),
         }
         connection.execute(moves.BEGIN_PART_AGAIN, taken_up)

@@ -7,10 +7,14 @@ from typing import Final, Self
 from headgate.control.hop_emission import Bound
 from headgate.control.ranges import OffsetRange
 from headgate.ledger.identity import schedule_id
+from headgate.ledger.root_cause import root_cause
 from headgate.ledger.status import Kind, Status
 
 MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of an exception's message that are kept, from its beginning."""
+
+QUERY_STOPPED: Final = "QueryStopped"
+"""The class of the error of a batch whose query was stopped on purpose while it ran."""
 
 MAX_TRACE_LENGTH: Final = 16_000
 """Characters of an exception's trace that are kept, up to its end, where the cause stands."""
@@ -74,16 +78,31 @@ class ErrorReport:
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Describe an exception, with those that caused it."""
+        """Describe an exception, with those that caused it.
+
+        Class and message are those of the root cause where Spark only wraps it.
+        """
         described = TracebackException.from_exception(error)
         kind = type(error)
         prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        return cls(prefix + kind.__qualname__, str(described), "".join(described.format()))
+        error_class, message = prefix + kind.__qualname__, str(described)
+        trace = "".join(described.format())
+        return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "error_class", storable(self.error_class))
         object.__setattr__(self, "message", storable(self.message)[:MAX_MESSAGE_LENGTH])
         object.__setattr__(self, "trace", storable(self.trace)[-MAX_TRACE_LENGTH:])
+
+
+def query_stopped(error: BaseException) -> ErrorReport:
+    """Why a batch is not done whose query was stopped while it ran.
+
+    Args:
+        error: What its handler raised then; its trace is kept.
+    """
+    message = "The query was stopped while this batch ran; it runs again at the next start."
+    return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
 
 
 def storable(text: str) -> str:
@@ -135,6 +154,16 @@ class BatchRecord:
     cut_short: bool = False
     """Whether it may be in its sink though it failed: one of its runs was cut short, by a crash or
     by somebody who stopped it. If not, each run that failed has raised by itself."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its query was stopped on purpose while it ran, and its next start runs it."""
+        error = self.error
+        return (
+            self.status is Status.FAILED
+            and error is not None
+            and error.error_class == QUERY_STOPPED
+        )
 
 
 @dataclass(frozen=True, slots=True)

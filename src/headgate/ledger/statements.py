@@ -25,7 +25,11 @@ from sqlalchemy import (
     update,
 )
 
+from headgate.ledger.leases import LONGEST_LEASE_MS, has_run_out
 from headgate.ledger.letters import LetterStatus
+from headgate.ledger.now import NowMs
+from headgate.ledger.records import QUERY_STOPPED
+from headgate.ledger.rows import error_values
 from headgate.ledger.status import Kind, Status
 from headgate.ledger.tables import control, dead_letter, failure, gate, lost, rate
 
@@ -182,6 +186,12 @@ SET_RECORDS: Final = (
     .values(records=bindparam("counted"))
 )
 
+KEEP_ERROR: Final = (
+    update(control)
+    .where(control.c.schedule_id == bindparam("batch"), control.c.status == Status.SUCCESS)
+    .values({name: bindparam(name) for name in error_values(None)})
+)
+
 _named_or_all_gates = select(gate.c.name).where(
     or_(bindparam("gate", type_=Text).is_(None), gate.c.name == bindparam("gate"))
 )
@@ -190,7 +200,7 @@ FAILED_BATCHES: Final = (
     select(control)
     .where(control.c.gate.in_(_named_or_all_gates))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING]))
-    .where(or_(control.c.status == Status.FAILED, control.c.lease_until_ms <= bindparam("now_ms")))
+    .where(or_(control.c.status == Status.FAILED, has_run_out()))
     .order_by(control.c.created_time_ms, control.c.schedule_id)
     .limit(bindparam("limit"))
 )
@@ -198,14 +208,14 @@ FAILED_BATCHES: Final = (
 # A backfill whose lease has run out has failed, though nobody has counted it yet.
 _given_up = control.c.status == Status.BACKFILLING
 _ended_ms = case(
-    (_given_up, control.c.lease_until_ms),
-    else_=func.coalesce(control.c.end_time_ms, control.c.created_time_ms),
+    (and_(_given_up, control.c.lease_until_ms <= NowMs()), control.c.lease_until_ms),
+    else_=func.coalesce(control.c.end_time_ms, control.c.start_time_ms, control.c.created_time_ms),
 )
 _backfills = control.c.backfills + case((_given_up, 1), else_=0)
 
 
 def has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
-    """Whether a batch that failed has waited since.
+    """Whether a batch that failed has waited since; an end that lies ahead is not believed.
 
     Args:
         waits_ms: After 0, 1, 2 ... backfills that failed, and the last one after more; not empty.
@@ -214,7 +224,8 @@ def has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
     *some, longest_ms = (literal(each, BigInteger) for each in waits_ms)
     cases = [(_backfills == number, wait_ms) for number, wait_ms in enumerate(some)]
     wait_ms = case(*cases, else_=longest_ms) if cases else longest_ms
-    return _ended_ms + wait_ms <= literal(now_ms, BigInteger)
+    now = literal(now_ms, BigInteger)
+    return or_(_ended_ms + wait_ms <= now, _ended_ms > now + LONGEST_LEASE_MS)
 
 
 BY_PREFIX: Final = (
@@ -227,17 +238,31 @@ BY_PREFIX: Final = (
 
 _letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
 
+interrupted: Final = and_(
+    control.c.status == Status.FAILED,
+    func.coalesce(control.c.error_class, "") == QUERY_STOPPED,
+)
+
+# The next start of the query did not run them.
+LEAVE_INTERRUPTED: Final = (
+    update(control)
+    .where(control.c.gate == bindparam("of"), interrupted)
+    .where(control.c.schedule_id != bindparam("but"))
+    .where(func.coalesce(control.c.parent, "") != bindparam("but"))
+    .values({name: bindparam(name) for name in error_values(None) if name != "error_trace"})
+)
+
 FAILURES: Final = (
     select(control)
     .where(control.c.gate.in_(_named_or_all_gates))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
     .where(~and_(control.c.status == Status.DEAD, _letters))
-    .where(control.c.resolution.is_(None))
+    .where(control.c.resolution.is_(None), ~interrupted)
     .order_by(control.c.created_time_ms, control.c.schedule_id)
 )
 
 _nobody_runs_it = or_(
-    control.c.lease_until_ms <= bindparam("now_ms"),
+    has_run_out(),
     and_(control.c.owner.is_(None), control.c.created_time_ms < bindparam("before_ms")),
 )
 _settled = and_(control.c.status == Status.FAILED, control.c.last_move == bindparam("move"))
@@ -284,6 +309,7 @@ OPEN_COUNTS: Final = (
     .where(control.c.gate == bindparam("gate"))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
     .where(~and_(control.c.status == Status.DEAD, _letters), control.c.resolution.is_(None))
+    .where(~interrupted)
     .group_by(control.c.status)
 )
 

@@ -49,8 +49,9 @@ class Ledger(
 
     The status of a batch moves only along the arrows of :mod:`headgate.ledger.status`, each by
     compare-and-set: of two callers that try the same move, one is told True. A batch has one owner,
-    for as long as the owner renews its lease. Leases are compared with each process's own clock, so
-    one is to be much longer than these clocks differ.
+    for as long as the owner renews its lease. Leases are measured by the database's clock alone, so
+    the clocks of the processes may differ. A lease that ends further ahead than a lease can be long
+    has run out: it was written before the database's clock was set back.
 
     ::
 
@@ -68,6 +69,7 @@ class Ledger(
         *,
         create: bool = True,
         clock: Clock = wall_clock_ms,
+        database_clock: Clock | None = None,
         patience_s: float = 0,
     ) -> Self:
         """Open a ledger; several processes may do so at the same time, the first time too.
@@ -77,6 +79,8 @@ class Ledger(
             create: Make the ledger if there is none, and bring an older one up to date. If False,
                 nothing is ever written, and the right to read is enough.
             clock: Where the times of batches come from.
+            database_clock: Stands in for the database's own clock, by which leases are measured;
+                for tests.
             patience_s: How long each call waits for a database that was there and is not any more.
                 Opening does not wait: what cannot be reached then is more likely the wrong URL.
 
@@ -86,7 +90,7 @@ class Ledger(
             SchemaError: The ledger is a newer Headgate's, or its tables are somebody else's; with
                 ``create=False``, also an older Headgate's.
         """
-        database = Database(url, read_only=not create, patience_s=patience_s)
+        database = Database(url, read_only=not create, patience_s=patience_s, clock=database_clock)
         try:
             if create:
                 schema.prepare(database)
