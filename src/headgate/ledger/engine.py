@@ -31,12 +31,20 @@ class Database:
     what they were given to do may by then have been done, with only the answer lost.
     """
 
-    def __init__(self, url: str, *, read_only: bool, patience_s: float = 0) -> None:
-        """Get ready to open the database; a SQLite file is made unless ``read_only``.
+    def __init__(
+        self,
+        url: str,
+        *,
+        read_only: bool,
+        must_exist: bool = False,
+        patience_s: float = 0,
+    ) -> None:
+        """Get ready to open the database; a SQLite file is made unless it must exist.
 
         Args:
             url: A ledger's.
-            read_only: Whether nothing is to be written.
+            read_only: Whether nothing is to be written; then it must exist.
+            must_exist: Whether no file is ever made.
             patience_s: How long to wait for the database each time it cannot be reached.
 
         Raises:
@@ -51,7 +59,7 @@ class Database:
         self._patience: Final = Patience(self.name, patience_s)
         with self._explained():
             self._engine = (
-                sqlite_engine(parsed, read_only=read_only)
+                sqlite_engine(parsed, read_only=read_only, must_exist=must_exist)
                 if self.is_sqlite
                 else postgresql_engine(parsed)
             )
