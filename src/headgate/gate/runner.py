@@ -18,6 +18,7 @@ from headgate.gate.isolator import Isolator, Why
 from headgate.gate.owner import Leases
 from headgate.gate.policy import OnFailure
 from headgate.gate.replay import Replay
+from headgate.gate.unreadable import unreadable
 from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status
 
 _LOG: Final = logging.getLogger("headgate.gate")
@@ -82,6 +83,7 @@ class BatchRunner:
 
         Raises:
             LedgerError: its outcome cannot be written down.
+            DataLossError, CorruptionError: its records cannot be read, whatever the policy.
             Exception: what the handler raised, where the policy stops then.
         """
         with Leases(self._ledger, self._owner) as leases:
@@ -91,13 +93,17 @@ class BatchRunner:
                 return False
             error = self._handle(df, batch, number)
             at_once = error is None
-            if error is not None:
+            if error is not None and unreadable(error) is None:
                 error = self._retry(error, df, batch, number)
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
             elif self._stopped():
                 self._ledger.fail(batch.schedule_id, error, owner=self._owner, cut_short=True)
                 raise error
+            elif (why := unreadable(error)) is not None:
+                # Not the handler's failure: the batch is run again when the query is started again.
+                self._ledger.fail(batch.schedule_id, why, owner=self._owner)
+                raise why from None
             elif self._policy.last == "isolate" and not batch.cut_short:
                 self._isolate(batch, leases, error)
             else:
@@ -117,9 +123,10 @@ class BatchRunner:
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
             error = self._run_again(batch, self._ranges(batch))
-            if error is None or self._stopped() or not self._may_divide(batch):
+            why = None if error is None else unreadable(error)
+            if error is None or why or self._stopped() or not self._may_divide(batch):
                 self._needed_replay().close()
-                return error
+                return why or error
             try:
                 self._isolate(batch, leases, error)
             except LedgerError:
@@ -173,7 +180,7 @@ class BatchRunner:
                 break
             again = self._ledger.batch(batch.schedule_id) or batch
             last = self._handle(df, again, number)
-            if last is None:
+            if last is None or unreadable(last) is not None:
                 break
         return last
 
