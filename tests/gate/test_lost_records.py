@@ -2,6 +2,7 @@
 sent is given to the handler, or has a row that says why it was not."""
 
 import json
+import logging
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.cli.commands import run
-from tests.gate.queries import DEADLINE_S, finish, read
+from tests.gate.queries import finish, read
 from tests.journal.journals import fill
 from tests.services.changes import delete_records
 from tests.services.kafka import Topic, TopicFactory
@@ -248,7 +249,6 @@ def test_each_record_is_handled_or_explained_however_many_are_deleted_when(
     losses: int,
 ) -> None:
     seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance, orders, gate = random.Random(seed), topic(2), gate_of(tmp_path)
     sent, handled, caused = [0, 0], set[tuple[int, int]](), 0
 
@@ -291,13 +291,16 @@ def test_each_record_is_handled_or_explained_however_many_are_deleted_when(
         )
     )
     explained = set(lost_places(tmp_path))
+    accounted = handled | explained
     for partition, until in end.items():
         for offset in range(until):
-            assert (partition, offset) in handled | explained, (partition, offset)
+            assert (partition, offset) in accounted, f"{partition}:{offset}, seed {seed}"
     assert len(rows_of_lost(tmp_path)) >= losses / 2
     proof = told(tmp_path, "verify")
     assert proof["verdict"] in {"proven", "open"}
-    print(f"{caused} deletions, {len(handled)} handled, {len(explained)} explained, {DEADLINE_S}")
+    logging.getLogger("headgate.tests").info(
+        "%d losses, %d records handled, %d explained", caused, len(handled), len(explained)
+    )
 
 
 def lost_places(folder: Path) -> Iterator[tuple[int, int]]:

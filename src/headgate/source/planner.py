@@ -14,6 +14,7 @@ from typing import Any, Final
 from headgate.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
 from headgate.errors import BrokerError, DataLossError
 from headgate.ledger import Admission, PlannedRange
+from headgate.ledger.tiles import merged, pieces
 from headgate.source.books import Clock, GateBooks, GateIdentity
 from headgate.source.footing import Footing, Loss, find_footing
 from headgate.source.locate import starting_positions
@@ -216,7 +217,7 @@ class StreamPlanner:
         )
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
-        """The ranges of the batch between two offsets, once the ledger has them.
+        """What there is to read of the batch between two offsets, once the ledger has its ranges.
 
         Raises:
             DataLossError: offsets of a batch that is run again are gone by now, and
@@ -224,6 +225,7 @@ class StreamPlanner:
         """
         until = StreamOffset.from_json(end)
         ranges = until.ranges_from(StreamOffset.from_json(start))
+        lost: Sequence[Loss] = ()
         if self._books is not None and not until.replay and ranges:
             # A batch that Spark runs again after a restart was planned by another process.
             known = self._planned if self._planned and self._planned.end == end else None
@@ -232,7 +234,13 @@ class StreamPlanner:
                 until, ranges, known.plan if known else None, known.latest if known else {}
             )
             self._books.record_losses(lost, until.topic_ids, until, ranges)
-        return ranges
+        cover = merged(loss.missing for loss in lost)
+        return [
+            piece
+            for r in ranges
+            for piece, is_lost in pieces(r, cover.get(r.topic_partition, ()))
+            if not is_lost
+        ]
 
     def _lost_since(
         self, books: GateBooks, until: StreamOffset, ranges: Sequence[OffsetRange]
@@ -248,17 +256,18 @@ class StreamPlanner:
         self._refuse_or_log(lost)
         return lost
 
-    def losses(self, source: str, end: dict[str, Any], ranges: Sequence[OffsetRange]) -> Losses:
-        """What the tasks of the batch that ends here do with offsets that are gone by then.
+    def losses(self, source: str, start: dict[str, Any], end: dict[str, Any]) -> Losses:
+        """What the tasks of the batch between two offsets do with what is gone by then.
 
         Of a batch that is read once more nothing may be passed over.
 
         Args:
-            source: what they are gone from, in messages.
+            source: what it is gone from, in messages.
+            start: of the batch.
             end: of the batch.
-            ranges: what it reads.
         """
         until, options = StreamOffset.from_json(end), self._options
+        ranges = until.ranges_from(StreamOffset.from_json(start))
         account = None
         if self._books is not None and ranges and not until.replay:
             account = self._books.account(until, ranges)

@@ -182,7 +182,7 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
         ranges = self._planner.begin(start, end)
-        losses = self._planner.losses(self._reading.name, end, ranges)
+        losses = self._planner.losses(self._reading.name, start, end)
         return self._tasks(ranges, self._planner.left_out(ranges), losses)
 
     def commit(self, end: dict[str, Any]) -> None:
