@@ -113,8 +113,8 @@ class Isolator:
             elif self._stopped():
                 self._leave(error, running=self._rows[part])
                 raise error
-            elif (why := unreadable(error)) is not None:
-                self._leave_unread(self._rows[part], why)
+            elif (unread := unreadable(error)) is not None:
+                self._leave_unread(self._rows[part], unread)
             elif self._rows[part].cut_short:
                 # It may be in the sink, under its own key.
                 self._ledger.fail(self._rows[part].schedule_id, error, owner=self._owner)
