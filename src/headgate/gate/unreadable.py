@@ -30,10 +30,18 @@ def unreadable(error: BaseException) -> HeadgateError | None:
         if isinstance(each, DataLossError | CorruptionError):
             return each
         if isinstance(each, Py4JJavaError | PySparkException):
-            found = _IN_A_TASK.search(str(each))
+            found = _IN_A_TASK.search(_text(each))
             if found is not None:
                 return _KINDS[found[1]](found[2])
     return None
+
+
+def _text(error: BaseException) -> str:
+    """What Spark says, which it may ask its JVM for; nothing where that is gone by now."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (whatever a JVM that ends makes of it)
+        return ""
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
