@@ -83,7 +83,7 @@ class Deleting:
         if self.calls == 1:
             self._delete()
         noop = df.write.format("noop").mode("append")
-        noop.save()  # type: ignore[no-untyped-call]  # which reads the data frame once more
+        noop.save()  # which reads the data frame once more
         self.handled += offsets_of(df)
 
 
