@@ -19,8 +19,9 @@ from tests.backfill.runners import (
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headgate.backfill import Buried, Done, Passed, Split
+from headgate.backfill import Buried, Done, Failed, Passed, Split
 from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.errors import CorruptionError, DataLossError
 from headgate.ledger import BatchRecord, Ledger, Status
 
 
@@ -145,6 +146,41 @@ def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone(
         "orders-0 [13, 20)": Status.SUCCESS,
         "orders-1 [5, 12)": Status.SUCCESS,
     }
+
+
+def test_what_goes_while_a_batch_is_run_is_parted_from_it_and_costs_no_attempt(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    runner = FakeRunner(ledger)
+
+    def lose(_batch: BatchRecord, _offsets: object) -> None:
+        if not runner.begins:
+            runner.begins = {TopicPartition("orders", 0): 13}
+            raise DataLossError("orders-0 [10, 13) are gone.")
+
+    runner.handler = lose
+    dispatch = a_dispatch(ledger, runner, clock)
+    split = dispatch.work_off(key, ledger.ranges(key))
+    assert isinstance(split, Split)
+    assert (stored(ledger, key).status, stored(ledger, key).backfills) == (Status.SUCCESS, 0)
+    gone, there = (part.schedule_id for part in split.parts)
+    assert isinstance(dispatch.work_off(gone, ledger.ranges(gone)), Buried)
+    assert isinstance(dispatch.work_off(there, ledger.ranges(there)), Done)
+
+
+@pytest.mark.parametrize("error", [DataLossError("it is gone."), CorruptionError("it is damaged.")])
+def test_a_batch_that_cannot_be_read_is_never_dead_for_that(
+    ledger: Ledger, clock: ManualClock, error: Exception
+) -> None:
+    def fail(_batch: BatchRecord, _offsets: object) -> None:
+        raise error
+
+    key = one_that_failed(ledger, WIDE)
+    dispatch = a_dispatch(ledger, FakeRunner(ledger, fail), clock, max_backfills=1)
+    for _ in range(3):
+        assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Failed)
+    assert stored(ledger, key).status is Status.FAILED
 
 
 def test_a_batch_of_which_another_still_runs_a_part_is_waited_for(

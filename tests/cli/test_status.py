@@ -60,7 +60,7 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
     assert orders.keys() == new.keys() == {field.name for field in fields(GateSnapshot)}
     assert (orders["state"], orders["lag"], orders["left_over"]) == ("holding", 90, 70)
     (batch,) = orders["batches"]
-    assert batch.keys() == {"id", "status", "records", "duration_ms", "planned_ms"}
+    assert batch.keys() == {"id", "status", "records", "duration_ms", "planned_ms", "lost"}
     assert (batch["id"], batch["status"], batch["records"]) == (7, "success", 20)
     assert orders["partitions"] == [
         {"topic": "orders", "partition": 0, "lag": 90, "admitted": 20, "reason": "rate"}

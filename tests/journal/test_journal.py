@@ -12,7 +12,7 @@ from tests.journal.shim import Fast
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import CorruptionError, DataLossError, JournalError, OptionError
-from headgate.journal import ARROW_SCHEMA, Journal, Records
+from headgate.journal import ARROW_SCHEMA, Journal, Records, repair
 from headgate.journal.block import Compression, Part
 from headgate.journal.local import LocalStorage
 from headgate.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
@@ -334,6 +334,29 @@ def test_blocks_are_pruned_whole(journal: Journal) -> None:
         "00000000000000000012.end",
         "lock",
     ]
+
+
+def test_whoever_asks_is_told_of_what_is_passed_over(journal: Journal) -> None:
+    path = folder(journal) / "00000000000000000003.block"
+    path.rename(path.with_suffix(".away"))
+    repair(journal)
+    lost: list[tuple[str, str]] = []
+
+    def note(missing: OffsetRange, why: str) -> None:
+        lost.append((str(missing), why))
+
+    def read(start: int, until: int) -> list[int]:
+        lost.clear()
+        batches = journal.read(OffsetRange("orders", 0, start, until), on_loss=note)
+        return [row["offset"] for batch in batches for row in batch.to_pylist()]
+
+    assert read(0, 12) == [0, 1, 2, 10, 11]
+    ((missing, why),) = lost
+    assert missing == "orders-0 [3, 10)"
+    assert why.startswith("declared lost by a repair: ")
+    assert (read(5, 8), lost[0][0]) == ([], "orders-0 [5, 8)")
+    journal.remove_before(0, 10)
+    assert (read(1, 12), lost) == ([10, 11], [("orders-0 [1, 10)", "lane 0 now begins at 10")])
 
 
 def test_a_lane_that_is_pruned_whole_goes_on_where_it_ended(journal: Journal) -> None:

@@ -14,6 +14,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.kafka.columns import ARROW_SCHEMA
 from headgate.kafka.consumers import ClientConfig
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.source.losses import Losses
 
 Row = dict[str, Any]
 
@@ -40,7 +41,7 @@ def reader_config(
     return ReaderConfig(
         client=client(servers, **settings),
         columns=tuple(columns),
-        fail_on_data_loss=fail_on_data_loss,
+        on_loss=Losses("Kafka", fail_on_data_loss).pass_over,
         timeout_ms=timeout_ms,
         batch_bytes=batch_bytes,
     )

@@ -19,6 +19,7 @@ from headgate.kafka.producing import produce
 from headgate.kafka.reader import ReaderConfig, read_ranges
 from headgate.ledger import Ledger
 from headgate.source.log import Topic as Known
+from headgate.source.losses import Losses
 
 Sent = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 
@@ -73,7 +74,9 @@ def test_attempts_that_were_given_up_are_passed_over(topic: TopicFactory) -> Non
     config = reader_config(to.bootstrap_servers, columns=["value"])
     assert values(config, whole(to, 5)) == [b"of another", *[b"lost"] * 3, b"won"]
     left_out = frozenset({b"key/lost"})
-    chosen = ReaderConfig(config.client, ("value",), True, 20_000, left_out=left_out)
+    chosen = ReaderConfig(
+        config.client, ("value",), Losses("Kafka", fail=True).pass_over, 20_000, left_out=left_out
+    )
     assert values(chosen, whole(to, 5)) == [b"of another", b"won"]
     assert values(chosen, whole(to, 4, start=1)) == []
 

@@ -6,6 +6,7 @@ from tests.services.kafka import Topic, TopicFactory
 
 from headgate.errors import BrokerError
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.source.losses import Losses
 
 # Offsets of `mixed`: 0-1 committed, 2 control; 3-5 aborted, 6 control; 7-8 plain;
 # 9 committed, 10 control; 11-12 aborted, 13 control. The log ends with a control record.
@@ -49,7 +50,7 @@ def test_an_open_transaction_is_waited_for_and_not_called_lost(topic: TopicFacto
     assert offsets(config(made, "read_uncommitted"), whole(made, 2)) == [0, 1]
     committed = config(made, "read_committed")
     assert offsets(committed, whole(made, 1)) == [0]
-    impatient = replace(committed, fail_on_data_loss=False, timeout_ms=200)
+    impatient = replace(committed, on_loss=Losses("Kafka", fail=False).pass_over, timeout_ms=200)
     # Of the record before it nothing is asked: a busy broker may not give even that in time.
     with pytest.raises(BrokerError, match=rf"{made.name}-0 \[1, 2\) for 200 ms"):
         offsets(impatient, whole(made, 2, start=1))

@@ -27,6 +27,7 @@ from headgate.ledger import (
     Status,
     Verdict,
     Verification,
+    lost_records,
     verify,
 )
 from headgate.ledger.proof import prove
@@ -339,6 +340,73 @@ def test_a_dead_batch_is_explained_by_its_error_and_only_by_that() -> None:
     assert without.verdict is Verdict.BROKEN
     pruned_since = prove(rows, lambda: (), lambda _: None)
     assert pruned_since.verdict is Verdict.PROVEN
+
+
+def test_what_a_batch_could_not_read_is_lost_and_not_processed() -> None:
+    rows = [covered(0, 10, "a"), covered(10, 20, "b"), covered(20, 30, "c", status=Status.FAILED)]
+    losses = [
+        Loss("orders", 1, a_range(2, 6), schedule_id="a", run_id="run", reason="it was deleted"),
+        Loss("orders", 1, a_range(4, 8), schedule_id="a", run_id="run"),
+        Loss("orders", 1, a_range(22, 24), schedule_id="c", run_id="run"),
+    ]
+    result = proven(rows, losses)
+    (span,) = result.spans
+    assert (span.processed, span.lost, span.open) == (14, 6, 10)
+    found = [f for f in result.findings if f.kind is FindingKind.LOST]
+    assert [(f.offsets, f.schedule_id, f.reason) for f in found] == [
+        (a_range(2, 6), "a", "it was deleted"),
+        (a_range(6, 8), "a", None),
+    ]
+    assert proven(rows[:2], losses[:2]).verdict is Verdict.PROVEN
+
+
+def test_a_loss_of_a_batch_is_of_its_run_alone_and_of_its_parts_where_it_was_split() -> None:
+    rows = [
+        covered(0, 10, "a", run_id="r"),
+        covered(0, 10, "b", run_id="s"),
+        covered(10, 20, "whole", run_id="s", has_parts=True),
+        covered(10, 15, "dead", run_id="s", parent="whole", status=Status.DEAD),
+        covered(15, 20, "rest", run_id="s", parent="whole"),
+    ]
+    losses = [
+        Loss("orders", 1, a_range(0, 4), schedule_id="b", run_id="s"),
+        Loss("orders", 1, a_range(10, 15), schedule_id="whole", run_id="s", was_split=True),
+    ]
+    spans = {span.run_id: span for span in proven(rows, losses).spans}
+    assert (spans["r"].processed, spans["r"].lost) == (10, 0)
+    assert (spans["s"].processed, spans["s"].lost, spans["s"].dead) == (11, 4, 5)
+    assert lost_records(losses) == 4
+
+
+def test_a_batch_that_is_deleted_with_its_losses_is_a_gap() -> None:
+    rows = [covered(0, 10), covered(20, 30)]
+    loss = Loss("orders", 1, a_range(10, 20), schedule_id="deleted")
+    assert told(proven(rows, [loss])) == [(FindingKind.GAP, 10, 20)]
+
+
+@given(valid_histories(), st.data())
+def test_whatever_batches_lost_the_counts_add_up(history: Told, data: st.DataObject) -> None:
+    done = [leaf for leaf in leaves(history) if leaf.status is Status.SUCCESS]
+    assume(done)
+    losses, expected = list(history.losses), 0
+    for leaf in data.draw(st.lists(st.sampled_from(done), unique_by=lambda row: row.schedule_id)):
+        o = leaf.offsets
+        start = data.draw(st.integers(o.start, o.until - 1))
+        until = data.draw(st.integers(start + 1, o.until))
+        expected += until - start
+        missing = replace(o, start=start, until=until)
+        loss = Loss("orders", 1, missing, leaf.topic_id, leaf.schedule_id, run_id=leaf.run_id)
+        losses += [loss] * data.draw(st.integers(1, 2))
+    before, after = proven(history.rows, history.losses), proven(history.rows, losses)
+    for span in after.spans:
+        counts = (span.processed, span.open, span.dead, span.lost, span.missing, span.pruned)
+        assert sum(counts) == span.offsets.count
+    assert after.verdict is before.verdict
+    assert sum(s.lost for s in after.spans) == sum(s.lost for s in before.spans) + expected
+    rest = pruned(history)
+    keys = {row.schedule_id for row in rest.rows}
+    gone = [replace(loss, run_id=None) if loss.schedule_id not in keys else loss for loss in losses]
+    assert sum(s.lost for s in proven(rest.rows, gone).spans) == sum(s.lost for s in after.spans)
 
 
 def test_losses_are_asked_for_after_the_last_range() -> None:

@@ -106,6 +106,7 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
     ),
     "resolve": lambda ledger: ledger.resolve(3, LetterStatus.SENT, "to retries"),
     "losses": lambda ledger: ledger.losses(GATE),
+    "losses_of": lambda ledger: ledger.losses_of(["a batch", "another"]),
 }
 
 

@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.ledger.samples import ManualClock, a_batch, a_sample
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError
@@ -150,3 +150,34 @@ def test_losses_of_an_undeclared_gate_are_refused(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="'clicks' is not declared"):
         ledger.record_losses("clicks", [OffsetRange("t", 0, 3, 9)])
     assert ledger.losses("clicks") == ()
+
+
+def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    first, second = (ledger.begin(batch_number(number)) for number in (0, 1))
+    gone = OffsetRange("orders", 0, 3, 9)
+    ledger.record_losses("orders", [gone])
+    for batch in (first, second, first):
+        ledger.record_losses(
+            "orders", [gone], schedule_id=batch.schedule_id, reasons={gone: "deleted\x00"}
+        )
+    with Ledger.join(ledger.url) as beside:
+        found = beside.losses_of([first.schedule_id, second.schedule_id, "another"])
+    assert found == {
+        key: (
+            Loss("orders", clock(), gone, None, key, "deleted\\x00", first.run_id, was_split=False),
+        )
+        for key in (first.schedule_id, second.schedule_id)
+    }
+    assert len(ledger.losses("orders")) == 3
+    assert ledger.losses_of([]) == {}
+
+
+def test_a_loss_of_a_batch_that_is_not_the_gates_is_refused(ledger: Ledger) -> None:
+    ledger.declare_gate("clicks", interval_ms=500, source="kafka", estimator="pid")
+    key = ledger.begin(batch_number(0)).schedule_id
+    for gate, batch in (("clicks", key), ("orders", "another")):
+        with pytest.raises(LedgerError, match="so it is not the ledger that the gate uses"):
+            ledger.record_losses(gate, [OffsetRange("orders", 0, 3, 9)], schedule_id=batch)
+        assert ledger.losses(gate) == ()

@@ -137,6 +137,12 @@ WRITES: dict[str, Write] = {
     "record_losses": Write(
         nothing, lambda ledger: ledger.record_losses("orders", [OffsetRange("t", 0, 3, 9)])
     ),
+    "record_losses of a batch": Write(
+        begun,
+        lambda ledger: ledger.record_losses(
+            "orders", [OffsetRange("orders", 0, 3, 9)], schedule_id=KEY
+        ),
+    ),
     "see_receiver": Write(received, lambda ledger: ledger.see_receiver(a_receiver())),
     "leave": Write(received, lambda ledger: ledger.leave(a_receiver(owner="other"))),
 }

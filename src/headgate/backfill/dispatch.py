@@ -16,9 +16,9 @@ from headgate.backfill.events import (
     Split,
     Taken,
 )
-from headgate.backfill.portions import Portion, earlier_and_later, gone_and_there
+from headgate.backfill.portions import Portion, earlier_and_later, gone_and_there, one_of_each
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import DataLossError, HandlerExitError
+from headgate.errors import CorruptionError, DataLossError, HandlerExitError
 from headgate.ledger import (
     BatchRecord,
     Clock,
@@ -38,6 +38,9 @@ MAX_BACKFILLS: Final = 100
 longer than a sink is away over a weekend, shorter than the week that Kafka keeps records unless it
 is told otherwise."""
 
+_NEVER: Final = 2**31 - 1
+"""Backfills after which a batch is dead that cannot be read: nothing was wrong with its records."""
+
 LEASE_MS: Final = 30_000
 """How long a batch is kept from others without a sign of life from its runner (ms)."""
 
@@ -51,7 +54,7 @@ class Runner(Protocol):
         ...
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What has left Kafka: beginnings of these ranges, or all of them; nothing if all is there.
+        """What of these ranges has left Kafka, or was declared lost; nothing if all is there.
 
         Raises:
             BrokerError: The brokers cannot be reached.
@@ -142,7 +145,7 @@ class Dispatch:
         Raises:
             LedgerError: The ledger cannot be read or written. The batch may be this owner's; then
                 it can be taken anew when the lease has run out.
-            BrokerError: The brokers cannot be reached; nothing was done.
+            BrokerError: The brokers cannot be reached; nothing was done, or it is as above.
         """
         allowed = self._allowance.records()
         if allowed < 1:
@@ -156,10 +159,10 @@ class Dispatch:
         if parts := self.ledger.parts(schedule_id):
             return self._leave_to(batch, parts, OWNER_GONE, cut_short=True)
         if gone:
-            return self._split(batch, (gone, there)) if there else self._bury(batch, gone)
+            return self._part_from(batch, gone, there)
         if batch.planned_records > allowed and not (batch.cut_short or batch.backfills):
             return self._split(batch, earlier_and_later(there))
-        return self._run(batch)
+        return self._run(batch, ranges)
 
     def tell(self, event: BackfillEvent) -> BackfillEvent:
         """Log an event, and hand it on."""
@@ -167,7 +170,11 @@ class Dispatch:
         self._on_event(event)
         return event
 
-    def _run(self, batch: BatchRecord) -> BackfillEvent:
+    def _part_from(self, batch: BatchRecord, gone: Portion, there: Portion) -> BackfillEvent:
+        """Part what has gone from the rest; or bury it, where there is no rest."""
+        return self._split(batch, (gone, *one_of_each(there))) if there else self._bury(batch, gone)
+
+    def _run(self, batch: BatchRecord, ranges: Sequence[PlannedRange]) -> BackfillEvent:
         began_ms = self.clock()
         error = self.runner.run(batch)
         ended_ms = self.clock()
@@ -175,10 +182,21 @@ class Dispatch:
         self._allowance.spent(
             Cost(batch.planned_records, elapsed_ms, ended_ms, succeeded=error is None)
         )
-        event = self._settle(batch, error, elapsed_ms)
+        event = self._without_the_gone(batch, ranges, error) or self._settle(
+            batch, error, elapsed_ms
+        )
         if error is not None and not isinstance(error, Exception):
             raise error  # Somebody wants the process to end.
         return event
+
+    def _without_the_gone(
+        self, batch: BatchRecord, ranges: Sequence[PlannedRange], error: BaseException | None
+    ) -> BackfillEvent | None:
+        """Part a batch, some of which has gone while it ran, from that; None for any other."""
+        if not isinstance(error, DataLossError) or self.ledger.parts(batch.schedule_id):
+            return None
+        gone, there = gone_and_there(ranges, self.runner.gone(ranges))
+        return self._part_from(batch, gone, there) if gone else None
 
     def _settle(
         self, batch: BatchRecord, error: BaseException | None, elapsed_ms: int
@@ -190,11 +208,12 @@ class Dispatch:
         else:
             # What is raised because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
+            unread = isinstance(error, DataLossError | CorruptionError)
             status = self.ledger.give_back(
                 key,
                 owner,
                 report,
-                max_backfills=self._max_backfills,
+                max_backfills=_NEVER if unread else self._max_backfills,
                 cut_short=self._is_cut_off(error),
             )
             if status is Status.FAILED:

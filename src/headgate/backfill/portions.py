@@ -1,10 +1,12 @@
 """Dividing what a batch reads: into an earlier and a later half, or where Kafka has forgotten."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headgate.control.ranges import OffsetRange
+from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.ledger import PlannedRange
+from headgate.ledger.tiles import merged, pieces
 
 Portion = tuple[PlannedRange, ...]
 
@@ -33,27 +35,41 @@ def earlier_and_later(ranges: Sequence[PlannedRange]) -> tuple[Portion, Portion]
 def gone_and_there(
     ranges: Sequence[PlannedRange], gone: Sequence[OffsetRange]
 ) -> tuple[Portion, Portion]:
-    """What has left Kafka, and what is still there.
+    """What has gone from the source, and what is still there.
 
     Args:
-        ranges: At most one of each partition.
-        gone: Of some of them, what has left: their beginnings, or all of them.
+        ranges: What a batch reads.
+        gone: What has gone: beginnings of these ranges, all of them, or, where a journal was
+            repaired, something between.
 
     Raises:
-        ValueError: Something else than a range's beginning is gone, which a log does not do.
+        ValueError: Something is gone of a partition that the batch does not read.
     """
-    by_partition = {each.topic_partition: each for each in gone}
-    cuts: list[int] = []
+    cover = merged(gone)
+    if strange := cover.keys() - {each.offsets.topic_partition for each in ranges}:
+        raise ValueError(f"{', '.join(map(str, sorted(strange)))} is not in the batch")
+    cut = [
+        (replace(each, offsets=piece), is_gone)
+        for each in ranges
+        for piece, is_gone in pieces(each.offsets, cover.get(each.offsets.topic_partition, ()))
+    ]
+    return (
+        tuple(each for each, is_gone in cut if is_gone),
+        tuple(each for each, is_gone in cut if not is_gone),
+    )
+
+
+def one_of_each(ranges: Sequence[PlannedRange]) -> list[Portion]:
+    """The same ranges in as few portions as let each have one range of each partition."""
+    portions: list[list[PlannedRange]] = []
+    before: Counter[TopicPartition] = Counter()
     for each in ranges:
-        missing = by_partition.pop(each.offsets.topic_partition, None)
-        if missing is not None and missing.start != each.offsets.start:
-            raise ValueError(f"{missing} is not the beginning of {each.offsets}")
-        cuts.append(
-            each.offsets.start if missing is None else min(missing.until, each.offsets.until)
-        )
-    if by_partition:
-        raise ValueError(f"{', '.join(map(str, by_partition))} is not in the batch")
-    return _cut(ranges, cuts)
+        number = before[each.offsets.topic_partition]
+        before[each.offsets.topic_partition] += 1
+        if number == len(portions):
+            portions.append([])
+        portions[number].append(each)
+    return [tuple(portion) for portion in portions]
 
 
 def _cut(ranges: Sequence[PlannedRange], cuts: Sequence[int]) -> tuple[Portion, Portion]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -14,7 +14,16 @@ from headgate.cli.choices import Limit, Since, Until
 from headgate.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headgate.cli.times import window_ms
 from headgate.errors import OptionError
-from headgate.ledger import BatchRecord, Kind, Ledger, PlannedRange, Status, redact_url
+from headgate.ledger import (
+    BatchRecord,
+    Kind,
+    Ledger,
+    Loss,
+    PlannedRange,
+    Status,
+    lost_records,
+    redact_url,
+)
 from headgate.ledger.base import wall_clock_ms
 
 _DIGITS: Final = re.compile("[0-9a-f]{1,32}")
@@ -69,14 +78,16 @@ def batches(
             until_ms=until_ms,
             kind=kind,
         )
-    shown = found[:limit]
+        shown = found[:limit]
+        losses = opened.losses_of([batch.schedule_id for batch in shown])
+    lost = {key: lost_records(each) for key, each in losses.items()}
     if as_json:
         for batch in shown:
-            typer.echo(json.dumps(batch_values(batch)))
+            typer.echo(json.dumps({**batch_values(batch), "lost": lost.get(batch.schedule_id, 0)}))
     elif not shown:
         typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
     else:
-        Console().print(batches_view(shown, now_ms, name_gates=len(gates) > 1))
+        Console().print(batches_view(shown, now_ms, name_gates=len(gates) > 1, lost=lost))
         if len(found) > limit:
             typer.echo(f"\nThese are the newest {limit}; --limit shows more.")
 
@@ -111,17 +122,32 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 
 def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     ranges, parts = ledger.ranges(batch.schedule_id), ledger.parts(batch.schedule_id)
+    losses = ledger.losses_of([each.schedule_id for each in (batch, *parts)])
     if as_json:
-        typer.echo(json.dumps(_in_full(batch, ranges, parts)))
+        typer.echo(json.dumps(_in_full(batch, ranges, parts, losses)))
     else:
-        Console().print(batch_view(batch, ranges, parts, ledger.database_time_ms()))
+        now_ms = ledger.database_time_ms()
+        Console().print(batch_view(batch, ranges, parts, losses, now_ms))
 
 
 def _in_full(
-    batch: BatchRecord, ranges: Sequence[PlannedRange], parts: Sequence[BatchRecord]
+    batch: BatchRecord,
+    ranges: Sequence[PlannedRange],
+    parts: Sequence[BatchRecord],
+    losses: Mapping[str, Sequence[Loss]],
 ) -> dict[str, Any]:
     told = []
     for planned in ranges:
         values = asdict(planned)
         told.append({**values.pop("offsets"), **values})
-    return {**batch_values(batch), "ranges": told, "parts": [batch_values(part) for part in parts]}
+    own = losses.get(batch.schedule_id, ())
+    return {
+        **batch_values(batch),
+        "lost": lost_records(own),
+        "ranges": told,
+        "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
+        "parts": [
+            {**batch_values(part), "lost": lost_records(losses.get(part.schedule_id, ()))}
+            for part in parts
+        ],
+    }

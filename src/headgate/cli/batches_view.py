@@ -1,6 +1,6 @@
 """Batches as pictures for the terminal, which also read well without colours and piped."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -12,11 +12,21 @@ from headgate.cli.lines import line, printable
 from headgate.cli.snapshot import error_line, status_word
 from headgate.cli.times import full_time, short_time
 from headgate.cli.words import UNKNOWN, count, duration, plural
-from headgate.ledger import BatchRecord, ErrorReport, Kind, PlannedRange, Status
+from headgate.ledger import (
+    BatchRecord,
+    ErrorReport,
+    Kind,
+    Loss,
+    PlannedRange,
+    Status,
+    lost_records,
+)
 from headgate.ledger.leases import is_in_force
 
 SHORT: Final = 8
 """Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
+
+_NOTHING: Final[Mapping[str, int]] = {}
 
 _STYLES: Final = {
     Status.SUCCESS: "green",
@@ -31,9 +41,20 @@ _COMMITTED: Final = "Already committed; what was raised after that changed nothi
 
 
 def batches_view(
-    batches: Sequence[BatchRecord], now_ms: int, *, name_gates: bool
+    batches: Sequence[BatchRecord],
+    now_ms: int,
+    *,
+    name_gates: bool,
+    lost: Mapping[str, int] = _NOTHING,
 ) -> RenderableType:
-    """One line for each batch, in this order."""
+    """One line for each batch, in this order.
+
+    Args:
+        batches: The batches.
+        now_ms: The time.
+        name_gates: Whether each has its gate's name.
+        lost: How many of its offsets each could not read, by key.
+    """
     table = new_table()
     table.add_column("key", no_wrap=True)
     if name_gates:
@@ -51,9 +72,15 @@ def batches_view(
             status_text(batch),
             count(planned_or_counted(batch)),
             duration(took_ms(batch, now_ms)),
-            _error_or_reason(batch),
+            _remark(batch, lost.get(batch.schedule_id, 0)),
         )
     return table
+
+
+def _remark(batch: BatchRecord, lost: int) -> Text:
+    """What there is to say of a batch: what it lost, and why it failed or what limited it."""
+    said = line(f"{plural(lost, 'record')} lost · " if lost else "", style="bold red")
+    return said.append_text(_error_or_reason(batch))
 
 
 def _error_or_reason(batch: BatchRecord) -> Text:
@@ -69,13 +96,18 @@ def batch_view(
     batch: BatchRecord,
     ranges: Sequence[PlannedRange],
     parts: Sequence[BatchRecord],
+    losses: Mapping[str, Sequence[Loss]],
     now_ms: int,
 ) -> RenderableType:
-    """Everything about one batch."""
+    """Everything about one batch; ``losses`` are its own and its parts', by key."""
     shown: list[RenderableType] = [_facts(batch, now_ms), Text(), _ranges(ranges)]
+    if own := losses.get(batch.schedule_id, ()):
+        told = f"{plural(lost_records(own), 'record')} lost: gone when this batch read them"
+        shown += [Text(), line(told, style="bold red"), _losses(own)]
     if parts:
         shown += [Text(), line(f"split into {plural(len(parts), 'part')}", style="bold")]
-        shown.append(batches_view(parts, now_ms, name_gates=False))
+        lost = {key: lost_records(each) for key, each in losses.items()}
+        shown.append(batches_view(parts, now_ms, name_gates=False, lost=lost))
     if batch.error is not None:
         shown.append(Text())
         if batch.status is Status.SUCCESS:
@@ -184,6 +216,18 @@ def _ranges(ranges: Sequence[PlannedRange]) -> Table:
             count(planned.offsets.count),
             UNKNOWN if planned.latest is None else str(planned.latest),
             line(planned.reason or UNKNOWN),
+        )
+    return table
+
+
+def _losses(losses: Sequence[Loss]) -> Table:
+    table = new_table()
+    table.add_column("range", no_wrap=True)
+    table.add_column("offsets", justify="right", no_wrap=True)
+    table.add_column("why", ratio=1, overflow="fold")
+    for loss in losses:
+        table.add_row(
+            line(str(loss.offsets)), count(loss.offsets.count), line(loss.reason or UNKNOWN)
         )
     return table
 

@@ -1,5 +1,6 @@
 """What the ledger says of a gate at one moment, worked out for people and for ``--json``."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
@@ -19,6 +20,7 @@ from headgate.ledger import (
     RateSample,
     ReceiverRecord,
     Status,
+    lost_records,
 )
 
 HISTORY: Final = 60
@@ -106,6 +108,7 @@ class BatchSnapshot:
         duration_ms: How long it took (planning and commit included, once Spark has reported it), or
             how long it has been running.
         planned_ms: When it was planned (ms since the epoch).
+        lost: Of its offsets, those that were gone when it read them.
     """
 
     id: int | None
@@ -113,6 +116,7 @@ class BatchSnapshot:
     records: int
     duration_ms: int
     planned_ms: int
+    lost: int = 0
 
     @property
     def running(self) -> bool:
@@ -229,14 +233,14 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         throughput_per_s=change.throughput_per_s if change else None,
         drain_s=change.drain_s if change else None,
         drain_trend=drain_trend(run),
-        batches=_batches(batches, samples, now_ms),
+        batches=_batches(batches, samples, history.losses, now_ms),
         partitions=tuple(map(_partition, history.ranges)),
         failed=history.not_made_good.failed,
         dead=history.not_made_good.dead,
         dead_letters=history.not_made_good.letters,
         in_progress=statuses.count(Status.IN_PROGRESS),
         error=_error(batches),
-        lost_records=sum(loss.offsets.count for loss in history.losses),
+        lost_records=lost_records(history.losses),
         advice=advice_on(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
     )
@@ -266,9 +270,15 @@ def _left_over(batch: BatchRecord) -> int | None:
 
 
 def _batches(
-    batches: tuple[BatchRecord, ...], samples: tuple[RateSample, ...], now_ms: int
+    batches: tuple[BatchRecord, ...],
+    samples: tuple[RateSample, ...],
+    losses: tuple[Loss, ...],
+    now_ms: int,
 ) -> tuple[BatchSnapshot, ...]:
     reported = {sample.schedule_id: sample.processing_delay_ms for sample in samples}
+    lost: dict[str | None, list[Loss]] = defaultdict(list)
+    for loss in losses:
+        lost[loss.schedule_id].append(loss)
     return tuple(
         BatchSnapshot(
             id=batch.query_batch_id,
@@ -276,6 +286,7 @@ def _batches(
             records=batch.planned_records if batch.records is None else batch.records,
             duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
+            lost=lost_records(lost[batch.schedule_id]),
         )
         for batch in batches
     )

@@ -147,6 +147,9 @@ def _sentence(findings: Sequence[Finding]) -> str:
         case FindingKind.OPEN | FindingKind.DEAD:
             why = f": {short_error(first.error)}" if first.error else "."
             told = f"{_batch(findings)} is {first.status}{why}"
+        case FindingKind.LOST if first.schedule_id is not None:
+            why = f": {first.reason}" if first.reason else ""
+            told = f"{first.offsets} was gone when {whole} read it{why}."
         case FindingKind.LOST:
             told = f"{first.offsets} was gone before it was read."
         case FindingKind.SKIPPED:

@@ -8,11 +8,20 @@ from typing import Final
 from headgate.backfill import LEASE_MS
 from headgate.control.isolation import Budget, Isolated, Isolation, Ranges, halves
 from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
+from headgate.errors import DataLossError, HeadgateError, LedgerError
 from headgate.gate.owner import OWNER_POLL_S, Leases
 from headgate.gate.replay import Replay
+from headgate.gate.unreadable import unreadable
 from headgate.kafka.letters import LetterTopic
-from headgate.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status
+from headgate.ledger import (
+    BatchRecord,
+    ErrorReport,
+    Kind,
+    Ledger,
+    PlannedBatch,
+    PlannedRange,
+    Status,
+)
 from headgate.processes import is_gone
 
 _LOG: Final = logging.getLogger("headgate.gate")
@@ -82,6 +91,7 @@ class Isolator:
 
         Raises:
             LedgerError: the batch is not this owner's any more.
+            DataLossError, CorruptionError: a part cannot be read, and the stream stops at that.
             Exception: what the handler raised with which the query ends.
         """
         ranges = self._ranges(whole)
@@ -95,6 +105,7 @@ class Isolator:
 
         Raises:
             LedgerError: the batch is not this owner's any more.
+            DataLossError, CorruptionError: a part cannot be read, and the stream stops at that.
             Exception: what the handler raised with which the query ends.
         """
         not_run = [(self._ranges(leaf), leaf.error or _NOT_RUN) for leaf in self._open(whole)]
@@ -107,8 +118,10 @@ class Isolator:
             if error is None:
                 self._succeed(self._rows[part])
             elif self._ends(error):
-                self._leave(self._rows[part], error)
+                self._leave(error, running=self._rows[part])
                 raise error
+            elif (unread := unreadable(error)) is not None:
+                self._leave_unread(self._rows[part], unread)
             elif self._rows[part].cut_short:
                 # It may be in the sink, under its own key.
                 self._ledger.fail(self._rows[part].schedule_id, error, owner=self._owner)
@@ -122,10 +135,23 @@ class Isolator:
             self._letters.flush()
         return isolation.result
 
-    def _leave(self, running: BatchRecord, error: Exception) -> None:
+    def _leave_unread(self, part: BatchRecord, why: HeadgateError) -> None:
+        """Leave a part that cannot be read: to a backfill, which sees what is gone; or stop.
+
+        Raises:
+            DataLossError, CorruptionError: the live stream stops at it.
+        """
+        goes_on = isinstance(why, DataLossError) and self._replay.passes_over_losses
+        if part.kind is Kind.BACKFILL or goes_on:
+            self._ledger.fail(part.schedule_id, why, owner=self._owner)
+            return
+        self._leave(why)
+        raise why from None
+
+    def _leave(self, error: Exception, running: BatchRecord | None = None) -> None:
         """Let go of what is not done; it is taken up again when the query is started again."""
         for row in [*self._rows.values(), *self._wholes]:
-            cut_short = row.schedule_id == running.schedule_id
+            cut_short = running is not None and row.schedule_id == running.schedule_id
             report = self._report(error)
             self._ledger.fail(row.schedule_id, report, owner=self._owner, cut_short=cut_short)
 

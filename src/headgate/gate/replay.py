@@ -34,6 +34,12 @@ class Replay:
         """Where the source is."""
         return self.connector.servers(self.options)
 
+    @property
+    def passes_over_losses(self) -> bool:
+        """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
+        given = {name.lower(): value for name, value in self.options.items()}
+        return given.get("failondataloss", "").strip().lower() == "false"
+
     def run(self, ranges: Ranges, use: Use) -> None:
         """Have exactly the records in these ranges used, as the stream would have them.
 

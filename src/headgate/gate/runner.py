@@ -19,6 +19,7 @@ from headgate.gate.lending import Lending
 from headgate.gate.owner import Leases
 from headgate.gate.policy import OnFailure
 from headgate.gate.replay import Replay
+from headgate.gate.unreadable import unreadable
 from headgate.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headgate.ledger.records import query_stopped
 
@@ -84,6 +85,7 @@ class BatchRunner:
 
         Raises:
             LedgerError: its outcome cannot be written down.
+            DataLossError, CorruptionError: its records cannot be read, whatever the policy.
             Exception: what the handler raised, where the policy stops then.
         """
         with Leases(self._ledger, self._owner) as leases:
@@ -93,7 +95,7 @@ class BatchRunner:
                 return False
             error = self._handle(df, batch, number)
             at_once = error is None
-            if error is not None:
+            if error is not None and unreadable(error) is None:
                 error = self._retry(error, df, batch, number)
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
@@ -101,6 +103,10 @@ class BatchRunner:
                 report = self._report(error)
                 self._ledger.fail(batch.schedule_id, report, owner=self._owner, cut_short=True)
                 raise error
+            elif (why := unreadable(error)) is not None:
+                # Not the handler's failure: the batch is run again when the query is started again.
+                self._ledger.fail(batch.schedule_id, why, owner=self._owner)
+                raise why from None
             elif self._policy.last == "isolate" and not batch.cut_short:
                 self._isolate(batch, leases, error)
             else:
@@ -120,9 +126,11 @@ class BatchRunner:
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
             error = self._run_again(batch, self._ranges(batch))
-            if error is None or self._is_ended_by(error) or not self._may_divide(batch):
+            why = None if error is None else unreadable(error)
+            ended = error is not None and (why is not None or self._is_ended_by(error))
+            if error is None or ended or not self._may_divide(batch):
                 self._needed_replay().close()
-                return error
+                return why or error
             try:
                 self._isolate(batch, leases, error)
             except LedgerError:
@@ -158,7 +166,7 @@ class BatchRunner:
         """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
         for retry in range(1, self._policy.retries + 1):
-            if last is None or self._is_ended_by(last):
+            if last is None or self._is_ended_by(last) or unreadable(last) is not None:
                 break
             wait_ms = self._policy.backoff_before_ms(retry)
             _LOG.warning(

@@ -3,8 +3,9 @@
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -189,7 +190,11 @@ class Journal:
             return [files.lost(first) for first in sorted(files.index().lost)]
 
     def read(
-        self, offsets: OffsetRange, columns: Sequence[str] = tuple(ARROW_SCHEMA.names)
+        self,
+        offsets: OffsetRange,
+        columns: Sequence[str] = tuple(ARROW_SCHEMA.names),
+        *,
+        on_loss: Callable[[OffsetRange, str], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Records in the columns and types of Kafka's source, in order, one batch for each block.
 
@@ -200,10 +205,12 @@ class Journal:
         Args:
             offsets: Which.
             columns: Of ``ARROW_SCHEMA``, in any order; only these are read.
+            on_loss: Is called with offsets that were declared lost or pruned, and why, before they
+                are passed over; it may raise.
 
         Raises:
             OptionError: There is no such column, or the offsets are another journal's.
-            DataLossError: Some of the offsets were pruned.
+            DataLossError: Some of the offsets were pruned, and there is no ``on_loss``.
             CorruptionError: A block is not what was written, or is not there.
             JournalError: The lane ends before, or the storage fails.
         """
@@ -214,11 +221,21 @@ class Journal:
                 f"{self.name}; read them from their own."
             )
         checked_lane(offsets.partition)
-        return self._batches(offsets, wanted)
+        return self._batches(offsets, wanted, on_loss)
 
-    def _batches(self, offsets: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self,
+        offsets: OffsetRange,
+        columns: Sequence[str],
+        on_loss: Callable[[OffsetRange, str], None] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        def lost(first: int, until: int, why: str) -> None:
+            if on_loss is not None:
+                on_loss(replace(offsets, start=first, until=until), why)
+
         with self._reading(offsets.partition) as files:
-            yield from read_lane(files, offsets.start, offsets.until, columns)
+            told = None if on_loss is None else lost
+            yield from read_lane(files, offsets.start, offsets.until, columns, told)
 
     def records(self, lane: int, first: int) -> Records:
         """One block's records with all they have, their ids as well.

@@ -1,6 +1,6 @@
 """Reading some offsets of a lane, block by block."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -12,16 +12,25 @@ from headgate.journal.columns import as_kafka, stored_columns
 _Found = tuple[BlockHeader, pa.RecordBatch] | Lost | None
 
 
+LaneLoss = Callable[[int, int, str], None]
+"""Is called with offsets that are lost (from one to before another), and why; it may raise."""
+
+
 def read_lane(
-    files: LaneFiles, start: int, until: int, columns: Sequence[str]
+    files: LaneFiles,
+    start: int,
+    until: int,
+    columns: Sequence[str],
+    on_loss: LaneLoss | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of these offsets, in order, one batch for each block.
 
     Each block is named by where the one before ends, so nothing is listed unless ``start`` is
-    within a block. Offsets that `repair` has declared lost are passed over.
+    within a block. Offsets that `repair` has declared lost are passed over, once ``on_loss`` has
+    been called with them; with it, so is what was pruned.
 
     Raises:
-        DataLossError: Some were pruned before.
+        DataLossError: Some were pruned before, and there is no ``on_loss``.
         CorruptionError: Some are not what was written, or there is a gap.
         JournalError: The lane ends before ``until``.
         OSError: The storage fails.
@@ -30,10 +39,17 @@ def read_lane(
     at = start
     while at < until:
         found = _file_at(files, at, stored)
+        if found is None and on_loss is not None and at < (begin := files.index().start):
+            stop = min(until, begin)
+            on_loss(at, stop, f"lane {files.lane} now begins at {begin}")
+            at = stop
+            continue
         if found is None and at == start:
             found = _file_at(files, _first_of_file_with(files, at), stored)
         if isinstance(found, Lost):
             stop = min(until, found.until)
+            if on_loss is not None and at < stop:
+                on_loss(at, stop, f"declared lost by a repair: {found.reason}")
         elif found is not None:
             header, batch = found
             stop = min(until, header.until)

@@ -10,6 +10,7 @@ from headgate.journal.journal import Journal
 from headgate.journal.log import JournalLog
 from headgate.journal.options import FORMAT, JournalOptions, parse_options
 from headgate.journal.packing import cut_at_blocks
+from headgate.source.losses import OnLoss
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
 from headgate.source.readers import SourceFormat, chosen_columns
@@ -30,6 +31,8 @@ class JournalSource(SourceFormat):
 
 class JournalReading:
     """How a journal is read; see `headgate.source.readers.Reading`."""
+
+    name = "the journal"
 
     def __init__(self, options: JournalOptions, columns: tuple[str, ...], parallelism: int) -> None:
         self._options = options
@@ -62,16 +65,17 @@ class JournalReading:
         )
 
     def read(
-        self, ranges: Sequence[OffsetRange], left_out: Sequence[str]
+        self, ranges: Sequence[OffsetRange], left_out: Sequence[str], on_loss: OnLoss
     ) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker; nothing is ever left out of a journal.
 
         Raises:
             CorruptionError: a block is damaged.
+            DataLossError: records are lost, and ``on_loss`` does not pass over them.
         """
         journal = self._journal()
         for each in ranges:
-            yield from journal.read(each, self._columns)
+            yield from journal.read(each, self._columns, on_loss=on_loss)
 
     def _journal(self) -> Journal:
         return Journal.open(self._options.path)

@@ -1,6 +1,5 @@
 """The task side: offset ranges in, Arrow record batches out. Nothing of Spark is in here."""
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,13 +14,12 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
 from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import BrokerError, DataLossError, SourceError
+from headgate.errors import BrokerError, SourceError
 from headgate.kafka.attempts import HEADER
 from headgate.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
 from headgate.kafka.consumers import REFUSALS, ClientConfig, WarmConsumer, warm_consumer
 from headgate.kafka.logs import Log, find_log, find_missing
-
-_LOG: Final = logging.getLogger("headgate.kafka")
+from headgate.source.losses import OnLoss
 
 # consume() waits its whole timeout for the n-th message, so the timeout is short ...
 _POLL_S: Final = 0.01
@@ -55,7 +53,7 @@ class ReaderConfig:
     Attributes:
         client: librdkafka's consumer settings.
         columns: the columns to build, in order; one or more of ``columns.ARROW_SCHEMA``.
-        fail_on_data_loss: whether offsets that are gone stop the read; else they are passed over.
+        on_loss: is called with offsets that are gone before they are passed over; it may raise.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
         batch_bytes: how large a record batch of more than one record may become (bytes).
         left_out: attempts of stages whose records are passed over; see `headgate.kafka.attempts`.
@@ -63,7 +61,7 @@ class ReaderConfig:
 
     client: ClientConfig = field(repr=False)
     columns: tuple[str, ...]
-    fail_on_data_loss: bool
+    on_loss: OnLoss
     timeout_ms: int
     batch_bytes: int = 4 * 1024 * 1024
     left_out: frozenset[bytes] = frozenset()
@@ -77,7 +75,7 @@ def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator
     transactions leave gaps.
 
     Raises:
-        DataLossError: offsets of a range are gone and ``fail_on_data_loss`` is set; names them.
+        DataLossError: offsets of a range are gone, and ``on_loss`` does not pass over them.
         BrokerError: the broker refused, or gave nothing for ``timeout_ms``.
         SourceError: records cannot be decoded.
     """
@@ -266,12 +264,7 @@ class _RangeRead:
     def _lost(self, slot: int, until: int, why: str) -> None:
         r = self._remaining(slot)
         missing = OffsetRange(r.topic, r.partition, r.start, until)
-        if self._config.fail_on_data_loss:
-            raise DataLossError(
-                f"Offsets {missing} are gone from Kafka ({why}); to go on without them"
-                " set the option failOnDataLoss to false."
-            )
-        _LOG.warning("Offsets %s are gone from Kafka (%s) and are passed over.", missing, why)
+        self._config.on_loss(missing, why)
         self._advance(slot, until)
 
     def _look_into_silence(self) -> bool:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from headgate.control import OffsetRange, TopicPartition
 from headgate.kafka.consumers import ClientConfig
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.source.losses import Losses
 from headgate.source.positions import Positions
 
 _RECORDS: Final = 40
@@ -25,7 +26,9 @@ class RecordSizes:
     """
 
     def __init__(self, client: ClientConfig, timeout_ms: int) -> None:
-        self._config = ReaderConfig(client, ("topic", "key", "value"), False, timeout_ms)
+        self._config = ReaderConfig(
+            client, ("topic", "key", "value"), Losses("Kafka", fail=False).pass_over, timeout_ms
+        )
         self._mean_bytes: dict[str, float] = {}
 
     def measure(self, current: Positions, latest: Positions) -> Mapping[str, float]:

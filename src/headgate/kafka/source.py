@@ -1,7 +1,6 @@
 """``format("headgate-kafka")``: Spark's face of the source, streaming and bounded."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -10,6 +9,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import FORMAT, KafkaOptions, parse_options
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.source.losses import OnLoss
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
 from headgate.source.readers import SourceFormat, chosen_columns
@@ -31,15 +31,12 @@ class KafkaSource(SourceFormat):
 class KafkaReading:
     """How Kafka is read; see `headgate.source.readers.Reading`."""
 
+    name = "Kafka"
+
     def __init__(self, options: KafkaOptions, columns: tuple[str, ...], parallelism: int) -> None:
         self._options = options
         self._parallelism = parallelism
-        self._config = ReaderConfig(
-            client=options.client,
-            columns=columns,
-            fail_on_data_loss=options.shared.fail_on_data_loss,
-            timeout_ms=options.poll_timeout_ms,
-        )
+        self._columns = columns
 
     @property
     def options(self) -> SourceOptions:
@@ -60,8 +57,14 @@ class KafkaReading:
         )
 
     def read(
-        self, ranges: Sequence[OffsetRange], left_out: Sequence[str]
+        self, ranges: Sequence[OffsetRange], left_out: Sequence[str], on_loss: OnLoss
     ) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
-        names = frozenset(name.encode() for name in left_out)
-        return read_ranges(replace(self._config, left_out=names), ranges)
+        config = ReaderConfig(
+            client=self._options.client,
+            columns=self._columns,
+            on_loss=on_loss,
+            timeout_ms=self._options.poll_timeout_ms,
+            left_out=frozenset(name.encode() for name in left_out),
+        )
+        return read_ranges(config, ranges)

@@ -39,14 +39,16 @@ class Database:
         url: str,
         *,
         read_only: bool,
+        must_exist: bool = False,
         patience_s: float = 0,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Get ready to open the database; a SQLite file is made unless ``read_only``.
+        """Get ready to open the database; a SQLite file is made unless it must exist.
 
         Args:
             url: A ledger's.
-            read_only: Whether nothing is to be written.
+            read_only: Whether nothing is to be written; then it must exist.
+            must_exist: Whether no file is ever made.
             patience_s: How long to wait for the database each time it cannot be reached.
             clock: What `NowMs` is taken from, if not from the database itself (ms since the epoch).
 
@@ -63,7 +65,7 @@ class Database:
         self._lent_in: Final[set[int]] = set()
         with self._explained():
             self._engine = (
-                sqlite_engine(parsed, read_only=read_only)
+                sqlite_engine(parsed, read_only=read_only, must_exist=must_exist)
                 if self.is_sqlite
                 else postgresql_engine(parsed)
             )

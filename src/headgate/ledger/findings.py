@@ -25,7 +25,8 @@ class FindingKind(StrEnum):
     DEAD = "dead"
     """It cannot be processed; the batch's error says why."""
     LOST = "lost"
-    """It was gone from the source before it was read, and counted as lost."""
+    """It was gone from the source before it was read, and counted as lost; by its batch, where one
+    had been planned."""
     SKIPPED = "skipped"
     """It lies between what two runs read, and neither reads it."""
     READ_AGAIN = "read again"
@@ -48,12 +49,14 @@ class Finding:
         run_id: In which run; of two runs, the one that begins at the higher offset. None for a loss
             that is not within what one run has read.
         schedule_id: The batch: of a gap the one behind it, of an overlap the one that begins last,
-            of parts the one that was split; None where it was pruned.
+            of parts the one that was split; None where it was pruned. Of a loss the one that could
+            not read it; None where it was gone before one was planned.
         other: Of a gap the batch before it, of an overlap the other batch, of parts the part that
             reads the range (None where none does), of ``read again`` the other run.
         status: How an open batch stands.
         error: Why a batch is dead, or failed last, without the trace.
         topic_id: Tells the topic from one that was made anew under its name, where that is known.
+        reason: Why a batch could not read it.
     """
 
     kind: FindingKind
@@ -64,6 +67,7 @@ class Finding:
     status: Status | None = None
     error: ErrorReport | None = None
     topic_id: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ class Span:
         run_id: The run.
         offsets: From the first to the last.
         since_ms: When the first of its batches was planned; None where they are all pruned.
-        processed: How many are in batches that succeeded; they had as many records or fewer.
+        processed: How many are in batches that succeeded and could read them; they had as many
+            records or fewer.
         pruned: How many were in batches that are deleted as old. Each was ``success``, or ``dead``
             and made good; no overlap is deleted, and what lies between them is missing here too.
         open: How many are in batches that are not done.

@@ -1,12 +1,14 @@
 """What was lost, and old history: deleted in steps that keep no batch waiting."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from headgate.control.ranges import OffsetRange
+from headgate.errors import LedgerError
 from headgate.ledger import pruning, statements
 from headgate.ledger.base import Base
 from headgate.ledger.bulk import insert_rows
@@ -33,24 +35,40 @@ class History(Base):
         gate_name: str,
         ranges: Iterable[OffsetRange],
         topic_ids: Mapping[str, str] | None = None,
+        *,
+        schedule_id: str | None = None,
+        reasons: Mapping[OffsetRange, str] | None = None,
     ) -> None:
         """Count offsets that were gone from the source before they were read.
 
-        A loss is known by its topic and the position it begins at: recorded again, by a plan that
-        was made again, it is counted once, up to the offset it has reached by then.
+        A loss is known by its topic, the position it begins at, and the batch that could not read
+        it: recorded again, by a plan or a task that runs again, it is counted once, up to the
+        offset it has reached by then.
 
         Args:
             gate_name: Whose they are.
             ranges: Which.
             topic_ids: Tell the topics from others made before and later under their names; by name,
                 of those that have an id.
+            schedule_id: The batch that could not read them; None where they were gone before one
+                was planned.
+            reasons: Why, by range.
 
         Raises:
-            LedgerError: The gate is not declared.
+            LedgerError: The gate is not declared, or has no such batch here.
         """
-        now_ms, ids = self._clock(), topic_ids or {}
+        now_ms, ids, why = self._clock(), topic_ids or {}, reasons or {}
         rows = [
-            loss_row(gate_name, offsets, ids.get(offsets.topic), now_ms)
+            loss_row(
+                Loss(
+                    gate=gate_name,
+                    time_ms=now_ms,
+                    offsets=offsets,
+                    topic_id=ids.get(offsets.topic),
+                    schedule_id=schedule_id,
+                    reason=why.get(offsets),
+                )
+            )
             for offsets in ranges
             if offsets.count
         ]
@@ -61,10 +79,21 @@ class History(Base):
             set_={"until_offset": longer},
             where=lost.c.until_offset < longer,
         )
+
+        def record(connection: Connection) -> None:
+            # In one transaction: a file of that name on another machine is another ledger.
+            if schedule_id is not None and gate_name != connection.scalar(
+                statements.GATE_OF, {"batch": schedule_id}
+            ):
+                raise LedgerError(
+                    f"The ledger {self._database.name} has no batch {schedule_id} of gate"
+                    f" {gate_name!r}, so it is not the ledger that the gate uses; give every"
+                    " machine the same one."
+                )
+            self._insert_under(gate_name, connection, statement, rows)
+
         if rows:
-            self._database.write(
-                lambda connection: self._insert_under(gate_name, connection, statement, rows)
-            )
+            self._database.write(record)
 
     def losses(self, gate_name: str) -> tuple[Loss, ...]:
         """Everything a gate has lost, oldest first."""
@@ -73,6 +102,19 @@ class History(Base):
             return tuple(map(loss_from, connection.execute(statements.LOSSES, {"gate": gate_name})))
 
         return self._database.read(losses)
+
+    def losses_of(self, schedule_ids: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
+        """What batches could not read, by their keys; those that have read all are left out."""
+        found: dict[str, list[Loss]] = defaultdict(list)
+
+        def losses(connection: Connection) -> None:
+            found.clear()
+            for keys in _some_at_once(list(schedule_ids)):
+                for row in connection.execute(statements.LOSSES_OF_BATCHES, {"batches": keys}):
+                    found[row.schedule_id].append(loss_from(row))
+
+        self._database.read(losses)
+        return {key: tuple(each) for key, each in found.items()}
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
         """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.

@@ -19,6 +19,14 @@ Lost = Mapping[str | None, Mapping[TopicPartition, Sequence[OffsetRange]]]
 
 _MAY_BE_LOST: Final = (FindingKind.GAP, FindingKind.SKIPPED)
 
+_NOT_PROCESSED: Final = (
+    FindingKind.GAP,
+    FindingKind.PARTS,
+    FindingKind.OPEN,
+    FindingKind.DEAD,
+    FindingKind.LOST,
+)
+
 
 def verify(ledger: Ledger, gate_name: str) -> Verification:
     """Prove from a ledger what became of everything that a gate has read.
@@ -30,6 +38,17 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
         LedgerError: The ledger cannot be read.
     """
     return prove(ledger.coverage(gate_name), lambda: ledger.losses(gate_name), ledger.batch)
+
+
+def lost_records(losses: Iterable[Loss]) -> int:
+    """How many offsets were lost; those of a batch that was split are its parts' to tell.
+
+    What several rows name, as tasks that run at the same time may write them, counts once.
+    """
+    left = _by_topic(loss for loss in losses if not loss.was_split)
+    return sum(
+        offsets.count for topic in left.values() for same in topic.values() for offsets in same
+    )
 
 
 def prove(
@@ -56,8 +75,10 @@ def prove(
         spans.append(check.end())
         found += check.findings
     found += _between_runs(spans)
-    lost = _by_topic(losses())
+    all_losses = list(losses())
+    lost = _by_topic(loss for loss in all_losses if loss.schedule_id is None)
     found = [*_explained(found, lost), *_lost_outside(spans, lost)]
+    found += _lost_by_batches(spans, found, all_losses)
     return Verification(
         spans=tuple(_by_age(_accounted(spans, found))),
         findings=tuple(sorted(_with_errors(found, batch), key=_severity)),
@@ -120,17 +141,67 @@ def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
                     yield Finding(FindingKind.LOST, piece, run_id=None, topic_id=topic_id)
 
 
+def _lost_by_batches(
+    spans: Sequence[Span], found: Iterable[Finding], losses: Iterable[Loss]
+) -> Iterator[Finding]:
+    """What batches could not read, of what counts as processed so far."""
+    explained: dict[object, list[OffsetRange]] = defaultdict(list)
+    for each in found:
+        if each.kind in _NOT_PROCESSED:
+            explained[_place(each)].append(each.offsets)
+    for loss in losses:
+        if loss.schedule_id is None or loss.was_split:
+            continue
+        for span in _spans_with(loss, spans):
+            read, place = merged([span.offsets]), _place(span)
+            for piece, inside in pieces(loss.offsets, read[span.offsets.topic_partition]):
+                cover = merged(explained[place]).get(piece.topic_partition, ())
+                for part, is_explained in pieces(piece, cover) if inside else ():
+                    if not is_explained:
+                        explained[place].append(part)
+                        yield Finding(
+                            FindingKind.LOST,
+                            part,
+                            span.run_id,
+                            loss.schedule_id,
+                            topic_id=span.topic_id,
+                            reason=loss.reason,
+                        )
+
+
+def _spans_with(loss: Loss, spans: Iterable[Span]) -> list[Span]:
+    """Where the batch of a loss is; if it was pruned, where it may have been."""
+    same = [
+        span
+        for span in spans
+        if span.topic_id == loss.topic_id
+        and span.offsets.topic_partition == loss.offsets.topic_partition
+        and loss.run_id in {None, span.run_id}
+    ]
+    return [span for span in same if span.pruned] or same if loss.run_id is None else same
+
+
 def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span]:
-    """The same spans, with what lies in them but in no leaf."""
+    """The same spans, with what lies in them but in no leaf, and what leaves could not read."""
     lost: Counter[object] = Counter()
+    by_batches: Counter[object] = Counter()
     missing: Counter[object] = Counter()
     for each in found:
         if each.kind is FindingKind.LOST:
             lost[_place(each)] += each.offsets.count
+            by_batches[_place(each)] += each.offsets.count if each.schedule_id else 0
         elif each.kind is FindingKind.GAP or (each.kind is FindingKind.PARTS and not each.other):
             missing[_place(each)] += each.offsets.count
     for span in spans:
-        yield replace(span, lost=lost[_place(span)], missing=missing[_place(span)])
+        place = _place(span)
+        of_pruned = min(by_batches[place], span.pruned)
+        yield replace(
+            span,
+            processed=span.processed - by_batches[place] + of_pruned,
+            pruned=span.pruned - of_pruned,
+            lost=lost[place],
+            missing=missing[place],
+        )
 
 
 def _place(told: Covered | Span | Finding) -> tuple[object, ...]:

@@ -223,6 +223,14 @@ class Loss:
     """From the position that was lost to the first offset there was to read."""
     topic_id: str | None = None
     """Tells the topic from one made anew under its name; None where the broker gave none."""
+    schedule_id: str | None = None
+    """The batch that could not read them; None where they were gone before one was planned."""
+    reason: str | None = None
+    """Why they could not be read."""
+    run_id: str | None = None
+    """The run of that batch; None where its row was pruned, or there is none."""
+    was_split: bool = False
+    """Whether that batch was split since: its parts then say what became of the offsets."""
 
 
 @dataclass(frozen=True, slots=True)

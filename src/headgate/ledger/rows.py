@@ -8,12 +8,14 @@ from sqlalchemy import Row
 
 from headgate.control.ranges import OffsetRange
 from headgate.ledger.records import (
+    MAX_MESSAGE_LENGTH,
     BatchRecord,
     ErrorReport,
     Loss,
     PlannedBatch,
     PlannedRange,
     RateSample,
+    storable,
 )
 from headgate.ledger.status import PLANNED, Kind, Status
 
@@ -79,16 +81,19 @@ def rate_row(sample: RateSample) -> Values:
     return asdict(sample)
 
 
-def loss_row(gate: str, offsets: OffsetRange, topic_id: str | None, now_ms: int) -> Values:
+def loss_row(loss: Loss) -> Values:
     """The row of a loss."""
+    offsets = loss.offsets
     return {
-        "gate": gate,
+        "gate": loss.gate,
         "topic": offsets.topic,
-        "topic_id": topic_id or "",
+        "topic_id": loss.topic_id or "",
         "partition": offsets.partition,
         "from_offset": offsets.start,
         "until_offset": offsets.until,
-        "time_ms": now_ms,
+        "time_ms": loss.time_ms,
+        "schedule_id": loss.schedule_id or "",
+        "reason": loss.reason and storable(loss.reason)[:MAX_MESSAGE_LENGTH],
     }
 
 
@@ -111,4 +116,13 @@ def range_from(row: Sequence[Any]) -> PlannedRange:
 def loss_from(row: Row[Any]) -> Loss:
     """The loss that a row of ``lost`` describes."""
     offsets = OffsetRange(row.topic, row.partition, row.from_offset, row.until_offset)
-    return Loss(row.gate, row.time_ms, offsets, row.topic_id or None)
+    return Loss(
+        gate=row.gate,
+        time_ms=row.time_ms,
+        offsets=offsets,
+        topic_id=row.topic_id or None,
+        schedule_id=row.schedule_id or None,
+        reason=row.reason,
+        run_id=row.run_id,
+        was_split=bool(row.was_split),
+    )

@@ -29,21 +29,23 @@ _REASONS: Final = {
 }
 
 
-def sqlite_engine(url: URL, *, read_only: bool) -> Engine:
-    """Make the engine of a file; the first connection makes the file, unless ``read_only``.
+def sqlite_engine(url: URL, *, read_only: bool, must_exist: bool = False) -> Engine:
+    """Make the engine of a file; the first connection makes the file, unless it must exist.
 
     Raises:
-        LedgerError: There cannot be a file at this path or, with ``read_only``, there is none.
+        LedgerError: There cannot be a file at this path; or there is none, and it must exist, as
+            with ``read_only``.
     """
     path = Path(str(url.database))
-    _check(path, must_exist=read_only)
+    _check(path, must_exist=read_only or must_exist)
     if read_only:
         # A connection for each read, because how to open the file depends on who else has it open.
         return sqlalchemy.create_engine(
             url, creator=lambda: _reader(path), poolclass=NullPool, hide_parameters=True
         )
+    options = {"creator": lambda: _writer(path)} if must_exist else {}
     engine = sqlalchemy.create_engine(
-        url, connect_args={"timeout": LOCK_TIMEOUT_S}, hide_parameters=True
+        url, connect_args={"timeout": LOCK_TIMEOUT_S}, hide_parameters=True, **options
     )
     event.listen(engine, "connect", _configure)
     _keep_to_the_file(engine, path)
@@ -135,6 +137,12 @@ def _check(path: Path, *, must_exist: bool) -> None:
             raise LedgerError(f"There is no ledger {path}; a gated query makes it when it starts.")
     except OSError as error:
         raise LedgerError(f"The ledger {path} cannot be looked for: {error.strerror}.") from error
+
+
+def _writer(path: Path) -> sqlite3.Connection:
+    """Open a file to write it; it is never made, not even where it was deleted just now."""
+    uri = f"file:{quote(str(path))}?mode=rw"
+    return sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_S, check_same_thread=False)
 
 
 def _reader(path: Path) -> sqlite3.Connection:

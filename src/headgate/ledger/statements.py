@@ -278,11 +278,23 @@ LEFT_BEHIND: Final = (
     .where(or_(_settled, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
 )
 
-LOSSES: Final = (
-    select(lost)
-    .where(lost.c.gate == bindparam("gate"))
-    .order_by(lost.c.time_ms, lost.c.topic, lost.c.topic_id, lost.c.partition, lost.c.from_offset)
+_all_losses = select(lost, control.c.run_id, has_parts(lost.c.schedule_id).label("was_split"))
+_losses = _all_losses.outerjoin_from(
+    lost, control, control.c.schedule_id == lost.c.schedule_id
+).order_by(
+    lost.c.time_ms,
+    lost.c.topic,
+    lost.c.topic_id,
+    lost.c.partition,
+    lost.c.from_offset,
+    lost.c.schedule_id,
 )
+LOSSES: Final = _losses.where(lost.c.gate == bindparam("gate"))
+LOSSES_OF_BATCHES: Final = _losses.where(
+    lost.c.schedule_id.in_(bindparam("batches", [""], expanding=True))
+)
+
+GATE_OF: Final = select(control.c.gate).where(control.c.schedule_id == bindparam("batch"))
 
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
 

@@ -101,6 +101,26 @@ class Ledger(
             raise
         return cls(database, clock)
 
+    @classmethod
+    def join(cls, url: str, *, patience_s: float = 0) -> Self:
+        """Open a ledger that others keep, to write into it: it is neither made nor upgraded.
+
+        Args:
+            url: As for `open`.
+            patience_s: As for `open`.
+
+        Raises:
+            LedgerError: The database cannot be reached or used, or holds no ledger.
+            SchemaError: The ledger is of another Headgate's version.
+        """
+        database = Database(url, read_only=False, must_exist=True, patience_s=patience_s)
+        try:
+            schema.check(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, wall_clock_ms)
+
     @property
     def url(self) -> str:
         """Where it is, in full: never to be shown, for it may hold a password."""

@@ -166,8 +166,8 @@ lost: Final = Table(
     Column("time_ms", BigInteger, nullable=False),
     # "" where it is not known, for a key has no nulls.
     Column("topic_id", Text, primary_key=True, server_default=""),
-    # The batch that could not read it; null where it was gone before a batch was planned.
-    Column("schedule_id", Text),
+    # The batch that could not read it; "" where it was gone before one was planned.
+    Column("schedule_id", Text, primary_key=True, server_default="", index=True),
     Column("reason", Text),
 )
 

@@ -9,15 +9,19 @@ from typing import Final, Protocol
 
 from headgate.control import EstimatorSettings, OffsetRange, Plan
 from headgate.errors import LedgerError
-from headgate.ledger import Admission, GateClaim, Ledger, PlannedBatch, PlannedRange
+from headgate.ledger import Admission, GateClaim, Ledger, PlannedBatch, PlannedRange, Status
 from headgate.ledger.patience import QUERY_PATIENCE_S, waiting_ends
 from headgate.processes import new_owner
 from headgate.source.claim import HeldGate, describe_process
+from headgate.source.footing import Loss
+from headgate.source.losses import LossAccount
 from headgate.source.positions import Positions, StreamOffset
 
 # A batch that overran is followed by the next at once, before the report of it has come. Planned
 # without it, the next would overrun as much. So a plan waits for it, at most one interval.
 _REPORT_POLL_S: Final = 0.005
+
+_UNKNOWN: Final[Positions] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,57 @@ class GateBooks:
         """
         if not ranges:
             return
-        batch = PlannedBatch(
+        batch = self._batch(end, ranges, plan, latest)
+        with self._while_the_driver_lives():
+            self._ledger.begin(batch, query=self._owner)
+        if batch.schedule_id != self._begun:
+            self._begun_before, self._begun = self._begun, batch.schedule_id
+
+    def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
+        """Whether a batch is still to be run by the stream: a success is not, nor a backfill."""
+        with self._while_the_driver_lives():
+            found = self._ledger.batch(self._batch(end, ranges).schedule_id)
+        return found is None or found.status in {Status.IN_PROGRESS, Status.FAILED}
+
+    def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
+        """Where the tasks of a batch write down what they cannot read."""
+        key = self._batch(end, ranges).schedule_id
+        return LossAccount(self._gate.name, self._ledger.url, key, end.topic_ids)
+
+    def record_losses(
+        self,
+        losses: Sequence[Loss],
+        topic_ids: Mapping[str, str],
+        end: StreamOffset | None = None,
+        ranges: Sequence[OffsetRange] = (),
+    ) -> None:
+        """Count offsets that were gone before they were read, of topics with these ids.
+
+        Args:
+            losses: which.
+            topic_ids: by topic.
+            end: where the batch ends that was to read them; None where there is none.
+            ranges: what that batch reads.
+        """
+        if not losses:
+            return
+        with self._while_the_driver_lives():
+            self._ledger.record_losses(
+                self._gate.name,
+                [loss.missing for loss in losses],
+                topic_ids,
+                schedule_id=self._batch(end, ranges).schedule_id if end is not None else None,
+                reasons={loss.missing: loss.why for loss in losses},
+            )
+
+    def _batch(
+        self,
+        end: StreamOffset,
+        ranges: Sequence[OffsetRange],
+        plan: Plan | None = None,
+        latest: Positions = _UNKNOWN,
+    ) -> PlannedBatch:
+        return PlannedBatch(
             gate=self._gate.name,
             run_id=end.run,
             ranges=tuple(
@@ -152,15 +206,6 @@ class GateBooks:
             lag=plan.lag if plan else None,
             rate_per_s=plan.rate_per_s if plan else None,
         )
-        with self._while_the_driver_lives():
-            self._ledger.begin(batch, query=self._owner)
-        if batch.schedule_id != self._begun:
-            self._begun_before, self._begun = self._begun, batch.schedule_id
-
-    def record_losses(self, missing: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
-        """Count offsets that were gone before they were read, of topics with these ids."""
-        with self._while_the_driver_lives():
-            self._ledger.record_losses(self._gate.name, missing, topic_ids)
 
     @contextmanager
     def _while_the_driver_lives(self) -> Iterator[None]:

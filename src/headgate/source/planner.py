@@ -13,14 +13,16 @@ from typing import Any, Final
 
 from headgate.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
 from headgate.errors import BrokerError, DataLossError
-from headgate.ledger import Admission
+from headgate.ledger import Admission, PlannedRange
+from headgate.ledger.tiles import merged, pieces
 from headgate.source.books import Clock, GateBooks, GateIdentity
 from headgate.source.footing import Footing, Loss, find_footing
 from headgate.source.locate import starting_positions
 from headgate.source.log import Log, Topic
+from headgate.source.losses import Losses
 from headgate.source.options import SourceOptions
 from headgate.source.positions import Positions, StreamOffset, nested
-from headgate.source.replay import next_replay
+from headgate.source.replay import gone, next_replay
 
 _LOG: Final = logging.getLogger("headgate.source")
 
@@ -32,6 +34,8 @@ class _Planned:
     end: dict[str, Any]
     plan: Plan
     latest: Mapping[TopicPartition, int]
+    losses: Sequence[Loss]
+    """Of what it reads."""
 
 
 class StreamPlanner:
@@ -114,22 +118,18 @@ class StreamPlanner:
         self._latest = latest
         self._account_for(footing.losses, footing.topic_ids)
         decided = self._decide(footing, self._admissible(footing, latest), everything=everything)
-        self._account_for(self._lost_between(footing.current, decided.until), footing.topic_ids)
+        lost = self._declared_lost(_ranges_between(footing.current, decided.until))
+        self._refuse_or_log(lost)
         if decided.records == 0 and not offset.first and not footing.losses:
             return start
         # A query that had no gate, or another one, when its checkpoint was made has this one now.
         begun = StreamOffset(offset.positions, self._options.gate, offset.run or uuid.uuid4().hex)
         end = begun.moved(decided.until, footing.begins, footing.topic_ids).to_json()
-        self._planned = _Planned(end, decided, latest)
+        self._planned = _Planned(end, decided, latest, lost)
         return end
 
-    def _lost_between(self, current: Positions, until: Positions) -> list[Loss]:
-        """What is known to be lost of what the next batch reads."""
-        ranges = [
-            OffsetRange(tp.topic, tp.partition, current[tp], end)
-            for tp, end in until.items()
-            if current[tp] < end
-        ]
+    def _declared_lost(self, ranges: Sequence[OffsetRange]) -> list[Loss]:
+        """What is known to be lost in the middle of these ranges."""
         return [Loss(missing, "it was declared lost") for missing in self._log.lost(ranges)]
 
     def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
@@ -201,6 +201,12 @@ class StreamPlanner:
         return False
 
     def _account_for(self, losses: Sequence[Loss], topic_ids: Mapping[str, str]) -> None:
+        """Write down what was gone before a batch was planned; or stop the query."""
+        self._refuse_or_log(losses)
+        if losses and self._books is not None:
+            self._books.record_losses(losses, topic_ids)
+
+    def _refuse_or_log(self, losses: Sequence[Loss]) -> None:
         if not losses:
             return
         told = "; ".join(
@@ -215,25 +221,67 @@ class StreamPlanner:
         _LOG.warning(
             "%s has lost records that this query had still to read: %s", self._log.name, told
         )
-        if self._books is not None:
-            self._books.record_losses([loss.missing for loss in losses], topic_ids)
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
-        """The ranges of the batch between two offsets, once the ledger has them.
+        """What there is to read of the batch between two offsets, once the ledger has its ranges.
 
         Raises:
+            DataLossError: offsets of a batch that is run again are gone by now, and
+                ``failOnDataLoss`` is set.
             GateInUseError: another query stands behind the gate.
         """
         until = StreamOffset.from_json(end)
         ranges = until.ranges_from(StreamOffset.from_json(start))
+        lost: Sequence[Loss] = ()
         if self._books is not None and not until.replay:
             self._claim()
+        if self._books is not None and not until.replay and ranges:
             # A batch that Spark runs again after a restart was planned by another process.
             known = self._planned if self._planned and self._planned.end == end else None
+            lost = known.losses if known else self._lost_since(self._books, until, ranges)
             self._books.begin(
                 until, ranges, known.plan if known else None, known.latest if known else {}
             )
-        return ranges
+            self._books.record_losses(lost, until.topic_ids, until, ranges)
+        cover = merged(loss.missing for loss in lost)
+        return [
+            piece
+            for r in ranges
+            for piece, is_lost in pieces(r, cover.get(r.topic_partition, ()))
+            if not is_lost
+        ]
+
+    def _lost_since(
+        self, books: GateBooks, until: StreamOffset, ranges: Sequence[OffsetRange]
+    ) -> list[Loss]:
+        """What has gone of a batch since it was planned, unless nobody is to read it any more."""
+        if not books.is_to_run(until, ranges):
+            return []
+        planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]
+        lost = [
+            Loss(missing, "it has gone since it was planned")
+            for missing in gone(self._log, planned)
+        ]
+        self._refuse_or_log(lost)
+        return lost
+
+    def losses(self, source: str, start: dict[str, Any], end: dict[str, Any]) -> Losses:
+        """What the tasks of the batch between two offsets do with what is gone by then.
+
+        Of a batch that is read once more nothing may be passed over.
+
+        Args:
+            source: what it is gone from, in messages.
+            start: of the batch.
+            end: of the batch.
+        """
+        until, options = StreamOffset.from_json(end), self._options
+        ranges = until.ranges_from(StreamOffset.from_json(start))
+        account = None
+        if self._books is not None and ranges and not until.replay:
+            account = self._books.account(until, ranges)
+        fail = options.fail_on_data_loss or bool(until.replay)
+        return Losses(source, fail, account)
 
     def left_out(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
         """Names, for the readers of these ranges, of what is not to be read of them."""
@@ -252,6 +300,14 @@ class StreamPlanner:
         self._log.close()
         if self._books is not None:
             self._books.close()
+
+
+def _ranges_between(current: Positions, until: Positions) -> list[OffsetRange]:
+    return [
+        OffsetRange(tp.topic, tp.partition, current[tp], end)
+        for tp, end in until.items()
+        if current[tp] < end
+    ]
 
 
 def _open_books(

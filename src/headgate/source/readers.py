@@ -33,6 +33,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.errors import OptionError
 from headgate.source.locate import bounded_ranges
 from headgate.source.log import Log
+from headgate.source.losses import Losses, OnLoss
 from headgate.source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Reading(Protocol):
     """How one kind of source reads; it is sent to the tasks."""
 
     @property
+    def name(self) -> str:
+        """What is read, in messages, such as Kafka."""
+
+    @property
     def options(self) -> SourceOptions:
         """Those that every source has."""
 
@@ -74,17 +79,27 @@ class Reading(Protocol):
         """What each task reads of these ranges."""
 
     def read(
-        self, ranges: Sequence[OffsetRange], left_out: Sequence[str]
+        self, ranges: Sequence[OffsetRange], left_out: Sequence[str], on_loss: OnLoss
     ) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker; without those that `Log.left_out` names."""
+        """The records of one task, in a Spark worker; without those that `Log.left_out` names.
+
+        Every record of the ranges is read, or ``on_loss`` is called with its offset.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTask(InputPartition):
-    """What one task reads."""
+    """What one task reads.
+
+    Attributes:
+        ranges: the offsets.
+        left_out: see `Log.left_out`.
+        losses: what becomes of offsets that are gone by now.
+    """
 
     ranges: tuple[OffsetRange, ...]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...]
+    losses: Losses
 
 
 class _TaskSide:
@@ -93,14 +108,16 @@ class _TaskSide:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def _tasks(self, ranges: Sequence[OffsetRange], left_out: tuple[str, ...]) -> list[SourceTask]:
-        return [SourceTask(each, left_out) for each in self._reading.packed(ranges)]
+    def _tasks(
+        self, ranges: Sequence[OffsetRange], left_out: tuple[str, ...], losses: Losses
+    ) -> list[SourceTask]:
+        return [SourceTask(each, left_out, losses) for each in self._reading.packed(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
         _settle_garbage_collector()
         task = cast(SourceTask, partition)
-        return self._reading.read(task.ranges, task.left_out)
+        return self._reading.read(task.ranges, task.left_out, task.losses.pass_over)
 
 
 class SourceFormat(DataSource):
@@ -173,7 +190,8 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
         ranges = self._planner.begin(start, end)
-        return self._tasks(ranges, self._planner.left_out(ranges))
+        losses = self._planner.losses(self._reading.name, start, end)
+        return self._tasks(ranges, self._planner.left_out(ranges), losses)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -190,8 +208,10 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         options = self._reading.options
         log = self._reading.log()
         ranges = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
+        losses = Losses(self._reading.name, options.fail_on_data_loss)
+        losses.refuse(log.lost(ranges), "they were declared lost")
         # Of an empty list Spark would make one task, and give it nothing to read.
-        return self._tasks(ranges, log.left_out(ranges)) or [SourceTask(())]
+        return self._tasks(ranges, log.left_out(ranges), losses) or [SourceTask((), (), losses)]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,19 @@ def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
 def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
     """Those parts of the ranges that are not in the log any more, and whole ranges of no topic.
 
-    A topic that was made anew under its name is not the one that was planned.
+    A topic that was made anew under its name is not the one that was planned. Neither is what was
+    declared lost in the log any more, wherever it lies.
 
     Raises:
         BrokerError: the brokers cannot be reached.
     """
     begins = beginnings(log, ranges)
-    found = (_gone(planned.offsets, begins) for planned in ranges)
-    return [missing for missing in found if missing is not None]
+    found: list[OffsetRange] = []
+    for planned in ranges:
+        missing, there = _divided(planned.offsets, begins)
+        found += [missing] if missing.count else []
+        found += log.lost([there]) if there.count else []
+    return found
 
 
 def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
@@ -76,8 +82,9 @@ def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
     return None in {planned.topic_id, topic.topic_id} or planned.topic_id == topic.topic_id
 
 
-def _gone(r: OffsetRange, begins: Mapping[TopicPartition, int]) -> OffsetRange | None:
-    begin = begins.get(r.topic_partition, r.until)
-    if begin <= r.start:
-        return None
-    return OffsetRange(r.topic, r.partition, r.start, min(begin, r.until))
+def _divided(
+    r: OffsetRange, begins: Mapping[TopicPartition, int]
+) -> tuple[OffsetRange, OffsetRange]:
+    """What lies before the log's begin, and the rest."""
+    begin = min(max(begins.get(r.topic_partition, r.until), r.start), r.until)
+    return replace(r, until=begin), replace(r, start=begin)

@@ -21,5 +21,16 @@ def upgrade() -> None:
     op.add_column(
         "gate", sa.Column("sequence", sa.BigInteger(), nullable=False, server_default="0")
     )
-    op.add_column("lost", sa.Column("schedule_id", sa.Text()))
-    op.add_column("lost", sa.Column("reason", sa.Text()))
+    _tell_losses_of_batches_apart()
+
+
+def _tell_losses_of_batches_apart() -> None:
+    """Put the batch into the key of a loss; SQLite makes the table anew for it."""
+    with op.batch_alter_table("lost") as lost:
+        lost.add_column(sa.Column("schedule_id", sa.Text(), nullable=False, server_default=""))
+        lost.add_column(sa.Column("reason", sa.Text()))
+        lost.drop_constraint("pk_lost", type_="primary")
+        lost.create_primary_key(
+            "pk_lost", ["gate", "topic", "partition", "from_offset", "topic_id", "schedule_id"]
+        )
+    op.create_index("ix_lost_schedule_id", "lost", ["schedule_id"])

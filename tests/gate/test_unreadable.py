@@ -1,0 +1,41 @@
+"""What is taken for a source that cannot be read, and what is the handler's own."""
+
+import pytest
+from pyspark.errors import PythonException
+
+from headgate.errors import CorruptionError, DataLossError, LedgerError
+from headgate.gate.unreadable import unreadable
+
+TASK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/app/headgate/source/readers.py", line 103, in read
+headgate.errors.{}: it is gone; do this.
+"""
+
+
+def of_spark(text: str) -> PythonException:
+    return PythonException(message=text)
+
+
+@pytest.mark.parametrize("kind", [DataLossError, CorruptionError])
+def test_what_a_task_raised_is_found_wherever_the_handler_has_wrapped_it(
+    kind: type[Exception],
+) -> None:
+    spark = of_spark(TASK.format(kind.__name__))
+    wrapped = RuntimeError("the job failed")
+    wrapped.__cause__ = spark
+    within = ValueError("while handling")
+    within.__context__ = wrapped
+    for raised in (kind("it is gone; do this."), spark, wrapped, within):
+        found = unreadable(raised)
+        assert isinstance(found, kind)
+        assert str(found) == "it is gone; do this."
+
+
+def test_what_a_handler_says_by_itself_is_its_own() -> None:
+    said = ValueError("a bad record:\nheadgate.errors.DataLossError: it says so")
+    assert unreadable(said) is None
+    assert unreadable(LedgerError("it is locked")) is None
+    assert unreadable(of_spark(TASK.format("BrokerError"))) is None
+    in_a_line = of_spark("ValueError: bad: headgate.errors.DataLossError: it says so")
+    assert unreadable(in_a_line) is None
