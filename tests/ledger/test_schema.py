@@ -14,7 +14,17 @@ from tests.services.ledgers import make_tables
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError, SchemaError
-from headgate.ledger import ErrorReport, Ledger, Loss, PlannedRange, Status, normalize_url
+from headgate.ledger import (
+    ErrorReport,
+    Ledger,
+    Loss,
+    PlannedRange,
+    Status,
+    Verdict,
+    normalize_url,
+    schedule_id,
+    verify,
+)
 from headgate.ledger.schema import MIGRATIONS
 from headgate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
@@ -204,3 +214,28 @@ def test_the_right_to_make_tables_is_not_needed_once_they_are_there(
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         ledger.succeed(ledger.begin(a_batch()).schedule_id)
         assert ledger.prune(0).batches == 0
+
+
+@pytest.mark.parametrize("gone", [None, "SUBSTR(status, 1, 1) = 'f'", "status = 'success'"])
+def test_from_when_an_older_ledger_is_brought_up_to_date_none_of_its_batches_can_disappear(
+    url: str, execute: Execute, gone: str | None
+) -> None:
+    upgrade(url, "0001")
+    keys = [schedule_id("orders", "run", [OffsetRange("orders", 0, at, at + 5)]) for at in (0, 5)]
+    for statement in (
+        OLD_ROWS.replace("'d1'", f"'{keys[0]}'").replace("'e1'", f"'{keys[1]}'").split(";")
+    ):
+        execute(text(statement))
+    with Ledger.open(url) as ledger:
+        ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30)))
+        assert verify(ledger, "orders").verdict is Verdict.OPEN
+        if gone is not None:
+            # Where nothing follows from the foreign keys, the ranges stay without their batch.
+            execute(
+                text(
+                    f"DELETE FROM failure WHERE schedule_id IN "
+                    f"(SELECT schedule_id FROM control WHERE {gone})"
+                )
+            )
+            execute(text(f"DELETE FROM control WHERE {gone}"))
+            assert verify(ledger, "orders").verdict is Verdict.BROKEN
