@@ -140,14 +140,14 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(path: Path, table: str) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(path)) as file:
         file.row_factory = sqlite3.Row
-        return [dict(row) for row in file.execute(f'SELECT rowid AS "#", * FROM "{table}"')]
+        return [dict(row) for row in file.execute(" ".join(['SELECT rowid AS "#", * FROM', table]))]
 
 
 def deletions(path: Path, table: str) -> Iterator[str]:
     for row in rows_of(path, table):
         if row.get("name") == IDLE:
             continue
-        yield f'DELETE FROM "{table}" WHERE rowid = {row["#"]}'
+        yield " ".join(["DELETE FROM", table, "WHERE rowid =", str(row["#"])])
 
 
 def changes(path: Path, table: str) -> Iterator[str]:
@@ -174,7 +174,10 @@ def changes(path: Path, table: str) -> Iterator[str]:
         for column, value in to:
             if column in ("begun", "begins") and row["begins"] < max(r["begins"] for r in rows):
                 continue  # of a checkpoint that the gate has left, nothing follows from it
-            yield f'UPDATE OR IGNORE "{table}" SET "{column}" = {value} WHERE rowid = {row["#"]}'
+            row_number = str(row["#"])
+            yield " ".join(
+                ["UPDATE OR IGNORE", table, "SET", column, "=", value, "WHERE rowid =", row_number]
+            )
 
 
 def verdicts(path: Path) -> set[Verdict]:

@@ -5,6 +5,7 @@ where the processes of a query meet, for they share no memory.
 """
 
 from headgate.ledger.base import Clock
+from headgate.ledger.checkpoints import CheckpointRecord, Kept
 from headgate.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
@@ -34,6 +35,7 @@ __all__ = [
     "Admission",
     "Arrow",
     "BatchRecord",
+    "CheckpointRecord",
     "Clock",
     "Covered",
     "DeadLetter",
@@ -42,6 +44,7 @@ __all__ = [
     "Finding",
     "FindingKind",
     "GateRecord",
+    "Kept",
     "Kind",
     "Ledger",
     "LetterStatus",

@@ -129,7 +129,7 @@ def _about_begins(kept: Kept) -> Iterator[str]:
     newest = max((each.begins for each in kept.checkpoints), default=None)
     if newest is None:
         if kept.begins:
-            yield f"The gate was asked for {kept.begins} batches, and no checkpoint has planned any."
+            yield f"The gate was asked for {kept.begins} batches, and no checkpoint has any."
         return
     if newest != kept.begins:
         yield (

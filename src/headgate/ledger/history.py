@@ -104,6 +104,23 @@ class History(Base):
                     topic_id=row.topic_id or None,
                 )
 
+    def pruned_ranges(
+        self, gate_name: str, run_id: str
+    ) -> tuple[tuple[str | None, OffsetRange], ...]:
+        """What the batches of one checkpoint read that were deleted as old, with the topics' ids.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        rows = self._database.read(
+            lambda connection: connection.execute(pruning.PRUNED_RANGES, {"gate": gate_name}).all()
+        )
+        return tuple(
+            (row.topic_id or None, OffsetRange(row.topic, row.partition, row[4], row[5]))
+            for row in rows
+            if row.run_id == run_id
+        )
+
     def misnamed(self, gate_name: str) -> Iterator[str]:
         """The keys of a gate's batches and parts whose ranges are not those that a key stands for.
 

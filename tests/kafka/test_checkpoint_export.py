@@ -1,0 +1,96 @@
+"""From Headgate back to the native source, on a copy of the checkpoint."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from tests.services.kafka import TopicFactory
+from tests.services.queries import available_now, stream_of
+from typer.testing import CliRunner, Result
+
+from headgate.cli.app import app
+from headgate.errors import SourceError
+
+
+def export(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["checkpoint", "export", *map(str, arguments)])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (each for each in folder.rglob("*") if each.is_file())
+    return {str(each.relative_to(folder)): each.read_bytes() for each in files}
+
+
+def values(*counts: range) -> list[bytes]:
+    return [b"%d" % number for numbers in counts for number in numbers]
+
+
+def test_every_record_is_processed_once_by_headgate_or_by_the_native_source_after_it(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = topic(2)
+    sent = values(range(10))
+    orders.produce(*sent[:7])
+    orders.produce(*sent[7:], partition=1)
+    checkpoint, copy, second = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "second"
+    native = stream_of(spark, orders, {"failOnDataLoss": "true"}, source="kafka")
+    gate = {"headgate.gate": "orders", "headgate.ledger": f"sqlite:///{tmp_path}/headgate.db"}
+    ours = stream_of(spark, orders, {"maxOffsetsPerTrigger": 4, **gate})
+
+    seen = Counter(available_now(ours, checkpoint).values)
+    with pytest.raises(StreamingQueryException):
+        available_now(native, checkpoint)
+    before = contents(checkpoint)
+    assert export(checkpoint, "--to", copy).exit_code == 0
+    (line,) = export(checkpoint, "--starting-offsets").stdout.splitlines()
+    assert contents(checkpoint) == before
+    assert json.loads(line) == {orders.name: {"0": 7, "1": 3}}
+
+    sent += values(range(10, 14))
+    orders.produce(*sent[10:], partition=1)
+    seen += Counter(available_now(native, copy).values)
+    assert seen == Counter(value.decode() for value in sent)
+    fresh = stream_of(spark, orders, {"startingOffsets": line}, source="kafka")
+    assert available_now(fresh, second).values == ["10", "11", "12", "13"]
+
+    # And there again, from the native source's own checkpoint, with the same query.
+    orders.produce(b"14")
+    assert available_now(ours, copy).values == ["14"]
+
+
+@pytest.mark.parametrize("crashed", [0, 1])
+def test_a_batch_that_is_planned_and_not_committed_is_refused_or_run_again_just_as_it_was(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path, crashed: int
+) -> None:
+    orders = topic(2)
+    orders.produce(*values(range(8)))
+    orders.produce(*values(range(8, 10)), partition=1)
+
+    def crash(batch: int) -> None:
+        if batch == crashed:
+            raise RuntimeError("crashed, with the batch planned and not yet committed")
+
+    ours = stream_of(spark, orders, {"maxOffsetsPerTrigger": 5})
+    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    with pytest.raises(StreamingQueryException, match="crashed, with the batch planned"):
+        available_now(ours, checkpoint, crash)
+    for arguments in (["--to", copy], ["--starting-offsets"]):
+        refused = export(checkpoint, *arguments)
+        assert isinstance(refused.exception, SourceError)
+        assert f"Batch {crashed} of the checkpoint" in str(refused.exception)
+    assert not copy.exists()
+
+    assert export(checkpoint, "--to", copy, "--rerun").exit_code == 0
+    line = export(checkpoint, "--starting-offsets", "--rerun").stdout.strip()
+    native = stream_of(spark, orders, {"startingOffsets": "latest"}, source="kafka")
+    collected = available_now(native, copy)
+    assert collected.sizes[0] == 5, "the batch that was planned, and then what is left"
+    expected = sorted(value.decode() for value in values(range(10)))
+    assert len(collected.values) == 10 - 5 * crashed
+    fresh = stream_of(spark, orders, {"startingOffsets": line}, source="kafka")
+    assert available_now(fresh, tmp_path / "fresh").values == collected.values
+    if crashed == 0:
+        assert collected.values == expected
