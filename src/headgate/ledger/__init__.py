@@ -9,7 +9,7 @@ from headgate.ledger.checkpoints import CheckpointRecord, Kept
 from headgate.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
-from headgate.ledger.proof import verify
+from headgate.ledger.proof import extended, verify
 from headgate.ledger.receivers import ReceiverRecord, ReceiverSeen, StreamRate
 from headgate.ledger.records import (
     Admission,
@@ -62,6 +62,7 @@ __all__ = [
     "StreamRate",
     "Verdict",
     "Verification",
+    "extended",
     "normalize_url",
     "redact_url",
     "schedule_id",

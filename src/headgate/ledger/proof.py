@@ -37,14 +37,21 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
     coverage = tally.of(ledger.coverage(gate_name))
     found = prove(coverage, lambda: ledger.losses(gate_name), ledger.batch)
     after = ledger.kept(gate_name)
-    findings = [*found.findings, *unlike(tally, before, after)]
-    return replace(
+    return extended(
         found,
-        findings=tuple(sorted(findings, key=_severity)),
-        contradictions=(
-            *contradictions(tally, before, after),
-            *_about_names(ledger.misnamed(gate_name)),
-        ),
+        unlike(tally, before, after),
+        [*contradictions(tally, before, after), *_about_names(ledger.misnamed(gate_name))],
+    )
+
+
+def extended(
+    verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
+) -> Verification:
+    """The same, with what a comparison with something outside of the ledger has found."""
+    return replace(
+        verification,
+        findings=tuple(sorted((*verification.findings, *findings), key=_severity)),
+        contradictions=(*verification.contradictions, *contradictions),
     )
 
 

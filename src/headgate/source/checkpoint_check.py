@@ -90,8 +90,8 @@ def compare(ledger: Ledger, gate: str, path: str, known: Kept | None) -> Compari
     newest = max(known.checkpoints, key=lambda each: each.begins, default=None) if known else None
     if newest is not None and newest.run_id not in runs:
         notes.append(
-            f"The gate's last batch is of another checkpoint, {newest.run_id}: what that has planned"
-            " was not compared."
+            f"The gate's last batch is of another checkpoint, {newest.run_id}: what that has"
+            " planned was not compared."
         )
     if reads:
         numbers = sorted({read.number for read in reads})

@@ -1,4 +1,4 @@
-"""Whether a ledger's batches lie within the log that they were read from, and what that has more."""
+"""Whether a ledger's batches lie within the log they were read from, and what that has more."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
