@@ -51,8 +51,8 @@ class Batches(Base):
             if not inserted:
                 return self._begin_again(connection, batch, schedule_id, move)
             insert_rows(connection, failure, failure_rows(batch, schedule_id))
-            retention.move_on(connection, batch)
             checkpoints.plan_on(connection, batch, schedule_id)
+            retention.move_on(connection, batch)
             return batch_from(row)
 
         return self._database.write(begin)

@@ -151,15 +151,7 @@ def _about_positions(kept: Kept) -> Iterator[str]:
         if position is None:
             yield f"Nothing says where the gate goes on in the topic with the id {topic_id}."
             continue
-        run_id, untils = position
-        reached: dict[int, set[int]] = defaultdict(set)
-        for each in records:
-            if each.run_id == run_id:
-                for partition, until in each.untils.items():
-                    reached[partition].add(until)
-        if untils.keys() != reached.keys() or any(
-            until not in reached[partition] for partition, until in untils.items()
-        ):
+        if position not in [(each.run_id, each.untils) for each in records]:
             yield (
                 f"The gate goes on in the topic with the id {topic_id} where no checkpoint of it "
                 "stands."

@@ -1,7 +1,10 @@
-"""From Headgate back to the native source, on a copy of the checkpoint."""
+"""What a query's checkpoint is good for besides: the way back, and a proof from outside."""
 
 import json
+import shutil
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.services.kafka import TopicFactory
 from tests.services.queries import available_now, stream_of
+from tests.services.waiting import wait_until
 from typer.testing import CliRunner, Result
 
+import headgate
 from headgate.cli.app import app
 from headgate.errors import SourceError
 
@@ -94,3 +99,47 @@ def test_a_batch_that_is_planned_and_not_committed_is_refused_or_run_again_just_
     assert available_now(fresh, tmp_path / "fresh").values == collected.values
     if crashed == 0:
         assert collected.values == expected
+
+
+def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = topic(2)
+    ledger, older = tmp_path / "headgate.db", tmp_path / "older.db"
+    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    headgate.register(spark)
+    gate = headgate.Gate("orders", interval="1 second", ledger=f"sqlite:///{ledger}")
+    read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
+    df = read.option("subscribe", orders.name).option("startingOffsets", "earliest").load()
+
+    def run() -> None:
+        writer = gate.write(df, lambda of_batch, _: of_batch.collect())
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        assert writer.start().awaitTermination(120)
+        wait_until(lambda: verify().exit_code == 0)
+
+    def verify(*arguments: object, file: Path = ledger) -> Result:
+        runner = CliRunner(env={"HEADGATE_LEDGER": f"sqlite:///{file}", "COLUMNS": "200"})
+        return runner.invoke(app, ["verify", *map(str, arguments)])
+
+    orders.produce(*values(range(6)))
+    run()
+    shutil.copytree(checkpoint, copy)
+    with closing(sqlite3.connect(ledger)) as whole, closing(sqlite3.connect(older)) as at_that_time:
+        whole.backup(at_that_time)
+    orders.produce(*values(range(6, 8)), partition=1)
+    run()
+
+    outside = ("--checkpoint", checkpoint, "--source")
+    healthy = verify(*outside)
+    assert (healthy.exit_code, healthy.stdout.splitlines()[0]) == (0, "orders: proven")
+    assert "were compared, which are all that Spark has kept" in healthy.stdout
+
+    assert verify(file=older).exit_code == 0, "it agrees with itself"
+    found = verify(*outside, file=older)
+    assert found.exit_code == 4
+    assert f"{orders.name}-1 [0, 2) was planned by run" in found.stdout
+    assert f"Kafka has {orders.name}-1 [0, 2), and no batch has read any of that" in found.stdout
+    found = verify("--checkpoint", copy)
+    assert found.exit_code == 4
+    assert f"has a batch of {orders.name}-1 [0, 2), which the checkpoint has ne" in found.stdout
