@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.services.kafka import TopicFactory
 from tests.services.queries import available_now, stream_of
 from tests.services.waiting import wait_until
@@ -112,8 +112,11 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
     df = read.option("subscribe", orders.name).option("startingOffsets", "earliest").load()
 
+    def handler(batch_df: DataFrame, _batch: headgate.Batch) -> None:
+        batch_df.collect()
+
     def run() -> None:
-        writer = gate.write(df, lambda of_batch, _: of_batch.collect())
+        writer = gate.write(df, handler)
         writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         assert writer.start().awaitTermination(120)
         wait_until(lambda: verify().exit_code == 0)

@@ -4,6 +4,7 @@ The ledger is damaged by plain SQL, row by row and column by column: what is to 
 from what was changed, and from nothing that the proof itself looks at.
 """
 
+import itertools
 import json
 import shutil
 import sqlite3
@@ -11,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.ledger.readers import Readers, Step, steps
 from tests.ledger.samples import ManualClock
 from tests.services.ledgers import new_ledger
 
@@ -21,6 +24,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.ledger import (
     DeadLetter,
     ErrorReport,
+    FindingKind,
     Ledger,
     LetterStatus,
     PlannedBatch,
@@ -52,6 +56,7 @@ BY_PARTITION = {
     "position": ("until_offsets",),
     "checkpoint": ("start_offsets", "until_offsets"),
 }
+STORIES = itertools.count()
 EVIDENCE = ("gate", "control", "failure", "lost", "pruned", "position", "checkpoint")
 
 
@@ -216,3 +221,50 @@ def test_a_row_that_is_deleted_or_changed_is_found(
                 unseen.append(statement)
     assert unseen == []
     assert tried or foreign_keys == "ON"
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=steps())
+def test_whatever_becomes_of_batches_no_row_speaks_against_another(
+    ledger: Ledger, story: list[Step]
+) -> None:
+    number = next(STORIES)
+    names = (f"a{number}", f"b{number}")
+    readers = Readers(ledger, f"topic {number}", names)
+    for step in story:
+        readers.step(step)
+    for name in names:
+        found = verify(ledger, name)
+        assert found.contradictions == ()
+        kinds = {finding.kind for finding in found.findings}
+        assert not kinds & {FindingKind.MISSING, FindingKind.UNPLANNED}
+
+
+def test_a_gate_that_runs_meanwhile_is_proven(ledger: Ledger) -> None:
+    """A batch is begun after each look that the proof takes at the ledger."""
+    begun = 0
+
+    def begin(look: Any) -> Any:
+        def looking(*arguments: Any) -> Any:
+            nonlocal begun
+            found = look(*arguments)
+            begun += 1
+            ranges = (PlannedRange(OffsetRange("orders", 0, begun, begun + 1), topic_id="A"),)
+            ledger.begin(PlannedBatch("orders", "run", ranges, "rate", ""))
+            return found
+
+        return looking
+
+    class Running:
+        """The ledger, which goes on."""
+
+        def __getattr__(self, name: str) -> Any:
+            return begin(getattr(ledger, name))
+
+    for _ in range(3):
+        found = verify(cast("Ledger", Running()), "orders")
+        assert (found.contradictions, found.verdict) == (
+            (),
+            Verdict.OPEN if found.spans else Verdict.PROVEN,
+        )
+        assert {each.kind for each in found.findings} <= {FindingKind.OPEN}

@@ -3,17 +3,19 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headgate.control.ranges import OffsetRange
+from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import OptionError, SourceError
 from headgate.ledger import FindingKind, Ledger, PlannedBatch, PlannedRange
 from headgate.source.checkpoint import Checkpoint
 from headgate.source.checkpoint_check import Comparison, compare, refuse_a_stranger
 from headgate.source.checkpoint_export import export, starting_offsets
+from headgate.source.log import Log, Topic
+from headgate.source.log_check import compare as compare_with_log
 
 GATE, RUN, ID = "orders", "5ca1ab1e", "kA2bX0zTQ5q1sV3nY7wZ8g"
 BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -220,3 +222,57 @@ def test_a_checkpoint_of_no_gate_of_the_ledger_is_refused(tmp_path: Path) -> Non
     refuse_a_stranger(checkpoint, ["clicks", GATE])
     with pytest.raises(OptionError, match=r"of no gate that is verified \(clicks\); its gates: or"):
         refuse_a_stranger(checkpoint, ["clicks"])
+
+
+# Compared with the log
+
+
+class Written:
+    """A log of one topic, of which so much is known."""
+
+    name = "Kafka"
+
+    def __init__(self, topic_id: str, bounds: Mapping[int, tuple[int, int]]) -> None:
+        self._topic = Topic(topic_id, tuple(bounds))
+        self._bounds = {TopicPartition("orders", number): each for number, each in bounds.items()}
+
+    def topics(self) -> Mapping[str, Topic]:
+        return {"orders": self._topic}
+
+    def bounds(self, partitions: Sequence[TopicPartition]) -> Any:
+        return (
+            {tp: self._bounds[tp][0] for tp in partitions},
+            {tp: self._bounds[tp][1] for tp in partitions},
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def in_log(ledger: Ledger, topic_id: str, bounds: Mapping[int, tuple[int, int]]) -> Comparison:
+    log = cast("Log", Written(topic_id, bounds))
+    return compare_with_log(ledger.kept(GATE), lambda _: log)
+
+
+def test_the_log_says_what_it_has_more_and_what_it_never_had(ledger: Ledger) -> None:
+    assert in_log(ledger, ID, {}) == Comparison(), "nothing was read yet"
+    ledger.begin(a_batch(10, 20))
+    ledger.begin(a_batch(20, 30, run="another"))
+    assert in_log(ledger, ID, {0: (10, 30)}) == Comparison()
+    assert in_log(ledger, ID, {0: (25, 30)}) == Comparison(), "retention"
+    assert in_log(ledger, ID, {0: (4, 35), 1: (2, 3)}).notes == (
+        "Kafka has orders-0 [4, 10), which lies before all that was planned.",
+        "Kafka has orders-0 [30, 35), which is not planned yet.",
+        "Kafka has orders-1 [2, 3), and no batch has read any of that partition yet.",
+    )
+    (said,) = in_log(ledger, ID, {0: (0, 25)}).contradictions
+    assert said.startswith(
+        "The ledger has batches of orders-0 [10, 30), and in Kafka orders-0 ends"
+    )
+    (said,) = in_log(ledger, ID, {1: (0, 0)}).contradictions
+    assert said == "The ledger has batches of orders-0 [10, 30), and Kafka has no such partition."
+    made_anew = in_log(ledger, "another id", {0: (0, 5)})
+    assert made_anew.contradictions == ()
+    assert made_anew.notes == (
+        "Kafka has orders-0 [0, 5), and no batch has read any of that partition yet.",
+    )
