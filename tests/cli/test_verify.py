@@ -9,13 +9,17 @@ import pytest
 from sqlalchemy import delete, update
 from tests.cli.histories import text_of
 from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned
+from tests.journal.samples import numbered
 
 from headgate.cli.verify_view import SENTENCES, SPANS, verification_view
 from headgate.control.ranges import OffsetRange
+from headgate.journal import Journal
 from headgate.ledger import (
     Finding,
     FindingKind,
     Ledger,
+    PlannedBatch,
+    PlannedRange,
     Span,
     Status,
     Verification,
@@ -273,3 +277,24 @@ def test_a_batch_with_many_ranges_is_one_sentence_and_many_batches_are_counted()
     )
     assert shown.count("open  batch") == SENTENCES
     assert f"and {50 - SENTENCES} more; --json tells them all." in shown
+
+
+def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
+    journal = Journal.open(str(tmp_path / "orders"), create=True)
+    with journal.writer(0) as writer:
+        writer.append(numbered(0, 12))
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+        for start, until in ((3, 10), (10, 14)):
+            offsets = PlannedRange(OffsetRange("orders", 0, start, until), topic_id=journal.id)
+            batch = PlannedBatch("orders", "run", (offsets,), "rate", journal.storage.url)
+            ledger.succeed(ledger.begin(batch).schedule_id)
+            result = invoke(url, "verify", "--source", width=200)
+            assert result.exit_code == (0 if until <= 12 else 4), result.stdout
+    assert "has orders-0 [0, 3), which lies before all that was planned." in result.stdout
+    assert (
+        "The journal has orders-0 up to 12, and the ledger has batches of orders-0 [3, 14)"
+        in result.stdout
+    )
+    assert invoke(url, "verify", "--option", "a=b").exit_code == 1

@@ -74,11 +74,11 @@ def _beyond(
             continue
         end = latest.get(tp)
         if end is None:
-            yield f"The ledger has batches of {hull}, and {name} has no such partition."
+            yield f"{name} has no {tp}, and the ledger has batches of {hull}."
         elif end < hull.until:
             yield (
-                f"The ledger has batches of {hull}, and in {name} {tp} ends at {end}: it was cut,"
-                " or is another cluster's."
+                f"{name} has {tp} up to {end}, and the ledger has batches of {hull}: it was cut, or"
+                " is another one."
             )
 
 
