@@ -86,21 +86,27 @@ def compare(ledger: Ledger, gate: str, path: str, known: Kept | None) -> Compari
                 " query is started."
             )
     ends = _ends(checkpoint, gate)
-    runs = {end.run for end in ends}
+    told = [*_compared(checkpoint, reads), *notes, *_left(known, ends)]
+    return Comparison(tuple(findings), tuple(_beyond(known, ends)), tuple(told))
+
+
+def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[str]:
+    """Which batches of the checkpoint could be compared."""
+    if reads:
+        yield (
+            f"Batches {reads[0].number} to {reads[-1].number} of the checkpoint {checkpoint.path}"
+            " were compared, which are all that Spark has kept."
+        )
+
+
+def _left(known: Kept | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
+    """Whether the gate has gone on with another checkpoint."""
     newest = max(known.checkpoints, key=lambda each: each.begins, default=None) if known else None
-    if newest is not None and newest.run_id not in runs:
-        notes.append(
+    if newest is not None and newest.run_id not in {end.run for end in ends}:
+        yield (
             f"The gate's last batch is of another checkpoint, {newest.run_id}: what that has"
             " planned was not compared."
         )
-    if reads:
-        numbers = sorted({read.number for read in reads})
-        notes.insert(
-            0,
-            f"Batches {numbers[0]} to {numbers[-1]} of the checkpoint {checkpoint.path} were"
-            " compared, which are all that Spark has kept.",
-        )
-    return Comparison(tuple(findings), tuple(_beyond(known, ends)), tuple(notes))
 
 
 def _ends(checkpoint: Checkpoint, gate: str) -> list[StreamOffset]:
