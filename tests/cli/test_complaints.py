@@ -24,7 +24,6 @@ from headgate.ledger import Ledger
         (["batches", "--ledger", "postgresql://u:secret@127.0.0.1:1/db"], "cannot be reached"),
         (["failures", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
         (["failures", "--ledger", "sqlite:///none.db"], "There is no ledger"),
-        (["verify", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
         (["verify", "--ledger", "sqlite:///none.db"], "There is no ledger"),
         (["letters", "list", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
         (

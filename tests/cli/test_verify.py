@@ -1,6 +1,7 @@
 """``headgate verify``: what it proves, what it finds, and how it ends."""
 
 import json
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -8,18 +9,22 @@ import pytest
 from sqlalchemy import delete, update
 from tests.cli.histories import text_of
 from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned
+from tests.journal.samples import numbered
 
 from headgate.cli.verify_view import SENTENCES, SPANS, verification_view
 from headgate.control.ranges import OffsetRange
+from headgate.journal import Journal
 from headgate.ledger import (
     Finding,
     FindingKind,
     Ledger,
+    PlannedBatch,
+    PlannedRange,
     Span,
     Status,
     Verification,
 )
-from headgate.ledger.tables import control, failure
+from headgate.ledger.tables import control, failure, gate
 
 
 @pytest.fixture
@@ -40,11 +45,14 @@ def cells(line: str) -> list[str]:
 def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
     result = invoke(ledger_url, "verify")
     assert result.exit_code == 0
-    first, _, header, span = result.stdout.splitlines()
+    first, _, header, span, _, *words = result.stdout.splitlines()
     assert first == "orders: proven"
     assert header.split() == ["read", "processed", "open", "dead", "lost", "missing"]
     assert span.startswith("orders-0 [0, 50) ")
     assert cells(span) == ["50", "0", "0", "0", "0"]
+    said = " ".join(words)
+    assert "headgate verify proves, or says where it is not so, that the batches leave out" in said
+    assert "It cannot see from the ledger alone that all of these rows were changed alike" in said
 
 
 def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) -> None:
@@ -170,7 +178,9 @@ def test_json_is_one_object_per_gate(shop: Shop) -> None:
     result = invoke(shop.url, "verify", "--json")
     assert result.exit_code == 3
     told = json.loads(result.stdout)
-    assert told.keys() == {"gate", "verdict", "spans", "findings"}
+    more = {"contradictions", "notes", "proves"}
+    assert told.keys() == {"gate", "verdict", "spans", "findings"} | more
+    assert "It cannot see from the ledger alone" in told["proves"]
     assert (told["gate"], told["verdict"]) == ("orders", "open")
     place = {"topic", "partition", "start", "until"}
     (span,) = told["spans"]
@@ -186,10 +196,50 @@ def test_json_is_one_object_per_gate(shop: Shop) -> None:
 def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/empty.db"
     Ledger.open(url).close()
-    result = invoke(url, "verify")
-    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
-    assert "no gate yet" in result.stdout
-    assert invoke(url, "verify", "--json").stdout == ""
+    for arguments in ([], ["--json"], ["--gate", "orders"]):
+        result = invoke(url, "verify", *arguments)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
+        assert "has no gate yet, so nothing is proven" in result.stderr
+        assert "a SQLite file is copied with its -wal" in result.stderr
+
+
+def test_a_gate_that_the_ledger_does_not_have_is_3(ledger_url: str) -> None:
+    for arguments in ([], ["--json"]):
+        result = invoke(ledger_url, "verify", "--gate", "order", *arguments)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert "has no gate 'order', so nothing is proven; the gates it has: or" in result.stderr
+
+
+def test_the_file_of_a_ledger_that_is_copied_without_its_wal_is_3(tmp_path: Path) -> None:
+    path = tmp_path / "headgate.db"
+    Ledger.open(f"sqlite:///{path}").close()
+    with Ledger.open(f"sqlite:///{path}") as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.succeed(ledger.begin(planned(0, 10)).schedule_id)
+        shutil.copy(path, tmp_path / "copy.db")
+        assert invoke(f"sqlite:///{path}", "verify").exit_code == 0
+    assert invoke(f"sqlite:///{tmp_path}/copy.db", "verify").exit_code == 3
+
+
+@pytest.mark.parametrize("start", [0, 40])
+def test_the_first_or_the_newest_batch_that_is_deleted_is_4(ledger_url: str, start: int) -> None:
+    key = planned(start, start + 10).schedule_id
+    for table in (failure, control):
+        damage(ledger_url, delete(table).where(table.c.schedule_id == key))
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 4
+    words = " ".join(result.stdout.split())
+    assert f"missing orders-0 [{start}, {start + 10}) was planned by run run" in words
+    assert "has planned 50 offsets of orders, and its batches have 40." in words
+    told = json.loads(invoke(ledger_url, "verify", "--json").stdout)
+    assert (told["verdict"], len(told["contradictions"])) == ("broken", 1)
+
+
+def test_the_row_of_a_gate_that_is_deleted_is_4(ledger_url: str) -> None:
+    damage(ledger_url, delete(gate))
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 4
+    assert "The row that declares the gate is not there" in " ".join(result.stdout.split())
 
 
 def a_span(partition: int) -> Span:
@@ -227,3 +277,24 @@ def test_a_batch_with_many_ranges_is_one_sentence_and_many_batches_are_counted()
     )
     assert shown.count("open  batch") == SENTENCES
     assert f"and {50 - SENTENCES} more; --json tells them all." in shown
+
+
+def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
+    journal = Journal.open(str(tmp_path / "orders"), create=True)
+    with journal.writer(0) as writer:
+        writer.append(numbered(0, 12))
+    url = f"sqlite:///{tmp_path}/headgate.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+        for start, until in ((3, 10), (10, 14)):
+            offsets = PlannedRange(OffsetRange("orders", 0, start, until), topic_id=journal.id)
+            batch = PlannedBatch("orders", "run", (offsets,), "rate", journal.storage.url)
+            ledger.succeed(ledger.begin(batch).schedule_id)
+            result = invoke(url, "verify", "--source", width=200)
+            assert result.exit_code == (0 if until <= 12 else 4), result.stdout
+    assert "has orders-0 [0, 3), which lies before all that was planned." in result.stdout
+    assert (
+        "The journal has orders-0 up to 12, and the ledger has batches of orders-0 [3, 14)"
+        in result.stdout
+    )
+    assert invoke(url, "verify", "--option", "a=b").exit_code == 1

@@ -5,7 +5,7 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, delete, inspect, select, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch
@@ -14,9 +14,19 @@ from tests.services.ledgers import make_tables
 
 from headgate.control.ranges import OffsetRange
 from headgate.errors import LedgerError, SchemaError
-from headgate.ledger import ErrorReport, Ledger, Loss, PlannedRange, Status, normalize_url
+from headgate.ledger import (
+    ErrorReport,
+    Ledger,
+    Loss,
+    PlannedRange,
+    Status,
+    Verdict,
+    normalize_url,
+    schedule_id,
+    verify,
+)
 from headgate.ledger.schema import MIGRATIONS
-from headgate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
+from headgate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, control, failure, metadata
 
 REVISIONS = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())
 
@@ -204,3 +214,23 @@ def test_the_right_to_make_tables_is_not_needed_once_they_are_there(
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         ledger.succeed(ledger.begin(a_batch()).schedule_id)
         assert ledger.prune(0).batches == 0
+
+
+@pytest.mark.parametrize("gone", [None, "status = 'failed'", "status = 'success'"])
+def test_from_when_an_older_ledger_is_brought_up_to_date_none_of_its_batches_can_disappear(
+    url: str, execute: Execute, gone: str | None
+) -> None:
+    upgrade(url, "0001")
+    keys = [schedule_id("orders", "run", [OffsetRange("orders", 0, at, at + 5)]) for at in (0, 5)]
+    for statement in (
+        OLD_ROWS.replace("'d1'", f"'{keys[0]}'").replace("'e1'", f"'{keys[1]}'").split(";")
+    ):
+        execute(text(statement))
+    with Ledger.open(url) as ledger:
+        ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30)))
+        assert verify(ledger, "orders").verdict is Verdict.OPEN
+        if gone is not None:
+            of_these = select(control.c.schedule_id).where(text(gone))
+            execute(delete(failure).where(failure.c.schedule_id.in_(of_these)))
+            execute(delete(control).where(text(gone)))
+            assert verify(ledger, "orders").verdict is Verdict.BROKEN

@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "prune": "headgate.cli.prune",
         "receive": "headgate.cli.receive",
         "journal": "headgate.cli.journal_prune",
+        "checkpoint": "headgate.cli.checkpoint",
         "flow": "headgate.cli.flows",
         "simulate": "headgate.cli.simulate",
         "doctor": "headgate.cli.doctor",

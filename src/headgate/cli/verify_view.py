@@ -33,7 +33,7 @@ _OF_A_BATCH: Final = (FindingKind.UNEXPLAINED, FindingKind.OPEN, FindingKind.DEA
 _HEADLINES: Final = {
     Verdict.PROVEN: ("proven", "green"),
     Verdict.OPEN: ("no gap or overlap, but not all is processed yet", "yellow"),
-    Verdict.BROKEN: ("BROKEN: gaps or overlaps", "bold red"),
+    Verdict.BROKEN: ("BROKEN: gaps, overlaps, or rows that do not agree", "bold red"),
 }
 
 _STYLES: Final = {
@@ -44,10 +44,14 @@ _STYLES: Final = {
 }
 
 
-def verification_view(gate: str, verification: Verification) -> RenderableType:
-    """What was found of a gate."""
-    if not verification.spans and not verification.findings:
-        return line(f"{gate}: nothing has been read yet")
+def verification_view(
+    gate: str, verification: Verification, notes: Sequence[str] = ()
+) -> RenderableType:
+    """What was found of a gate, and what else is to be said of it."""
+    told_last = [Text(printable(each), style="dim") for each in notes]
+    found = (verification.spans, verification.findings, verification.contradictions)
+    if not any(found):
+        return Group(line(f"{gate}: nothing has been read yet"), *told_last)
     words, style = _HEADLINES[verification.verdict]
     gone = _offsets_by_kind(verification.findings)
     told = "".join(
@@ -61,7 +65,18 @@ def verification_view(gate: str, verification: Verification) -> RenderableType:
         shown += [Text(), Text(PRUNED, style="dim")]
     if verification.findings:
         shown += [Text(), _findings_table(verification.findings)]
+    if verification.contradictions:
+        shown += [Text(), _contradictions_table(verification.contradictions)]
+    if told_last:
+        shown += [Text(), *told_last]
     return Group(*shown)
+
+
+def _contradictions_table(contradictions: Sequence[str]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for each in contradictions:
+        table.add_row(Text("disagree", style="bold red"), Text(printable(each)))
+    return table
 
 
 def _offsets_by_kind(findings: Sequence[Finding]) -> Counter[FindingKind]:
@@ -135,6 +150,14 @@ def _sentence(findings: Sequence[Finding]) -> str:
     match first.kind:
         case FindingKind.GAP:
             told = f"{first.offsets} lies between {batches}, and no batch reads it."
+        case FindingKind.MISSING:
+            told = (
+                f"{first.offsets} was planned by run {_short(first.run_id)}, and no batch has it."
+            )
+        case FindingKind.UNPLANNED:
+            told = (
+                f"{first.offsets} is in a batch, and run {_short(first.run_id)} never planned it."
+            )
         case FindingKind.OVERLAP:
             told = f"{first.offsets} is read by both {batches}."
         case FindingKind.PARTS if first.other is None:

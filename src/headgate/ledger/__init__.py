@@ -5,11 +5,12 @@ where the processes of a query meet, for they share no memory.
 """
 
 from headgate.ledger.base import Clock
+from headgate.ledger.checkpoints import CheckpointRecord, Kept
 from headgate.ledger.claims import GateClaim, GateQuery
 from headgate.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headgate.ledger.identity import schedule_id
 from headgate.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
-from headgate.ledger.proof import lost_records, verify
+from headgate.ledger.proof import extended, lost_records, verify
 from headgate.ledger.receivers import ReceiverRecord, ReceiverSeen, StreamRate
 from headgate.ledger.records import (
     Admission,
@@ -35,6 +36,7 @@ __all__ = [
     "Admission",
     "Arrow",
     "BatchRecord",
+    "CheckpointRecord",
     "Clock",
     "Covered",
     "DeadLetter",
@@ -45,6 +47,7 @@ __all__ = [
     "GateClaim",
     "GateQuery",
     "GateRecord",
+    "Kept",
     "Kind",
     "Ledger",
     "LetterStatus",
@@ -62,6 +65,7 @@ __all__ = [
     "StreamRate",
     "Verdict",
     "Verification",
+    "extended",
     "lost_records",
     "normalize_url",
     "redact_url",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, RowMapping, select
 
 from headgate.errors import GateInUseError, LedgerError
-from headgate.ledger import moves, retention, statements
+from headgate.ledger import checkpoints, moves, retention, statements
 from headgate.ledger.base import Base
 from headgate.ledger.bulk import insert_rows
 from headgate.ledger.claims import query_behind
@@ -64,6 +64,7 @@ class Batches(Base):
             if not inserted:
                 return self._begin_again(connection, batch, schedule_id, move)
             insert_rows(connection, failure, failure_rows(batch, schedule_id))
+            checkpoints.plan_on(connection, batch, schedule_id)
             retention.move_on(connection, batch)
             return batch_from(row)
 
@@ -81,6 +82,7 @@ class Batches(Base):
                 "restore it from a copy."
             )
         connection.execute(moves.BEGIN_AGAIN, {"batch": schedule_id, "move": move})
+        checkpoints.begin_again(connection, batch, schedule_id)
         row = connection.execute(statements.BATCH, {"schedule_id": schedule_id})
         return batch_from(row.mappings().one())
 

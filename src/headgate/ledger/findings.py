@@ -18,6 +18,10 @@ class FindingKind(StrEnum):
     """Two batches of one run read it."""
     PARTS = "parts"
     """The parts of a batch that was split leave it out, or read it without having to."""
+    MISSING = "missing"
+    """Its checkpoint has planned it, before or behind all batches that are there: one is gone."""
+    UNPLANNED = "unplanned"
+    """A batch has it, and its checkpoint has never planned it."""
     UNEXPLAINED = "unexplained"
     """Its batch is ``dead``, and nothing says why."""
     OPEN = "open"
@@ -34,7 +38,14 @@ class FindingKind(StrEnum):
 
 
 DEFECTS: Final = frozenset(
-    {FindingKind.GAP, FindingKind.OVERLAP, FindingKind.PARTS, FindingKind.UNEXPLAINED}
+    {
+        FindingKind.GAP,
+        FindingKind.OVERLAP,
+        FindingKind.PARTS,
+        FindingKind.MISSING,
+        FindingKind.UNPLANNED,
+        FindingKind.UNEXPLAINED,
+    }
 )
 """What Headgate never does, whatever fails; the ledger or the source was changed behind it."""
 
@@ -121,15 +132,17 @@ class Verification:
     Attributes:
         spans: By run (the earliest first), topic and partition.
         findings: The worst first, then by run, topic, partition and offset.
+        contradictions: What else its rows say against each other, a sentence each.
     """
 
     spans: tuple[Span, ...]
     findings: tuple[Finding, ...]
+    contradictions: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """What the findings come to."""
         kinds = {finding.kind for finding in self.findings}
-        if kinds & DEFECTS:
+        if kinds & DEFECTS or self.contradictions:
             return Verdict.BROKEN
         return Verdict.OPEN if FindingKind.OPEN in kinds else Verdict.PROVEN

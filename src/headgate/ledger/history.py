@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -12,7 +13,9 @@ from headgate.errors import LedgerError
 from headgate.ledger import pruning, statements
 from headgate.ledger.base import Base
 from headgate.ledger.bulk import insert_rows
+from headgate.ledger.checkpoints import COUNT_LOSSES
 from headgate.ledger.engine import Database
+from headgate.ledger.identity import schedule_id
 from headgate.ledger.records import Covered, Loss, Pruned
 from headgate.ledger.rows import Values, loss_from, loss_row
 from headgate.ledger.status import Status
@@ -81,6 +84,8 @@ class History(Base):
         )
 
         def record(connection: Connection) -> None:
+            # First, for the sum is to be of all losses that anybody has written down.
+            connection.execute(pruning.LOCK_GATE, {"gate": gate_name})
             # In one transaction: a file of that name on another machine is another ledger.
             if schedule_id is not None and gate_name != connection.scalar(
                 statements.GATE_OF, {"batch": schedule_id}
@@ -91,6 +96,7 @@ class History(Base):
                     " machine the same one."
                 )
             self._insert_under(gate_name, connection, statement, rows)
+            connection.execute(COUNT_LOSSES, {"of": gate_name})
 
         if rows:
             self._database.write(record)
@@ -137,6 +143,44 @@ class History(Base):
                     created_time_ms=row.created_time_ms,
                     topic_id=row.topic_id or None,
                 )
+
+    def pruned_ranges(
+        self, gate_name: str, run_id: str
+    ) -> tuple[tuple[str | None, OffsetRange], ...]:
+        """What the batches of one checkpoint read that were deleted as old, with the topics' ids.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        rows = self._database.read(
+            lambda connection: connection.execute(pruning.PRUNED_RANGES, {"gate": gate_name}).all()
+        )
+        return tuple(
+            (row.topic_id or None, OffsetRange(row.topic, row.partition, row[4], row[5]))
+            for row in rows
+            if row.run_id == run_id
+        )
+
+    def misnamed(self, gate_name: str) -> Iterator[str]:
+        """The keys of a gate's batches and parts whose ranges are not those that a key stands for.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        with self._database.streaming() as connection:
+            rows = connection.execute(pruning.NAMED_RANGES, {"gate": gate_name})
+            for (key, run_id), of_batch in groupby(rows, key=lambda row: row[:2]):
+                ranges, ids = list[OffsetRange](), dict[str, str]()
+                for row in of_batch:
+                    if row.topic is None:
+                        continue
+                    ranges.append(
+                        OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
+                    )
+                    if row.topic_id is not None:
+                        ids[row.topic] = row.topic_id
+                if schedule_id(gate_name, run_id, ranges, ids) != key:
+                    yield str(key)
 
     def prune(self, before_ms: int) -> Pruned:
         """Delete what ended before this time: batches and rate samples, of all gates.

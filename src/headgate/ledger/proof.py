@@ -8,6 +8,7 @@ from itertools import chain, groupby
 from typing import Final
 
 from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.ledger.ends import Tally, contradictions, unlike
 from headgate.ledger.findings import Finding, FindingKind, Span, Verification
 from headgate.ledger.partition_check import PartitionCheck
 from headgate.ledger.records import BatchRecord, Covered, ErrorReport, Loss
@@ -16,6 +17,9 @@ from headgate.ledger.tiles import Tiles, merged, pieces
 
 Lost = Mapping[str | None, Mapping[TopicPartition, Sequence[OffsetRange]]]
 """What was lost, by the topic's id."""
+
+_NAMED: Final = 10
+"""Batches that are named; beyond it they are counted."""
 
 _MAY_BE_LOST: Final = (FindingKind.GAP, FindingKind.SKIPPED)
 
@@ -37,7 +41,38 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    return prove(ledger.coverage(gate_name), lambda: ledger.losses(gate_name), ledger.batch)
+    before, tally = ledger.kept(gate_name), Tally()
+    coverage = tally.of(ledger.coverage(gate_name))
+    found = prove(coverage, lambda: ledger.losses(gate_name), ledger.batch)
+    after = ledger.kept(gate_name)
+    return extended(
+        found,
+        unlike(tally, before, after),
+        [*contradictions(tally, before, after), *_about_names(ledger.misnamed(gate_name))],
+    )
+
+
+def extended(
+    verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
+) -> Verification:
+    """The same, with what a comparison with something outside of the ledger has found."""
+    return replace(
+        verification,
+        findings=tuple(sorted((*verification.findings, *findings), key=_severity)),
+        contradictions=(*verification.contradictions, *contradictions),
+    )
+
+
+def _about_names(misnamed: Iterable[str]) -> Iterator[str]:
+    """A sentence about each of some batches, and one about how many more there are."""
+    more = 0
+    for number, key in enumerate(misnamed):
+        if number < _NAMED:
+            yield f"Batch {key} has other ranges than those that its key stands for."
+        else:
+            more += 1
+    if more:
+        yield f"So have {more} batches more."
 
 
 def lost_records(losses: Iterable[Loss]) -> int:

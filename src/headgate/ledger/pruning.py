@@ -73,6 +73,21 @@ COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
     "run_id", "topic", "topic_id", "partition", "start_offset"
 )
 
+NAMED_RANGES: Final = (
+    select(
+        control.c.schedule_id,
+        control.c.run_id,
+        failure.c.topic,
+        failure.c.topic_id,
+        failure.c.partition,
+        failure.c.start_offset,
+        failure.c.until_offset,
+    )
+    .outerjoin(failure, failure.c.schedule_id == control.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"))
+    .order_by(control.c.schedule_id)
+)
+
 LOCK_GATE: Final = (
     select(gate.c.name).where(gate.c.name == bindparam("gate")).with_for_update(key_share=True)
 )

@@ -7,25 +7,19 @@ from functools import cache
 from typing import Final
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    Text,
     bindparam,
-    case,
-    cast,
-    func,
     not_,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import JSONB
 
 from headgate.ledger.base import Base
 from headgate.ledger.pruning import CLOSED
 from headgate.ledger.records import PlannedBatch
 from headgate.ledger.rows import Values
 from headgate.ledger.status import Status
-from headgate.ledger.tables import control, failure, gate, position
+from headgate.ledger.tables import checkpoint, control, failure, gate, position
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,41 +129,31 @@ class Retention(Base):
 
 
 def move_on(connection: Connection, batch: PlannedBatch) -> None:
-    """Write down where a gate goes on behind a batch that it begins, in whatever has an id."""
-    reached: dict[str, dict[int, int]] = {}
-    for planned in batch.ranges:
-        offsets, topic_id = planned.offsets, planned.topic_id
-        if topic_id is not None and offsets.count:
-            untils = reached.setdefault(topic_id, {})
-            untils[offsets.partition] = max(offsets.until, untils.get(offsets.partition, 0))
-    for topic_id, untils in reached.items():  # nearly always one
-        row = {
-            "topic_id": topic_id,
-            "gate": batch.gate,
-            "run_id": batch.run_id,
-            "until_offsets": json.dumps(untils, separators=(",", ":")),
-        }
+    """Have a gate go on where its checkpoint stands by now, in whatever has an id."""
+    reached = {
+        (planned.topic_id, planned.offsets.topic)
+        for planned in batch.ranges
+        if planned.topic_id is not None and planned.offsets.count
+    }
+    for topic_id, topic in sorted(reached):  # nearly always one
+        row = {"topic_id": topic_id, "gate": batch.gate, "run_id": batch.run_id, "topic": topic}
         connection.execute(_moving_on(connection.dialect.name), row)
 
 
 @cache
 def _moving_on(dialect: str) -> sqlite.Insert | postgresql.Insert:
-    """Put the partitions of a batch over those that its run has read before."""
-    statement = sqlite.insert(position) if dialect == "sqlite" else postgresql.insert(position)
-    before, now = position.c, statement.excluded
-    merged: ColumnElement[str] = (
-        func.json_patch(before.until_offsets, now.until_offsets)
-        if dialect == "sqlite"
-        else cast(
-            cast(before.until_offsets, JSONB).concat(cast(now.until_offsets, JSONB)),
-            Text,
-        )
+    """Go on where this checkpoint stands, and no more where another one has stopped."""
+    reached = select(checkpoint.c.until_offsets).where(
+        *(checkpoint.c[name] == bindparam(name) for name in ("gate", "run_id", "topic", "topic_id"))
     )
-    # A fresh checkpoint does not go on where the one before it has stopped.
-    reached = case((before.run_id == now.run_id, merged), else_=now.until_offsets)
+    statement = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(position).values(
+        **{name: bindparam(name) for name in ("topic_id", "gate", "run_id")},
+        until_offsets=reached.scalar_subquery(),
+    )
+    now = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(position.primary_key),
-        set_={"run_id": now.run_id, "until_offsets": reached},
+        set_={"run_id": now.run_id, "until_offsets": now.until_offsets},
     )
 
 

@@ -6,6 +6,7 @@ from headgate.ledger import schema
 from headgate.ledger.backfills import Backfills
 from headgate.ledger.base import Clock, wall_clock_ms
 from headgate.ledger.batches import Batches
+from headgate.ledger.checkpoints import Checkpoints
 from headgate.ledger.claims import Claims
 from headgate.ledger.dead_letters import DeadLetters
 from headgate.ledger.engine import Database
@@ -33,6 +34,7 @@ class Ledger(
     Outputs,
     Retention,
     Search,
+    Checkpoints,
     History,
 ):
     """Gates, batches, dead letters, receivers, signals: in a database that processes share.

@@ -77,6 +77,8 @@ gate: Final = Table(
     Column("query_begins", BigInteger),
     # How often its handler was called.
     Column("sequence", BigInteger, nullable=False, server_default="0"),
+    # How many offsets its losses come to, by which a loss that is deleted is missed.
+    Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
 )
 
 rate: Final = Table(
@@ -213,6 +215,25 @@ pruned: Final = Table(
     Column("until_offset", BigInteger, nullable=False),
 )
 """What the batches read that were deleted as old: neighbouring ranges are one row."""
+
+checkpoint: Final = Table(
+    "checkpoint",
+    metadata,
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("topic", Text, primary_key=True),
+    # "" where it is not known, for a key has no nulls.
+    Column("topic_id", Text, primary_key=True),
+    # JSON objects, by partition: where its first batch began and its newest one ended.
+    Column("start_offsets", Text, nullable=False),
+    Column("until_offsets", Text, nullable=False),
+    # How many its batches have planned, parts not counted.
+    Column("offsets", BigInteger, nullable=False),
+    # The batch that the engine asked for last, and how often it had asked the gate for any.
+    Column("begun", Text),
+    Column("begins", BigInteger, nullable=False),
+)
+"""What each checkpoint has planned, which its batches are checked against; it outlives them."""
 
 position: Final = Table(
     "position",

@@ -53,7 +53,7 @@ class Connector:
             OptionError: an option is wrong.
             BrokerError: the brokers cannot be reached.
         """
-        return gone(self._log_of(options, [planned.offsets for planned in ranges]), ranges)
+        return gone(self.log_of(options, [planned.offsets for planned in ranges]), ranges)
 
     def beginnings(
         self, options: Mapping[str, str], ranges: Sequence[OffsetRange]
@@ -64,7 +64,12 @@ class Connector:
             OptionError: an option is wrong.
             BrokerError: the brokers cannot be reached.
         """
-        return beginnings(self._log_of(options, ranges), [PlannedRange(each) for each in ranges])
+        return beginnings(self.log_of(options, ranges), [PlannedRange(each) for each in ranges])
 
-    def _log_of(self, options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Log:
+    def log_of(self, options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Log:
+        """The log that these ranges, at most one of each partition, are read from.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
         return self.log(self.replay_options(options, ranges))

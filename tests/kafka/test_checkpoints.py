@@ -1,0 +1,158 @@
+"""What a query's checkpoint is good for besides: the way back, and a proof from outside."""
+
+import json
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from tests.services.kafka import TopicFactory
+from tests.services.queries import available_now, stream_of
+from tests.services.waiting import wait_until
+from typer.testing import CliRunner, Result
+
+import headgate
+from headgate.cli.app import app
+from headgate.errors import SourceError
+
+
+def export(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["checkpoint", "export", *map(str, arguments)])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (each for each in folder.rglob("*") if each.is_file())
+    return {str(each.relative_to(folder)): each.read_bytes() for each in files}
+
+
+def reached(checkpoint: Path, batch: int) -> int:
+    """How many records of a topic that began at 0 are before the end of a batch."""
+    if batch < 0:
+        return 0
+    offset = json.loads((checkpoint / "offsets" / str(batch)).read_text().split("\n")[2])
+    topics = [ends for name, ends in offset.items() if not name.startswith("@")]
+    return sum(sum(ends.values()) for ends in topics)
+
+
+def values(*counts: range) -> list[bytes]:
+    return [b"%d" % number for numbers in counts for number in numbers]
+
+
+def test_every_record_is_processed_once_by_headgate_or_by_the_native_source_after_it(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = topic(2)
+    sent = values(range(10))
+    orders.produce(*sent[:7])
+    orders.produce(*sent[7:], partition=1)
+    checkpoint, copy, second = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "second"
+    native = stream_of(spark, orders, {"failOnDataLoss": "true"}, source="kafka")
+    gate = {"headgate.gate": "orders", "headgate.ledger": f"sqlite:///{tmp_path}/headgate.db"}
+    ours = stream_of(spark, orders, {"maxOffsetsPerTrigger": 4, **gate})
+
+    seen = Counter(available_now(ours, checkpoint).values)
+    with pytest.raises(StreamingQueryException):
+        available_now(native, checkpoint)
+    before = contents(checkpoint)
+    assert export(checkpoint, "--to", copy).exit_code == 0
+    (line,) = export(checkpoint, "--starting-offsets").stdout.splitlines()
+    assert contents(checkpoint) == before
+    assert json.loads(line) == {orders.name: {"0": 7, "1": 3}}
+
+    sent += values(range(10, 14))
+    orders.produce(*sent[10:], partition=1)
+    seen += Counter(available_now(native, copy).values)
+    assert seen == Counter(value.decode() for value in sent)
+    fresh = stream_of(spark, orders, {"startingOffsets": line}, source="kafka")
+    assert available_now(fresh, second).values == ["10", "11", "12", "13"]
+
+    # And there again, from the native source's own checkpoint, with the same query.
+    orders.produce(b"14")
+    assert available_now(ours, copy).values == ["14"]
+
+
+@pytest.mark.parametrize("crashed", [0, 1])
+def test_a_batch_that_is_planned_and_not_committed_is_refused_or_run_again_just_as_it_was(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path, crashed: int
+) -> None:
+    orders = topic(2)
+    orders.produce(*values(range(8)))
+    orders.produce(*values(range(8, 10)), partition=1)
+
+    def crash(batch: int) -> None:
+        if batch == crashed:
+            raise RuntimeError("crashed, with the batch planned and not yet committed")
+
+    ours = stream_of(spark, orders, {"maxOffsetsPerTrigger": 5})
+    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    with pytest.raises(StreamingQueryException, match="crashed, with the batch planned"):
+        available_now(ours, checkpoint, crash)
+    for arguments in (["--to", copy], ["--starting-offsets"]):
+        refused = export(checkpoint, *arguments)
+        assert isinstance(refused.exception, SourceError)
+        assert f"Batch {crashed} of the checkpoint" in str(refused.exception)
+    assert not copy.exists()
+
+    assert export(checkpoint, "--to", copy, "--rerun").exit_code == 0
+    line = export(checkpoint, "--starting-offsets", "--rerun").stdout.strip()
+    native = stream_of(spark, orders, {"startingOffsets": "latest"}, source="kafka")
+    collected = available_now(native, copy)
+    processed, planned = reached(checkpoint, crashed - 1), reached(checkpoint, crashed)
+    assert collected.sizes[0] == planned - processed, "first the batch that was planned"
+    expected = sorted(value.decode() for value in values(range(10)))
+    assert len(collected.values) == 10 - processed
+    fresh = stream_of(spark, orders, {"startingOffsets": line}, source="kafka")
+    assert available_now(fresh, tmp_path / "fresh").values == collected.values
+    if crashed == 0:
+        assert collected.values == expected
+
+
+def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
+    topic: TopicFactory, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = topic(2)
+    ledger, older = tmp_path / "headgate.db", tmp_path / "older.db"
+    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    headgate.register(spark)
+    gate = headgate.Gate("orders", interval="1 second", ledger=f"sqlite:///{ledger}")
+    read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
+    df = read.option("subscribe", orders.name).option("startingOffsets", "earliest").load()
+
+    def handler(batch_df: DataFrame, _batch: headgate.Batch) -> None:
+        batch_df.collect()
+
+    def run() -> None:
+        writer = gate.write(df, handler)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        assert writer.start().awaitTermination(120)
+        wait_until(lambda: verify().exit_code == 0)
+
+    def verify(*arguments: object, file: Path = ledger) -> Result:
+        runner = CliRunner(env={"HEADGATE_LEDGER": f"sqlite:///{file}", "COLUMNS": "200"})
+        return runner.invoke(app, ["verify", *map(str, arguments)])
+
+    orders.produce(*values(range(6)))
+    run()
+    shutil.copytree(checkpoint, copy)
+    with closing(sqlite3.connect(ledger)) as whole, closing(sqlite3.connect(older)) as at_that_time:
+        whole.backup(at_that_time)
+    orders.produce(*values(range(6, 8)), partition=1)
+    run()
+
+    outside = ("--checkpoint", checkpoint, "--source")
+    healthy = verify(*outside)
+    assert (healthy.exit_code, healthy.stdout.splitlines()[0]) == (0, "orders: proven")
+    assert "were compared, which are all that Spark has kept" in healthy.stdout
+
+    assert verify(file=older).exit_code == 0, "it agrees with itself"
+    found = verify(*outside, file=older)
+    assert found.exit_code == 4
+    assert f"{orders.name}-1 [0, 2) was planned by run" in found.stdout
+    assert f"Kafka has {orders.name}-1 [0, 2), and no batch has read any of that" in found.stdout
+    found = verify("--checkpoint", copy)
+    assert found.exit_code == 4
+    assert f"has a batch of {orders.name}-1 [0, 2), which the checkpoint has ne" in found.stdout
