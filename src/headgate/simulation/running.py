@@ -131,7 +131,7 @@ class RunningStage:
         """What a look finds."""
         self.inlet.accrue(time_ms)
         size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
-        takes = rate and takes_per_s(
+        takes = takes_per_s(
             rate,
             self.emission.bound(time_ms),
             self.stage.interval_ms,
@@ -142,7 +142,8 @@ class RunningStage:
             waiting_bytes=self.inlet.waiting * size,
             left_bytes=self._left * size,
             arrived_bytes=self.inlet.arrived * size,
-            takes_bytes_per_s=takes and takes * size,
+            takes_bytes_per_s=None if takes is None else takes * size,
+            is_running=batch is not None,
         )
 
     @property
