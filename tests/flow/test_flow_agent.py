@@ -14,7 +14,8 @@ from headgate.flow.agent import StageAgent, StagePlace
 from headgate.flow.memory import Memory
 from headgate.flow.pace import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S
 from headgate.flow.signals_ledger import ledger_states
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headgate.ledger.base import wall_clock_ms
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
 PLACE = StagePlace("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
@@ -302,3 +303,25 @@ def test_a_stage_whose_signals_are_elsewhere_shows_itself_in_the_ledger_too(
     assert ledger_states(ledger, "shop")["enrich"].held_by is None
     agent.close()
     assert ledger.shown_stages("shop") == ()
+
+
+def test_a_batch_that_takes_minutes_presses_no_further_than_its_time_says(
+    ledger: Ledger, mail: Mail, queue: Waiting
+) -> None:
+    """Nothing is taken meanwhile, for longer than sizes of records are looked back on."""
+    agent = StageAgent(PLACE, ledger, mail, queue)
+    ledger.publish_rate(RateSample(PLACE.gate, 0, 100.0, 100, 1000, 0))
+    wall_ms = wall_clock_ms()
+    for number in range(2):
+        begin(ledger, number)
+        queue.found = InputQueue(0, 0, 10_000 * (number + 1))
+        agent.step(number * 1000, wall_ms, [])
+    (batch,) = ledger.batches(PLACE.gate, 1)
+    least = 1.0
+    for time_ms in range(1_250, 180_000, 250):
+        queue.grow(round(2500 * 0.5 ** (mail.sent[-1].level if mail.sent else 0)))
+        agent.step(time_ms, batch.created_time_ms + time_ms, [])
+        comes_per_s = 10_000 * 0.5 ** (mail.sent[-1].level if mail.sent else 0)
+        least = min(least, comes_per_s / (100 * 100 * 1000 / time_ms))
+    assert mail.sent[-1].level > 6, "180 s for what should take one"
+    assert least > 0.8

@@ -121,6 +121,7 @@ class HopController:
         self._stands_since_ms: int | None = None
         self._risen_at_ms = 0
         self._free_per_s: float | None = None
+        self._hoped_per_s: float | None = None
         interval_ms = settings.light_load_sensitivity_ms
         self._inflow = ChunkRate(2 * _PATIENCE * interval_ms, _SILENCE * interval_ms)
         self._expected_per_s: float | None = None
@@ -200,7 +201,8 @@ class HopController:
             self._stands_since_ms = interval.start_ms
         comes = self._comes_per_s(time_ms) or interval.came_per_s(time_ms, queue)
         if self._is_unheard(time_ms, comes):
-            self._expect(time_ms, self._free_per_s, self._level)
+            self._is_confirmed = False
+            self._expect(time_ms, self._hoped_per_s)
         else:
             self._change(time_ms, self._needed(time_ms, comes, queue, interval), comes)
 
@@ -303,12 +305,13 @@ class HopController:
             self._risen_at_ms = time_ms
         self._excess = None
         self._level = level
-        self._expect(time_ms, comes, rises)
+        self._hoped_per_s = None if comes is None else comes * self._settings.step**rises
+        self._is_confirmed = self._is_confirmed and rises < 0
+        self._expect(time_ms, self._hoped_per_s)
 
-    def _expect(self, time_ms: int, comes: float | None, levels: float) -> None:
-        """Go by what must come when so many levels have worked, and measure it once they can."""
-        self._expected_per_s = None if comes is None else comes * self._settings.step**levels
-        self._is_confirmed = self._is_confirmed and levels < 0
+    def _expect(self, time_ms: int, comes: float | None) -> None:
+        """Go by what must come when the level has worked, and measure it once it can have."""
+        self._expected_per_s = comes
         self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)
 
 

@@ -89,10 +89,10 @@ class StageAgent:
         self._queue = queue
         self._shows_in_ledger = shows_in_ledger
         self._text_in_ledger: str | None = None
-        self._progress = StageProgress(ledger, place.gate, place.interval_ms)
+        settings, now_ms, wall_ms = place.settings, _monotonic_ms(), wall_clock_ms()
+        self._progress = StageProgress(ledger, place.gate, place.interval_ms, wall_ms)
         self._told = Told(_LOG)
         memory = self._memory()
-        settings, now_ms, wall_ms = place.settings, _monotonic_ms(), wall_clock_ms()
         self._emission = Emission(place.flow, place.stage, place.downstream, settings)
         self._emission.restore(memory.heard_of(place.downstream), now_ms)
         run = Incarnation(wall_ms, uuid.uuid4().hex)
@@ -202,7 +202,7 @@ class StageAgent:
     def _look(self, bound: Bound | None, wall_ms: int) -> InputQueue:
         found = self._queue.look()
         takes = self._progress.takes_bytes_per_s(found, bound, wall_ms)
-        return replace(found, takes_bytes_per_s=takes)
+        return replace(found, takes_bytes_per_s=takes, is_running=self._progress.is_running)
 
     def _press(self, found: InputQueue, now_ms: int) -> None:
         is_pressing = any(each.level for each in self._controllers.values())
