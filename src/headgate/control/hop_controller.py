@@ -25,8 +25,8 @@ is no faster than N/T. So (1) brings what comes to 0.87 of an upper bound of the
 when the batch ends after D, to 0.87 of N/D: however long it took, no rise went further than that.
 A rise also lowers ``c`` at once, to what must come then: a second rise is by as much as ``t`` has
 fallen since the first one, or as ``c`` was measured to be more. (2) is the same for a stage of
-whose batches nothing is known: it takes an interval's worth in S, not in an interval. (5) takes back
-at once what was too much after all.
+whose batches nothing is known: it takes an interval's worth in S, not in an interval. (5) takes
+back at once what was too much after all.
 """
 
 import math
@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from headgate.control.assertion import MOST_LEVELS, Assertion, Incarnation
-from headgate.control.hop_queue import InputQueue
+from headgate.control.hop_queue import InputQueue, Upstream
 from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 
@@ -143,14 +143,27 @@ class HopController:
         overload = self._overload
         return None if overload is None else overload.start_ms + overload.length_ms
 
-    def look(self, time_ms: int, queue: InputQueue) -> Assertion | None:
+    def look(
+        self, time_ms: int, queue: InputQueue, upstream: Upstream = Upstream.RUNNING
+    ) -> Assertion | None:
         """Look at the queue once.
+
+        What comes from a stage before that does not run, or is held back by another, says nothing
+        of the pressure on it: it is not measured, and a light load lets it go only if it does run.
+
+        Args:
+            time_ms: Now.
+            queue: What is found.
+            upstream: How the stage before fares.
 
         Returns:
             What is to be sent to the stage before: the level has changed, or is to be asserted
             again. None if nothing is.
         """
-        self._inflow.look(time_ms, queue.arrived_bytes)
+        if upstream is Upstream.RUNNING:
+            self._inflow.look(time_ms, queue.arrived_bytes)
+        else:
+            self._inflow.restart(time_ms)
         if self._level > 0 and not self._is_confirmed:
             self._comes_per_s(time_ms)
         if queue.waiting_bytes >= self._settings.overload_bytes:
@@ -158,7 +171,7 @@ class HopController:
             self._look_at_overload(time_ms, queue)
         else:
             self._overload = self._stands_since_ms = None
-            self._look_at_light_load(time_ms, queue)
+            self._look_at_light_load(time_ms, queue, upstream)
         self._look_at_excess(time_ms, queue)
         self._arrived_bytes = queue.arrived_bytes
         is_due = self._due_ms is None or time_ms >= self._due_ms
@@ -235,7 +248,7 @@ class HopController:
             return 1.0
         return self._settings.levels_between(time_ms - since_ms, self._risen_at_ms - since_ms)
 
-    def _look_at_light_load(self, time_ms: int, queue: InputQueue) -> None:
+    def _look_at_light_load(self, time_ms: int, queue: InputQueue, upstream: Upstream) -> None:
         if self._level == 0 or queue.left_bytes > self._settings.light_load_bytes:
             self._light = None
             return
@@ -246,6 +259,10 @@ class HopController:
         interval.look(queue)
         if interval.is_over(time_ms):
             self._light = _Interval.begun(time_ms, length_ms, queue)
+            # What comes from one that shows nothing of itself shows that it runs.
+            is_gone = upstream is Upstream.GONE and not interval.has_come
+            if is_gone or upstream is Upstream.THROTTLED:
+                return
             comes = self._comes_per_s(time_ms)
             self._change(time_ms, -self._room(comes, interval), comes)
 

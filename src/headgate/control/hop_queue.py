@@ -1,9 +1,22 @@
 """What a stage knows of its own queue when it looks at it."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from headgate.control.hop_emission import Bound
+
+
+class Upstream(StrEnum):
+    """How a stage before fares, as it shows it. The values are what users are shown."""
+
+    RUNNING = "running"
+    """It runs, and only this stage holds it back, if any does."""
+    THROTTLED = "held back by another"
+    """Another stage after it leaves it less than this one does."""
+    GONE = "not running"
+    """It has ended, or nothing is heard of it."""
+
 
 HEADROOM: Final = 0.97
 """The part of an estimated rate that a stage asks for: with all of it, every batch would take its
