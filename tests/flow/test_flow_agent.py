@@ -29,9 +29,8 @@ class Mail:
         self.sent: list[Assertion] = []
         self.shown: list[StageState] = []
         self.is_closed = False
+        self.is_connected = True
         self.others: dict[str, str | None] = {"parse": None, "store": None}
-
-    is_connected = True
 
     def send(self, assertion: Assertion) -> None:
         self.sent.append(assertion)
@@ -357,22 +356,20 @@ def test_a_light_load_lets_nobody_go_who_does_not_run_or_is_held_back_by_another
 
 
 def test_a_stage_says_which_stage_before_it_does_not_run(agent: StageAgent, mail: Mail) -> None:
-    agent.step(0, 0, [])
-    assert mail.shown[-1].without is None
-    mail.others = {"store": None}
-    agent.step(2_000, 0, [])
-    assert mail.shown[-1].without == "parse"
-    mail.others = {"parse": None}
-    agent.step(4_000, 0, [])
-    assert mail.shown[-1].without is None
+    without = []
+    for now_ms, running in ((0, "parse"), (2_000, "store"), (4_000, "parse")):
+        mail.others = {running: None}
+        agent.step(now_ms, 0, [])
+        without.append(mail.shown[-1].without)
+    assert without == [None, "parse", None]
 
 
 def test_while_the_signals_are_away_the_others_count_as_running(
-    agent: StageAgent, mail: Mail, queue: Waiting, monkeypatch: pytest.MonkeyPatch
+    agent: StageAgent, mail: Mail, queue: Waiting
 ) -> None:
     now_ms = press(agent, queue)
     mail.others = {}
-    monkeypatch.setattr(mail, "is_connected", False, raising=False)
+    mail.is_connected = False
     queue.found = InputQueue(0, 0, queue.found.arrived_bytes)
     for time_ms in range(now_ms + 250, now_ms + 30_000, 250):
         agent.step(time_ms, time_ms, [])

@@ -194,6 +194,17 @@ def test_when_all_signals_are_lost_leases_end_and_nobody_stays_held() -> None:
     assert held[0].time_ms <= 120_000
 
 
+def test_while_the_stage_before_is_gone_its_pressure_stays_as_it_was() -> None:
+    """The third is away for a minute: what the fourth asks of it is what it asked before."""
+    away = (120, 180)
+    world = chain(Slow("four", 60, 400, factor=0.25), Dead("three", *away), duration_s=300)
+    result = ran(world)
+    series = result.series["three"]
+    level = dict(zip(result.times_s, series.level, strict=True))
+    assert level[away[0] - 1] == pytest.approx(level[away[1] + 9], abs=0.2)
+    assert result.largest_bytes["four"] < 2 * OVERLOAD
+
+
 def test_of_two_branches_the_slow_one_holds_the_stage_before_both() -> None:
     stages = (
         SimulatedStage("source", 120_000, load=Load(((0, 50_000),))),
