@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from headgate.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation
 from headgate.control.hop_controller import HopController
-from headgate.control.hop_emission import Bound, Emission
+from headgate.control.hop_emission import Bound, Emission, Pressure
 from headgate.control.hop_queue import InputQueue, Upstream
 from headgate.control.hop_settings import HopSettings
 from headgate.errors import HeadgateError, OptionError
@@ -103,12 +103,7 @@ class StageAgent:
         self._neighbours = Neighbours(place.stage, {*place.upstream, *place.downstream}, signals)
         memory = self._memory()
         self._emission = Emission(place.flow, place.stage, place.downstream, settings)
-        heard = [
-            replace(each, lease_ms=min(each.lease_ms, place.lease_ms(each.sender)))
-            for each in memory.heard_of(place.downstream)
-            if each.incarnation.started_ms <= wall_ms + MOST_AHEAD_MS
-        ]
-        self._emission.restore(heard, now_ms)
+        self._emission.restore(_possible(place, memory, wall_ms), now_ms)
         run = Incarnation(wall_ms, uuid.uuid4().hex)
         self._controllers = {
             upstream: HopController(
@@ -307,6 +302,15 @@ class StageAgent:
             )
         else:
             self._told.is_over(what)
+
+
+def _possible(place: StagePlace, memory: Memory, wall_ms: int) -> list[Pressure]:
+    """What the run before had heard, as far as it can have been."""
+    return [
+        replace(each, lease_ms=min(each.lease_ms, place.lease_ms(each.sender)))
+        for each in memory.heard_of(place.downstream)
+        if each.incarnation.started_ms <= wall_ms + MOST_AHEAD_MS
+    ]
 
 
 def _monotonic_ms() -> int:
