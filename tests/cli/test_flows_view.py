@@ -1,6 +1,7 @@
 """Flows in ``headgate status``."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,20 @@ def test_each_stage_is_shown_and_the_culprit_is_named(url: str) -> None:
     assert "1.2 MB" in shown
     assert "Look at stage c of flow clicks: it holds the others back." in shown
     assert "Look at stage b" not in shown
+
+
+def test_a_stage_is_shown_to_be_without_the_one_before_it_that_does_not_run(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        alone = replace(state_of_stage("d"), without="c2")
+        ledger.show_stage("clicks", "d", text_of(alone))
+    shown = runner.invoke(app, ["status", "--ledger", url], env={"COLUMNS": "120"}).output
+    assert "Nothing comes to stage d of flow clicks from stage c2, which does not run." in shown
+    lines = runner.invoke(app, ["status", "--ledger", url, "--json"]).output.splitlines()
+    assert [json.loads(each)["without"] for each in lines[1:]] == [None, None, None, "c2"]
+
+
+def test_who_does_not_run_is_not_to_blame() -> None:
+    assert culprits([state_of_stage("a", "b"), state_of_stage("c")]) == []
 
 
 def test_stages_follow_the_gates_as_json(url: str) -> None:

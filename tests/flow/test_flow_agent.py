@@ -1,7 +1,7 @@
 """What a stage's agent does, look by look; the time is an argument."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,8 @@ from headgate.flow.agent import StageAgent, StagePlace
 from headgate.flow.memory import Memory
 from headgate.flow.pace import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S
 from headgate.flow.signals_ledger import ledger_states
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headgate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headgate.ledger.base import wall_clock_ms
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
 PLACE = StagePlace("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
@@ -28,8 +29,8 @@ class Mail:
         self.sent: list[Assertion] = []
         self.shown: list[StageState] = []
         self.is_closed = False
-
-    is_connected = True
+        self.is_connected = True
+        self.others: dict[str, str | None] = {"parse": None, "store": None}
 
     def send(self, assertion: Assertion) -> None:
         self.sent.append(assertion)
@@ -40,8 +41,11 @@ class Mail:
     def publish(self, state: StageState) -> None:
         self.shown.append(state)
 
-    def states(self) -> Mapping[str, StageState]:
-        return {}
+    def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
+        return {
+            name: StageState("shop", name, held_by, 1.0 if held_by else 0.0, None, None, 60_000)
+            for name, held_by in self.others.items()
+        }
 
     def close(self) -> None:
         self.is_closed = True
@@ -302,3 +306,111 @@ def test_a_stage_whose_signals_are_elsewhere_shows_itself_in_the_ledger_too(
     assert ledger_states(ledger, "shop")["enrich"].held_by is None
     agent.close()
     assert ledger.shown_stages("shop") == ()
+
+
+def test_a_batch_that_takes_minutes_presses_no_further_than_its_time_says(
+    ledger: Ledger, mail: Mail, queue: Waiting
+) -> None:
+    """Nothing is taken meanwhile, for longer than sizes of records are looked back on."""
+    agent = StageAgent(PLACE, ledger, mail, queue)
+    ledger.publish_rate(RateSample(PLACE.gate, 0, 100.0, 100, 1000, 0))
+    wall_ms = wall_clock_ms()
+    for number in range(2):
+        begin(ledger, number)
+        queue.found = InputQueue(0, 0, 10_000 * (number + 1))
+        agent.step(number * 1000, wall_ms, [])
+    (batch,) = ledger.batches(PLACE.gate, 1)
+    least = 1.0
+    for time_ms in range(1_250, 180_000, 250):
+        queue.grow(round(2500 * 0.5 ** (mail.sent[-1].level if mail.sent else 0)))
+        agent.step(time_ms, batch.created_time_ms + time_ms, [])
+        comes_per_s = 10_000 * 0.5 ** (mail.sent[-1].level if mail.sent else 0)
+        least = min(least, comes_per_s / (100 * 100 * 1000 / time_ms))
+    assert mail.sent[-1].level > 6, "180 s for what should take one"
+    assert least > 0.8
+
+
+def press(agent: StageAgent, queue: Waiting, from_ms: int = 0) -> int:
+    """Have too much wait, until it presses; when that is."""
+    for time_ms in range(from_ms, from_ms + 3001, 250):
+        queue.grow(2000)
+        agent.step(time_ms, time_ms, [])
+    return from_ms + 3000
+
+
+@pytest.mark.parametrize("others", [{"store": None}, {"parse": "audit", "store": None}])
+def test_a_light_load_lets_nobody_go_who_does_not_run_or_is_held_back_by_another(
+    agent: StageAgent, mail: Mail, queue: Waiting, others: dict[str, str | None]
+) -> None:
+    now_ms = press(agent, queue)
+    pressed = mail.sent[-1].level
+    mail.others = others
+    queue.found = InputQueue(0, 0, queue.found.arrived_bytes)
+    for time_ms in range(now_ms + 250, now_ms + 200_000, 250):
+        agent.step(time_ms, time_ms, [])
+    assert mail.sent[-1].level == pressed > 0
+    mail.others = {"parse": "enrich", "store": None}
+    for time_ms in range(now_ms + 200_000, now_ms + 230_000, 250):
+        agent.step(time_ms, time_ms, [])
+    assert mail.sent[-1].level == 0
+
+
+def test_a_stage_says_which_stage_before_it_does_not_run(agent: StageAgent, mail: Mail) -> None:
+    without = []
+    for now_ms, running in ((0, "parse"), (2_000, "store"), (4_000, "parse")):
+        mail.others = {running: None}
+        agent.step(now_ms, 0, [])
+        without.append(mail.shown[-1].without)
+    assert without == [None, "parse", None]
+
+
+def test_while_the_signals_are_away_the_others_count_as_running(
+    agent: StageAgent, mail: Mail, queue: Waiting
+) -> None:
+    now_ms = press(agent, queue)
+    mail.others = {}
+    mail.is_connected = False
+    queue.found = InputQueue(0, 0, queue.found.arrived_bytes)
+    for time_ms in range(now_ms + 250, now_ms + 30_000, 250):
+        agent.step(time_ms, time_ms, [])
+    assert mail.sent[-1].level == 0
+    assert mail.shown[-1].without is None
+
+
+def test_who_does_not_show_that_it_runs_presses_nobody_but_may_let_go(
+    agent: StageAgent, ledger: Ledger, mail: Mail, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms = emit(agent, ledger, 0) + 2_000
+    mail.others = {"parse": None}
+    for sequence in range(1, 10):
+        agent.step(now_ms, 0, [says(sequence, 1)])
+    assert ledger.admission(PLACE.gate).held is None
+    assert caplog.text.count("'store' seems to have sent is ignored") == 1
+    mail.others = {"parse": None, "store": None}
+    agent.step(now_ms, 0, [says(10, 1)])
+    assert ledger.admission(PLACE.gate).held is not None
+    mail.others = {"parse": None}
+    agent.step(now_ms + 2_000, 0, [says(11, 0)])
+    assert ledger.admission(PLACE.gate).held is None
+
+
+def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_restart(
+    agent: StageAgent,
+    ledger: Ledger,
+    queue: Waiting,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_ms = emit(agent, ledger, 0)
+    for sequence in range(1, 4):
+        forged = Assertion("shop", "store", "enrich", RUN, sequence, 20, 600_000)
+        agent.step(now_ms, 0, [forged])
+    assert caplog.text.count("it is for 10000 ms, which the flow has declared") == 1
+    text = ledger.pressures(PLACE.gate) or ""
+    agent.step(now_ms + 10_000, 0, [])
+    assert ledger.admission(PLACE.gate).held is None
+    ledger.hold(PLACE.gate, None, 0, text.replace("10000", "600000"))
+    again, began_ms = StageAgent(PLACE, ledger, Mail(), queue), _monotonic_ms()
+    again.step(began_ms + 5_000, 0, [])
+    assert ledger.admission(PLACE.gate).held is not None
+    again.step(began_ms + 11_000, 0, [])
+    assert ledger.admission(PLACE.gate).held is None

@@ -31,6 +31,7 @@ class StageSnapshot:
         rate_per_s: The rate that its gate has learnt (records/s); None while there is none.
         rate_bound_per_s: What it may emit at most under pressure; None while it is free.
         queue_bytes: What waits on its channel; None where that is not known.
+        without: A stage directly before it that does not run; None while all of them do.
     """
 
     flow: str
@@ -41,6 +42,7 @@ class StageSnapshot:
     rate_per_s: float | None
     rate_bound_per_s: float | None
     queue_bytes: int | None
+    without: str | None
 
 
 def stages_of(ledger: Ledger) -> list[StageSnapshot]:
@@ -76,7 +78,16 @@ def flows_view(stages: Sequence[StageSnapshot]) -> RenderableType:
         for each in stages
         if each.state == _CULPRIT
     ]
-    return Group(table, *blamed)
+    alone = [
+        line(
+            f"Nothing comes to stage {each.stage} of flow {each.flow} from stage {each.without},"
+            " which does not run.",
+            "yellow",
+        )
+        for each in stages
+        if each.without is not None
+    ]
+    return Group(table, *blamed, *alone)
 
 
 def size(number: int | None) -> str:
@@ -108,6 +119,7 @@ def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> lis
             rates.get(f"{flow}.{name}"),
             state.rate_bound_per_s,
             state.queue_bytes,
+            state.without,
         )
         for name, state in sorted(states.items())
     ]

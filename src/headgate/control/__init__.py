@@ -9,7 +9,7 @@ from headgate.control.estimator import (
 )
 from headgate.control.hop_controller import HopController
 from headgate.control.hop_emission import Bound, Emission, Obeyed, Pressure
-from headgate.control.hop_queue import InputQueue, takes_per_s
+from headgate.control.hop_queue import InputQueue, Upstream, takes_per_s
 from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 from headgate.control.limits import Limits, PartitionLimit
@@ -48,6 +48,7 @@ __all__ = [
     "Taker",
     "TokenBucket",
     "TopicPartition",
+    "Upstream",
     "batch_stats",
     "catching_up",
     "create_estimator",

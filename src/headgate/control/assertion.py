@@ -12,6 +12,10 @@ MOST_LEVELS: Final = 20
 MOST_LEASE_MS: Final = 600_000
 """The longest lease (ms): no assertion, not even a forged one, can hold a stage for longer."""
 
+MOST_AHEAD_MS: Final = 24 * 3_600_000
+"""How far the clock of another machine may be ahead: clocks that are a day off are seen, and what
+they say counts; what says that it is later than that is nobody's."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -78,6 +82,30 @@ class Assertion:
         require_whole("The sequence of an assertion", self.sequence, 0)
         require_level("The level of an assertion", self.level)
         require_whole("The lease of an assertion, in ms,", self.lease_ms, 1, MOST_LEASE_MS)
+
+
+def require_possible(assertion: Assertion, now_ms: int) -> None:
+    """Refuse what no run of a stage can have said by now.
+
+    Args:
+        assertion: What came.
+        now_ms: Now, by the clock of this machine (milliseconds since the epoch).
+
+    Raises:
+        OptionError: Its sender would begin later than clocks can differ, or have said more than
+            one thing in each millisecond since.
+    """
+    latest_ms = now_ms + MOST_AHEAD_MS
+    started_ms = assertion.incarnation.started_ms
+    if started_ms > latest_ms:
+        raise OptionError(
+            f"It says that its sender began at {started_ms} ms, which is in the future by more than"
+            " a day; set the clocks of the stages' machines."
+        )
+    if assertion.sequence > latest_ms - started_ms:
+        raise OptionError(
+            f"Its sequence is {assertion.sequence}; nobody has said so much since {started_ms} ms."
+        )
 
 
 def require_name(what: str, value: object) -> None:

@@ -2,20 +2,50 @@
 
 After Heron's and Storm's successors: a queue above one threshold for a while slows the stage before
 by a step, a queue below another, much lower one for a while lets it go by a step, and between the
-two nothing is said. What this law adds is in `HopController`.
+two nothing is said. This law knows by how much. With
+
+- ``c``: what comes, or would come if the stage before had enough (bytes/s);
+- ``t``: what the stage takes, or an upper bound of it (bytes/s): see `takes_per_s`;
+- ``v``: the step, and ``levels(a, b) = log(a / b) / log(1 / v)``, the levels from rate a down to b;
+- ``S``: for how long the stage has stood still, and ``S'``: the same at the last rise,
+
+the level changes by, after a whole sensitivity interval of
+
+=====================================  ============================================
+(1) overload                           ``+ max(levels(c, DRAINING t), 0)``
+(2) overload, and it stands still      ``+ 1``, and then each time ``+ levels(S, S')``
+(3) overload, and ``t`` is not known   ``+ 1`` where the queue does not fall
+(4) light load                         ``- min(max(levels(t, c), 0), 1)``
+(5) neither light, nor ``c`` as much   ``- levels(DRAINING t, c)``
+    as ``EXCESS t``
+=====================================  ============================================
+
+A batch that takes too long says how fast the stage is at most: with N records and after a time T it
+is no faster than N/T. So (1) brings what comes to 0.87 of an upper bound of the stage's speed, and
+when the batch ends after D, to 0.87 of N/D: however long it took, no rise went further than that.
+A rise also lowers ``c`` at once, to what must come then: a second rise is by as much as ``t`` has
+fallen since the first one, or as ``c`` was measured to be more. (2) is the same for a stage of
+whose batches nothing is known: it takes an interval's worth in S, not in an interval. (5) takes
+back at once what was too much after all.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from headgate.control.assertion import MOST_LEVELS, Assertion, Incarnation
-from headgate.control.hop_queue import InputQueue
+from headgate.control.hop_queue import InputQueue, Upstream
 from headgate.control.hop_rate import ChunkRate
 from headgate.control.hop_settings import HopSettings
 
 DRAINING: Final = 0.9
 """The part of what an overloaded stage takes that it lets come: the rest works off what waits. Less
 would empty the queue sooner, and then leave the stage idle until the next signal has worked."""
+
+EXCESS: Final = 0.6
+"""The part of what a stage takes below which what comes is too little, whatever waits: the stage
+before is pressed harder than anything justifies. Between it and `DRAINING` there is room for what
+an estimate may be wrong by; and more than half is left to every stage."""
 
 FREE: Final = 0.1
 """A level that has fallen below this is 0: with the usual step, 7 % of the origin rate are not
@@ -45,14 +75,14 @@ class HopController:
     one beginning, never going back).
 
     - At least ``overload_bytes`` have waited for all of the overload's sensitivity interval, and
-      bytes have come meanwhile: the level rises, and again after each further interval. It rises by
-      as many steps as bring what comes to `DRAINING` of what the stage takes, and by none where
-      less is coming; but by one at least where the stage has taken nothing meanwhile. Where it is
-      not known what the stage takes, it rises by one, unless the queue is falling already.
+      bytes have come meanwhile: the level rises by (1) of this module's law, and again after each
+      further interval. Where the stage has taken nothing meanwhile, and has no batch at hand that
+      says how fast it is, by (2); where it is not known what the stage takes, by (3).
     - At most ``light_load_bytes`` were left by batches for all of the light load's interval, with
-      no overload meanwhile: the level falls by one, and again after each further interval; where it
-      is known what the stage takes, by no more than brings what comes to that.
-    - In between nothing changes. A look that breaks a condition begins its interval anew.
+      no overload meanwhile: the level falls by (4), and again after each further interval; by one
+      where it is not known what the stage takes.
+    - In between nothing changes, but what turns out to be too much, for all of the light load's
+      interval, is taken back by (5). A look that breaks a condition begins its interval anew.
 
     What is asserted above 0 is asserted again every third of a lease; 0 is asserted once.
 
@@ -87,6 +117,11 @@ class HopController:
         self._arrived_bytes: int | None = None
         self._overload: _Interval | None = None
         self._light: _Interval | None = None
+        self._excess: _Interval | None = None
+        self._stands_since_ms: int | None = None
+        self._risen_at_ms = 0
+        self._free_per_s: float | None = None
+        self._hoped_per_s: float | None = None
         interval_ms = settings.light_load_sensitivity_ms
         self._inflow = ChunkRate(2 * _PATIENCE * interval_ms, _SILENCE * interval_ms)
         self._expected_per_s: float | None = None
@@ -108,22 +143,36 @@ class HopController:
         overload = self._overload
         return None if overload is None else overload.start_ms + overload.length_ms
 
-    def look(self, time_ms: int, queue: InputQueue) -> Assertion | None:
+    def look(
+        self, time_ms: int, queue: InputQueue, upstream: Upstream = Upstream.RUNNING
+    ) -> Assertion | None:
         """Look at the queue once.
+
+        What comes from a stage before that does not run, or is held back by another, says nothing
+        of the pressure on it: it is not measured, and a light load lets it go only if it does run.
+
+        Args:
+            time_ms: Now.
+            queue: What is found.
+            upstream: How the stage before fares.
 
         Returns:
             What is to be sent to the stage before: the level has changed, or is to be asserted
             again. None if nothing is.
         """
-        self._inflow.look(time_ms, queue.arrived_bytes)
+        if upstream is Upstream.RUNNING:
+            self._inflow.look(time_ms, queue.arrived_bytes)
+        else:
+            self._inflow.restart(time_ms)
         if self._level > 0 and not self._is_confirmed:
             self._comes_per_s(time_ms)
         if queue.waiting_bytes >= self._settings.overload_bytes:
             self._light = None
             self._look_at_overload(time_ms, queue)
         else:
-            self._overload = None
-            self._look_at_light_load(time_ms, queue)
+            self._overload = self._stands_since_ms = None
+            self._look_at_light_load(time_ms, queue, upstream)
+        self._look_at_excess(time_ms, queue)
         self._arrived_bytes = queue.arrived_bytes
         is_due = self._due_ms is None or time_ms >= self._due_ms
         if self._level != self._asserted.level or (self._level > 0 and is_due):
@@ -138,7 +187,10 @@ class HopController:
         return self._assert(time_ms)
 
     def _assert(self, time_ms: int) -> Assertion:
-        self._due_ms = time_ms + self._settings.lease_ms / 3
+        again_ms = self._settings.lease_ms / 3
+        if self._overload is not None:
+            again_ms = min(again_ms, self._settings.overload_spacing_ms)
+        self._due_ms = time_ms + again_ms
         self._asserted = replace(
             self._asserted, sequence=self._asserted.sequence + 1, level=self._level
         )
@@ -156,22 +208,47 @@ class HopController:
             return
         length_ms = self._settings.overload_spacing_ms
         self._overload = _Interval.begun(time_ms, length_ms, queue)
+        if interval.has_taken(queue):
+            self._stands_since_ms = None
+        elif self._stands_since_ms is None:
+            self._stands_since_ms = interval.start_ms
         comes = self._comes_per_s(time_ms) or interval.came_per_s(time_ms, queue)
-        self._change(time_ms, self._needed(comes, queue, interval), comes)
+        if self._is_unheard(time_ms, comes):
+            self._is_confirmed = False
+            self._expect(time_ms, self._hoped_per_s)
+        else:
+            self._change(time_ms, self._needed(time_ms, comes, queue, interval), comes)
 
-    def _needed(self, comes: float | None, queue: InputQueue, interval: "_Interval") -> float:
-        """How many levels bring what comes below what the stage takes; 0 if it is below."""
-        takes = interval.takes_per_s
-        if not comes or takes is None:
-            return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
-        if takes <= 0:
+    def _is_unheard(self, time_ms: int, comes: float | None) -> bool:
+        """Whether as much comes as before it pressed, and the last rise is not a lease old.
+
+        The stage before has not heard of it yet, or has a batch at hand from before it did: it is
+        told again, and harder only if that has not helped.
+        """
+        free, since_ms = self._free_per_s, time_ms - self._risen_at_ms
+        is_free = self._is_confirmed and bool(comes and free and comes >= _NEARLY * free)
+        return self._level > 0 and is_free and since_ms < self._settings.lease_ms
+
+    def _needed(
+        self, time_ms: int, comes: float | None, queue: InputQueue, interval: "_Interval"
+    ) -> float:
+        """How many levels an overload needs: (1) to (3)."""
+        stands, takes = self._stands_since_ms is not None, interval.takes_per_s
+        if comes and takes:
+            least = self._by_standing(time_ms) if stands and not queue.is_running else 0.0
+            return max(self._settings.levels_between(comes, DRAINING * takes), least)
+        if stands or takes == 0:
+            return self._by_standing(time_ms)
+        return 0.0 if queue.waiting_bytes < interval.waiting_bytes else 1.0
+
+    def _by_standing(self, time_ms: int) -> float:
+        """(2): what it justifies that nothing has been taken for so long."""
+        since_ms = self._stands_since_ms
+        if since_ms is None or self._risen_at_ms <= since_ms:
             return 1.0
-        grown = queue.waiting_bytes - interval.waiting_bytes
-        has_taken = grown < queue.arrived_bytes - interval.arrived_bytes
-        least = 0.0 if has_taken else 1.0
-        return max(self._settings.levels_between(comes, DRAINING * takes), least)
+        return self._settings.levels_between(time_ms - since_ms, self._risen_at_ms - since_ms)
 
-    def _look_at_light_load(self, time_ms: int, queue: InputQueue) -> None:
+    def _look_at_light_load(self, time_ms: int, queue: InputQueue, upstream: Upstream) -> None:
         if self._level == 0 or queue.left_bytes > self._settings.light_load_bytes:
             self._light = None
             return
@@ -182,8 +259,27 @@ class HopController:
         interval.look(queue)
         if interval.is_over(time_ms):
             self._light = _Interval.begun(time_ms, length_ms, queue)
+            # What comes from one that shows nothing of itself shows that it runs.
+            is_gone = upstream is Upstream.GONE and not interval.has_come
+            if is_gone or upstream is Upstream.THROTTLED:
+                return
             comes = self._comes_per_s(time_ms)
             self._change(time_ms, -self._room(comes, interval), comes)
+
+    def _look_at_excess(self, time_ms: int, queue: InputQueue) -> None:
+        comes, takes = self._comes_per_s(time_ms), queue.takes_bytes_per_s
+        is_light = queue.left_bytes <= self._settings.light_load_bytes
+        if self._level == 0 or is_light or not comes or not takes or comes >= EXCESS * takes:
+            self._excess = None
+            return
+        if self._excess is None:
+            length_ms = self._settings.light_load_sensitivity_ms
+            self._excess = _Interval.begun(time_ms, length_ms, queue)
+        interval = self._excess
+        interval.look(queue)
+        if interval.is_over(time_ms):
+            justified = DRAINING * interval.least_takes_per_s
+            self._change(time_ms, -self._settings.levels_between(justified, comes), comes)
 
     def _room(self, comes: float | None, interval: "_Interval") -> float:
         """By how many levels, at most one, more can come before it is all that the stage takes."""
@@ -220,12 +316,20 @@ class HopController:
         level = min(max(self._level + levels, 0.0), float(MOST_LEVELS))
         if levels < 0 and level < FREE:
             level = 0.0
-        self._expected_per_s = (
-            None if comes is None else comes * self._settings.step ** (level - self._level)
-        )
-        self._is_confirmed = self._is_confirmed and level < self._level
-        self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)
+        rises = level - self._level
+        if rises > 0:
+            self._free_per_s = comes if self._level == 0 else self._free_per_s
+            self._risen_at_ms = time_ms
+        self._excess = None
         self._level = level
+        self._hoped_per_s = None if comes is None else comes * self._settings.step**rises
+        self._is_confirmed = self._is_confirmed and rises < 0
+        self._expect(time_ms, self._hoped_per_s)
+
+    def _expect(self, time_ms: int, comes: float | None) -> None:
+        """Go by what must come when the level has worked, and measure it once it can have."""
+        self._expected_per_s = comes
+        self._inflow.restart(time_ms + self._settings.light_load_sensitivity_ms)
 
 
 @dataclass(slots=True)
@@ -239,6 +343,7 @@ class _Interval:
     has_come: bool
     looks: int = 0
     takes_in_all: float = 0.0
+    least_takes_per_s: float = math.inf
 
     @classmethod
     def begun(
@@ -253,6 +358,12 @@ class _Interval:
         if queue.takes_bytes_per_s is not None:
             self.looks += 1
             self.takes_in_all += queue.takes_bytes_per_s
+            self.least_takes_per_s = min(self.least_takes_per_s, queue.takes_bytes_per_s)
+
+    def has_taken(self, queue: InputQueue) -> bool:
+        """Whether the stage has taken anything since it began."""
+        grown = queue.waiting_bytes - self.waiting_bytes
+        return grown < queue.arrived_bytes - self.arrived_bytes
 
     def came_per_s(self, time_ms: int, queue: InputQueue) -> float | None:
         """What came since it began (bytes/s), by and large; None if it has only just begun."""

@@ -4,19 +4,20 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from headgate.control.assertion import Assertion, Incarnation
+from headgate.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation
 from headgate.control.hop_controller import HopController
-from headgate.control.hop_emission import Bound, Emission
-from headgate.control.hop_queue import InputQueue
+from headgate.control.hop_emission import Bound, Emission, Pressure
+from headgate.control.hop_queue import InputQueue, Upstream
 from headgate.control.hop_settings import HopSettings
 from headgate.errors import HeadgateError, OptionError
 from headgate.flow.channels import ChannelQueue
 from headgate.flow.memory import Memory
+from headgate.flow.neighbours import Neighbours
 from headgate.flow.pace import LOOK_S, LookPace
 from headgate.flow.progress import StageProgress
 from headgate.flow.signals import Signals, StageState
@@ -43,6 +44,8 @@ class StagePlace:
         upstream: The stages directly before it.
         downstream: The stages directly after it.
         settings: When it presses, and by how much it slows down.
+        leases_ms: By stage directly after it, the lease that this one has declared; its own, where
+            nothing is said.
     """
 
     flow: str
@@ -52,6 +55,11 @@ class StagePlace:
     upstream: tuple[str, ...]
     downstream: tuple[str, ...]
     settings: HopSettings
+    leases_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def lease_ms(self, downstream: str) -> int:
+        """For how long at most a stage after it is believed."""
+        return self.leases_ms.get(downstream, self.settings.lease_ms)
 
 
 class StageAgent:
@@ -89,12 +97,13 @@ class StageAgent:
         self._queue = queue
         self._shows_in_ledger = shows_in_ledger
         self._text_in_ledger: str | None = None
-        self._progress = StageProgress(ledger, place.gate, place.interval_ms)
-        self._told = Told(_LOG)
-        memory = self._memory()
         settings, now_ms, wall_ms = place.settings, _monotonic_ms(), wall_clock_ms()
+        self._progress = StageProgress(ledger, place.gate, place.interval_ms, wall_ms)
+        self._told = Told(_LOG)
+        self._neighbours = Neighbours(place.stage, {*place.upstream, *place.downstream}, signals)
+        memory = self._memory()
         self._emission = Emission(place.flow, place.stage, place.downstream, settings)
-        self._emission.restore(memory.heard_of(place.downstream), now_ms)
+        self._emission.restore(_possible(place, memory, wall_ms), now_ms)
         run = Incarnation(wall_ms, uuid.uuid4().hex)
         self._controllers = {
             upstream: HopController(
@@ -152,8 +161,9 @@ class StageAgent:
         """
         with self._trying("its batches"):
             self._progress.look(now_ms)
+        self._neighbours.look(now_ms)
         for assertion in heard:
-            with self._trying("a signal"):
+            with self._trying(f"a signal of {assertion.sender}"):
                 self._obey(assertion, now_ms)
         for sender in self._emission.expire(now_ms):
             _LOG.warning(
@@ -195,20 +205,44 @@ class StageAgent:
             return Memory()
 
     def _obey(self, assertion: Assertion, now_ms: int) -> None:
+        assertion = self._believed(assertion)
         obeyed = self._emission.obey(assertion, now_ms, self._progress.emits_per_s(now_ms))
         _LOG.debug("%s is %s by stage %s.", assertion, obeyed, self._place.stage)
         self._has_to_write = True
 
+    def _believed(self, assertion: Assertion) -> Assertion:
+        """What counts of an assertion.
+
+        Raises:
+            OptionError: It presses, and its sender does not show that it runs.
+        """
+        sender, most_ms = assertion.sender, self._place.lease_ms(assertion.sender)
+        is_ours = sender in self._place.downstream
+        if is_ours and assertion.level > 0 and not self._neighbours.is_there(sender):
+            raise OptionError(
+                f"What stage {sender!r} seems to have sent is ignored, for that stage does not show"
+                " that it runs."
+            )
+        if assertion.lease_ms <= most_ms:
+            self._told.is_over(f"the lease of {sender}")
+            return assertion
+        self._told.tell(
+            f"the lease of {sender}",
+            f"Stage {sender!r} of flow {self._place.flow!r} says that it is to be believed for"
+            f" {assertion.lease_ms} ms; it is for {most_ms} ms, which the flow has declared.",
+        )
+        return replace(assertion, lease_ms=most_ms)
+
     def _look(self, bound: Bound | None, wall_ms: int) -> InputQueue:
         found = self._queue.look()
         takes = self._progress.takes_bytes_per_s(found, bound, wall_ms)
-        return replace(found, takes_bytes_per_s=takes)
+        return replace(found, takes_bytes_per_s=takes, is_running=self._progress.is_running)
 
     def _press(self, found: InputQueue, now_ms: int) -> None:
         is_pressing = any(each.level for each in self._controllers.values())
         self._pace.saw(now_ms, found.waiting_bytes, is_pressing=is_pressing)
-        for controller in self._controllers.values():
-            said = controller.look(now_ms, found)
+        for name, controller in self._controllers.items():
+            said = controller.look(now_ms, found, self._neighbours.upstream(name))
             if said is not None:
                 self._has_to_write = True
                 self._signals.send(said)
@@ -227,6 +261,7 @@ class StageAgent:
 
     def _show(self, bound: Bound | None, found: InputQueue | None, now_ms: int) -> None:
         place = self._place
+        gone = (name for name in place.upstream if self._neighbours.upstream(name) is Upstream.GONE)
         state = StageState(
             place.flow,
             place.stage,
@@ -235,6 +270,7 @@ class StageAgent:
             bound.rate_per_s if bound is not None else None,
             None if found is None else found.waiting_bytes,
             place.settings.lease_ms,
+            next(gone, None),
         )
         since_ms, shown = now_ms - self._shown_ms, self._shown
         is_new = shown is None or (shown.held_by, shown.level) != (state.held_by, state.level)
@@ -266,6 +302,15 @@ class StageAgent:
             )
         else:
             self._told.is_over(what)
+
+
+def _possible(place: StagePlace, memory: Memory, wall_ms: int) -> list[Pressure]:
+    """What the run before had heard, as far as it can have been."""
+    return [
+        replace(each, lease_ms=min(each.lease_ms, place.lease_ms(each.sender)))
+        for each in memory.heard_of(place.downstream)
+        if each.incarnation.started_ms <= wall_ms + MOST_AHEAD_MS
+    ]
 
 
 def _monotonic_ms() -> int:

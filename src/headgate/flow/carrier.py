@@ -1,6 +1,6 @@
 """What carries the signals of one stage: ZooKeeper, or the ledger's database."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -74,8 +74,8 @@ class Carrier(Protocol):
     def drop(self, found: Found) -> None:
         """Delete what was found, unless something else stands in its place by now."""
 
-    def states(self) -> Sequence[Found]:
-        """What all stages of the flow show."""
+    def states(self, names: Collection[str] | None = None) -> Sequence[Found]:
+        """What the stages of these names show; all stages of the flow where none are given."""
 
     def end(self) -> None:
         """Show this stage's state no more, and wake nobody any more."""

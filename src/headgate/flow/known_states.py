@@ -1,7 +1,7 @@
 """What the stages of a flow have shown of themselves, while it still counts."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headgate.errors import OptionError
 from headgate.flow.carrier import Found
@@ -22,8 +22,16 @@ class KnownStates:
         self._lock = threading.Lock()
         self._until_s: dict[StageState, float] = {}
 
-    def see(self, all_found: Iterable[Found], now_s: float) -> None:
-        """Note what is shown now; whose state is not among it is gone."""
+    def see(
+        self, all_found: Iterable[Found], now_s: float, names: Collection[str] | None = None
+    ) -> None:
+        """Note what is shown now; whose state is not among it is gone.
+
+        Args:
+            all_found: What was found.
+            now_s: Now.
+            names: The stages whose states were asked for; None for all.
+        """
         until_s = {}
         for found in all_found:
             try:
@@ -38,6 +46,9 @@ class KnownStates:
                 if found.counts(state.lease_ms):
                     until_s[state] = now_s + (state.lease_ms - found.age_ms) / 1000
         with self._lock:
+            if names is not None:
+                kept = {s: until for s, until in self._until_s.items() if s.stage not in names}
+                until_s = kept | until_s
             self._until_s = until_s
 
     def living(self, now_s: float) -> dict[str, StageState]:

@@ -22,16 +22,20 @@ class StageProgress:
         ledger: The stage's.
         gate: Its gate there.
         interval_ms: How long its batches should take.
+        began_ms: When this run of the stage began, by the clock that batches are planned by: a
+            batch that it found at hand is run from its beginning.
     """
 
-    def __init__(self, ledger: Ledger, gate: str, interval_ms: int) -> None:
+    def __init__(self, ledger: Ledger, gate: str, interval_ms: int, began_ms: int) -> None:
         self._ledger = ledger
         self._gate = gate
         self._interval_ms = interval_ms
+        self._began_ms = began_ms
         self._emitted = ChunkRate(5 * interval_ms, 5 * interval_ms)
         self._admitted = 0
         self._newest: BatchRecord | None = None
         self._sizes: deque[tuple[int, int]] = deque(maxlen=_SIZES)
+        self._record_size: float | None = None
 
     def look(self, time_ms: int) -> None:
         """Take note of the batches that have begun since the last look.
@@ -73,24 +77,33 @@ class StageProgress:
             LedgerError: The ledger cannot be read.
         """
         rate_per_s, record_bytes = self._ledger.rate(self._gate), self._record_bytes(queue)
-        if rate_per_s is None or record_bytes is None:
+        if record_bytes is None:
             return None
         batch = self._newest
-        is_running = batch is not None and batch.status is Status.IN_PROGRESS
         records, running_ms = 0, 0
-        if batch is not None and is_running:
-            records = batch.planned_records
-            running_ms = max(wall_ms - batch.created_time_ms, 0)
+        if batch is not None and self.is_running:
+            retried_ms = batch.start_time_ms if batch.attempts > 1 else None
+            since_ms = max(batch.created_time_ms, self._began_ms, retried_ms or 0)
+            records, running_ms = batch.planned_records, max(wall_ms - since_ms, 0)
         takes = takes_per_s(rate_per_s, bound, self._interval_ms, records, running_ms)
-        return takes * record_bytes
+        return None if takes is None else takes * record_bytes
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its newest batch was at hand at the last look."""
+        return self._newest is not None and self._newest.status is Status.IN_PROGRESS
 
     def _record_bytes(self, queue: InputQueue) -> float | None:
-        """The mean size of the records that were admitted lately, from what the queue has given."""
+        """The mean size of the records that were admitted lately, from what the queue has given.
+
+        Where none were for as long as is looked back, because one batch takes so long, it is what
+        it was.
+        """
         given_bytes = queue.arrived_bytes - queue.waiting_bytes
         if self._sizes and given_bytes < self._sizes[-1][0]:
             self._sizes.clear()
         self._sizes.append((given_bytes, self._admitted))
         first_bytes, first = self._sizes[0]
-        if self._admitted <= first or given_bytes <= first_bytes:
-            return None
-        return (given_bytes - first_bytes) / (self._admitted - first)
+        if self._admitted > first and given_bytes > first_bytes:
+            self._record_size = (given_bytes - first_bytes) / (self._admitted - first)
+        return self._record_size

@@ -246,6 +246,7 @@ def _agent(
         graph.upstream(stage.name),
         graph.downstream(stage.name),
         stage.pressure,
+        {name: graph.stages[name].pressure.lease_ms for name in graph.downstream(stage.name)},
     )
     shows_in_ledger = flow.signals is not None
     with ExitStack() as unless_made:

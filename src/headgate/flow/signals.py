@@ -1,7 +1,7 @@
 """What the stages of a flow tell each other, whatever carries it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -28,6 +28,8 @@ class StageState:
             or emits nothing of which there could be a part.
         queue_bytes: What waits on its incoming channels; None where that is not known.
         lease_ms: How long this holds unless it is published again; 1 to `MOST_LEASE_MS`.
+        without: A stage directly before it that does not run, so that nothing comes from there;
+            None while all of them do.
 
     Raises:
         OptionError: A value is out of its range, of the wrong type, or does not go with another.
@@ -40,9 +42,12 @@ class StageState:
     rate_bound_per_s: float | None
     queue_bytes: int | None
     lease_ms: int
+    without: str | None = None
 
     def __post_init__(self) -> None:
         require_name("The flow of a stage's state", self.flow)
+        if self.without is not None:
+            require_name("What does not run before a stage", self.without)
         require_name("The stage of a stage's state", self.stage)
         if self.held_by is not None:
             require_name("What holds a stage back", self.held_by)
@@ -104,12 +109,14 @@ class Signals(Protocol):
             SignalError: These signals are closed.
         """
 
-    def states(self) -> Mapping[str, StageState]:
+    def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
         """How the stages of the flow fare, by name: those that have published within their lease.
 
-        It is read anew at every call, at a cost that grows with the number of stages: meant for
-        those who look on, not for the law, which does without. While the carrier is away it is what
-        was known last, less whose lease has ended.
+        It is read anew at every call, at a cost that grows with the number of stages asked for.
+        While the carrier is away it is what was known last, less whose lease has ended.
+
+        Args:
+            names: Which stages; None for all, which is meant for those who look on.
         """
 
     @property

@@ -101,9 +101,13 @@ class _LedgerCarrier:
         with self._answering():
             self._ledger.take_signal(self._flow, found.stage, self._stage, found.mark)
 
-    def states(self) -> Sequence[Found]:
+    def states(self, names: Collection[str] | None = None) -> Sequence[Found]:
         with self._answering():
-            return [_found(note) for note in self._ledger.shown_stages(self._flow)]
+            return [
+                _found(note)
+                for note in self._ledger.shown_stages(self._flow)
+                if names is None or note.stage in names
+            ]
 
     def end(self) -> None:
         if self._shown is not None:

@@ -4,11 +4,16 @@
 
     /headgate/<flow>/taskmessage/<receiver>/<sender>    the newest assertion, until it is taken
     /headgate/<flow>/taskstate/<stage>                  what a stage shows, kept and updated
+    /headgate/<flow>/taskpresence/<stage>               that its session is the stage's
 
-Both are ephemeral, so what a stage has said is gone soon after it: at once if it ends in good
-order, and else when its session expires.
+All are ephemeral, so what a stage has said is gone soon after it: at once if it ends in good
+order, and else when its session expires. Anybody may read them, and only who made them may change
+them. An assertion or a state counts only if it is of the session that the stage's presence is of:
+servers say whose an ephemeral node is, and nobody can make one for another session. A stage whose
+presence is not its own makes it anew, and says so.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -49,6 +54,9 @@ _ANY: Final = -1
 """Whichever version a node has, where it was not read."""
 
 _NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
+_NOT_ITS: Final = "It is not of the session of that stage."
+
+_LOG: Final = logging.getLogger("headgate.flow")
 
 _Way = Callable[[str, bytes], bool]
 
@@ -89,6 +97,9 @@ class _ZookeeperCarrier:
         self._inbox = f"{self._messages}/{stage}"
         self._states = f"{root}/taskstate"
         self._state = f"{self._states}/{stage}"
+        self._presences = f"{root}/taskpresence"
+        self._presence = f"{self._presences}/{stage}"
+        self._present_in: int | None = None
         self._wake: Callable[[], None] = _nobody
         self._clock: tuple[int, float] | None = None
 
@@ -106,6 +117,7 @@ class _ZookeeperCarrier:
 
     def put(self, item: Item) -> None:
         data = text_of(item).encode("ascii")
+        self._be_present()
         if isinstance(item, Assertion):
             path = f"{self._messages}/{item.receiver}/{item.sender}"
             self._write(path, data, [self._create, self._set])
@@ -113,6 +125,8 @@ class _ZookeeperCarrier:
             self._write(self._state, data, [self._set, self._create])
 
     def look(self) -> Sequence[Found]:
+        if self._present_in is not None:
+            self._be_present()
         names = self._children(self._inbox, watch=self._changed)
         strangers = [name for name in names if name not in self._downstream]
         return [
@@ -126,8 +140,10 @@ class _ZookeeperCarrier:
         except BadVersionError:  # a newer one, of which no watch tells, for the node was there
             self._wake()
 
-    def states(self) -> Sequence[Found]:
-        return self._read(self._states, sorted(self._children(self._states))[:MOST_STATES])
+    def states(self, names: Collection[str] | None = None) -> Sequence[Found]:
+        if names is None:
+            names = sorted(self._children(self._states))[:MOST_STATES]
+        return self._read(self._states, names)
 
     def end(self) -> None:
         self._session.forget(self._connected)
@@ -151,25 +167,55 @@ class _ZookeeperCarrier:
                 return names
         raise self._contended(path)
 
+    def _be_present(self) -> None:
+        """See that the presence is of this session."""
+        session_id = self._session.id
+        stat = self._session.ask(self._presence, lambda client: client.exists_async(self._presence))
+        if stat is not None and stat.ephemeralOwner == session_id:
+            self._present_in = session_id
+            return
+        if stat is not None and self._present_in == session_id:
+            _LOG.warning(
+                "The node %s in ZooKeeper at %s was made by somebody else and is made anew; see"
+                " that the stage runs once, and give the flow a user and a password.",
+                self._presence,
+                self._session.settings.servers,
+            )
+        self._write(self._presence, b"", [self._set, self._create])
+        self._present_in = session_id
+
     def _read(self, folder: str, names: Iterable[str]) -> list[Found]:
         """What the nodes of these names hold that are still there."""
         paths = {name: f"{folder}/{name}" for name in names}
-        asked = {name: self._session.begin(_get(path)) for name, path in paths.items()}
-        found = []
-        for name, pending in asked.items():
-            try:
-                data, stat = self._session.answer(paths[name], pending)
-            except NoNodeError:
-                continue
-            except AwayError:
-                raise
-            except SignalError as error:
-                found.append(Found(name, "", 0, _ANY, fault=str(error)))
-            else:
-                age_ms = self._age_ms(stat.mtime)
-                fault = None if stat.ephemeralOwner else _NOT_EPHEMERAL
-                found.append(Found(name, data or b"", age_ms, stat.version, fault))
-        return found
+        asked = {
+            name: (
+                self._session.begin(_get(path)),
+                self._session.begin(_exists(f"{self._presences}/{name}")),
+            )
+            for name, path in paths.items()
+        }
+        return [
+            found
+            for name, (pending, present) in asked.items()
+            if (found := self._found(paths[name], name, pending, present)) is not None
+        ]
+
+    def _found(self, path: str, name: str, pending: Any, present: Any) -> Found | None:
+        try:
+            data, stat = self._session.answer(path, pending)
+            presence = self._session.answer(f"{self._presences}/{name}", present)
+        except NoNodeError:
+            return None
+        except AwayError:
+            raise
+        except SignalError as error:
+            return Found(name, "", 0, _ANY, fault=str(error))
+        fault = None
+        if not stat.ephemeralOwner:
+            fault = _NOT_EPHEMERAL
+        elif presence is None or presence.ephemeralOwner != stat.ephemeralOwner:
+            fault = _NOT_ITS
+        return Found(name, data or b"", self._age_ms(stat.mtime), stat.version, fault)
 
     def _age_ms(self, written_ms: int) -> int:
         try:
@@ -196,7 +242,7 @@ class _ZookeeperCarrier:
 
     def _create(self, path: str, data: bytes) -> bool:
         def create(client: Any) -> Any:
-            return client.create_async(path, data, acl=self._session.acl, ephemeral=True)
+            return client.create_async(path, data, acl=self._session.own_acl, ephemeral=True)
 
         try:
             self._session.ask(path, create)
@@ -214,6 +260,11 @@ class _ZookeeperCarrier:
         try:
             stat = self._session.ask(path, lambda client: client.set_async(path, data))
         except NoNodeError:
+            return False
+        except AwayError:
+            raise
+        except SignalError:  # it is not this process's to change
+            self._delete(path)
             return False
         if stat.ephemeralOwner == self._session.id:
             return True
@@ -255,6 +306,10 @@ class _ZookeeperCarrier:
 
 def _get(path: str) -> Callable[[Any], Any]:
     return lambda client: client.get_async(path)
+
+
+def _exists(path: str) -> Callable[[Any], Any]:
+    return lambda client: client.exists_async(path)
 
 
 def _nobody() -> None:

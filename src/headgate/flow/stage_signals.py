@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final, Self
 
-from headgate.control.assertion import Assertion, require_name
+from headgate.control.assertion import Assertion, require_name, require_possible
 from headgate.errors import OptionError, SignalError
 from headgate.flow.carrier import AwayError, Carrier, Found
 from headgate.flow.inbox import Inbox
@@ -15,6 +15,7 @@ from headgate.flow.outbox import Item, Outbox
 from headgate.flow.signals import StageState
 from headgate.flow.told import Told
 from headgate.flow.wire import assertion_of
+from headgate.ledger.base import wall_clock_ms
 
 RETRY_S: Final = 1.0
 """How soon to look again where something could not be done."""
@@ -78,17 +79,22 @@ class StageSignals:
         self._require_own("a state", state.flow, state.stage)
         self._say(state)
 
-    def states(self) -> Mapping[str, StageState]:
+    def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
         """See `headgate.flow.Signals.states`."""
         try:
-            self._known.see(self._carrier.states(), time.monotonic())
+            self._known.see(self._carrier.states(names), time.monotonic(), names)
         except AwayError:
             pass  # told by the carrier; until it is back, what is known is known
         except SignalError as error:
             self._troubles.tell("states", str(error))
         else:
             self._troubles.is_over("states")
-        return self._known.living(time.monotonic())
+        living = self._known.living(time.monotonic())
+        return (
+            living
+            if names is None
+            else {each: state for each, state in living.items() if each in names}
+        )
 
     @property
     def is_connected(self) -> bool:
@@ -213,6 +219,7 @@ class StageSignals:
         if found.fault is not None:
             raise OptionError(found.fault)
         assertion = assertion_of(found.text)
+        require_possible(assertion, wall_clock_ms())
         says = (assertion.flow, assertion.sender, assertion.receiver)
         if says != (self._flow, found.stage, self._stage):
             raise OptionError(

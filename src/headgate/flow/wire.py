@@ -1,7 +1,7 @@
 """Signals as text: strict JSON, of which nothing is believed before it is checked."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from typing import Any, Final, NoReturn
 
 from headgate.control.assertion import Assertion, Incarnation
@@ -57,9 +57,10 @@ def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
 
 
 def _known(found: object, kind: type[Any]) -> dict[str, Any]:
-    """The fields of a value, all of them and no other."""
+    """The fields of a value, all of them that have no default, and no other."""
     names = {field.name for field in fields(kind)}
-    if not isinstance(found, dict) or found.keys() != names:
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    if not isinstance(found, dict) or not needed <= found.keys() <= names:
         raise OptionError(f"It must have {', '.join(sorted(names))}, and nothing else.")
     return found
 

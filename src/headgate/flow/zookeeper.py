@@ -1,6 +1,7 @@
 """A session with ZooKeeper that comes back by itself, shared by the stages of a process."""
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ try:
     from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
     from kazoo.protocol.states import KazooState
     from kazoo.retry import KazooRetry
-    from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+    from kazoo.security import ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
     from headgate.flow.zookeeper_tls import TlsHandler
 except ImportError as error:
@@ -104,6 +105,9 @@ class ZookeeperSession:
             if settings.tls
             else None
         )
+        secret = secrets.token_hex(16)
+        user, password = settings.user or f"headgate-{secret}", settings.password or secret
+        self._credentials = user, password
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
         self._done = threading.Event()
@@ -127,10 +131,22 @@ class ZookeeperSession:
 
     @property
     def acl(self) -> list[Any]:
-        """Who may do what with the nodes that are made."""
+        """Who may do what with the folders that are made."""
         if self.settings.user is None:
             return list(OPEN_ACL_UNSAFE)
-        return [make_digest_acl(self.settings.user, self.settings.password, all=True)]
+        return [make_digest_acl(*self._credentials, all=True)]
+
+    @property
+    def own_acl(self) -> list[Any]:
+        """Who may do what with what this process says: all may read it, and only it may change it.
+
+        With a user, all stages have its rights. Whoever may write the folder can delete a node and
+        make another one; that one is not of this process's session.
+        """
+        own = make_digest_acl(*self._credentials, all=True)
+        if self.settings.user is None:
+            return [own, make_acl(*_anyone(), read=True)]
+        return [own]
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Have this called when a connection was made; it must not wait for anything."""
@@ -209,7 +225,7 @@ class ZookeeperSession:
         client = KazooClient(
             hosts=settings.servers,
             timeout=settings.session_timeout_s,
-            auth_data=settings.user and [("digest", f"{settings.user}:{settings.password}")],
+            auth_data=[("digest", ":".join(self._credentials))],
             connection_retry=KazooRetry(max_tries=-1, max_delay=_LONGEST_WAIT_S),
             handler=None if self._tls is None else TlsHandler(self._tls),
             logger=_KAZOO_LOG,
@@ -288,6 +304,10 @@ class ZookeeperSession:
     def _user(self) -> str:
         user = self.settings.user
         return "a client without a user" if user is None else f"user {user!r}"
+
+
+def _anyone() -> tuple[str, str]:
+    return ANYONE_ID_UNSAFE.scheme, ANYONE_ID_UNSAFE.id
 
 
 def _end(client: KazooClient) -> None:

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from random import Random
 
-from headgate.control import Assertion
+from headgate.control import Assertion, Upstream
 from headgate.simulation.result import Move, Result, Series
 from headgate.simulation.running import Batch, RunningStage
 from headgate.simulation.world import Policy, World
@@ -114,7 +114,8 @@ class _Run:
         if stage.is_dead(time_ms):
             return
         if self._policy is Policy.HOP_BY_HOP:
-            for assertion in stage.look(time_ms, queue):
+            before = [self._upstream(name, stage, time_ms) for name in stage.stage.after]
+            for assertion in stage.look(time_ms, queue, before):
                 self._send(stage, assertion, time_ms)
         elif self._policy is Policy.SOURCES:
             if queue.waiting_bytes >= stage.stage.hop.overload_bytes:
@@ -124,6 +125,15 @@ class _Run:
             if bool(self._overloaded) != self._are_stopped:
                 self._are_stopped = not self._are_stopped
                 self._tell_the_sources(name, time_ms)
+
+    def _upstream(self, name: str, stage: RunningStage, time_ms: int) -> Upstream:
+        """How a stage before fares, as it shows it."""
+        before = self._stages[name]
+        bound = before.emission.bound(time_ms)
+        if before.is_dead(time_ms):
+            return Upstream.GONE
+        is_ours = bound is None or bound.held_by == stage.stage.name
+        return Upstream.RUNNING if is_ours else Upstream.THROTTLED
 
     def _send(self, stage: RunningStage, assertion: Assertion, time_ms: int) -> None:
         self._result.signals[assertion.sender] += 1

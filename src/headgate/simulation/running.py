@@ -13,6 +13,7 @@ from headgate.control import (
     InputQueue,
     Limits,
     Plan,
+    Upstream,
     takes_per_s,
 )
 from headgate.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
@@ -131,7 +132,7 @@ class RunningStage:
         """What a look finds."""
         self.inlet.accrue(time_ms)
         size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
-        takes = rate and takes_per_s(
+        takes = takes_per_s(
             rate,
             self.emission.bound(time_ms),
             self.stage.interval_ms,
@@ -142,7 +143,8 @@ class RunningStage:
             waiting_bytes=self.inlet.waiting * size,
             left_bytes=self._left * size,
             arrived_bytes=self.inlet.arrived * size,
-            takes_bytes_per_s=takes and takes * size,
+            takes_bytes_per_s=None if takes is None else takes * size,
+            is_running=batch is not None,
         )
 
     @property
@@ -152,9 +154,12 @@ class RunningStage:
         before, self._looked_at = self._looked_at, counts
         return counts == before and not any(c.is_watching for c in self._controllers)
 
-    def look(self, time_ms: int, queue: InputQueue) -> list[Assertion]:
-        """Look at the queue: what to send to the stages before."""
-        looks = [controller.look(time_ms, queue) for controller in self._controllers]
+    def look(self, time_ms: int, queue: InputQueue, before: Sequence[Upstream]) -> list[Assertion]:
+        """Look at the queue, and at how the stages before fare: what to send to them."""
+        looks = [
+            controller.look(time_ms, queue, upstream)
+            for controller, upstream in zip(self._controllers, before, strict=True)
+        ]
         return [assertion for assertion in looks if assertion is not None]
 
     def loses_a_signal(self, time_ms: int) -> bool:
