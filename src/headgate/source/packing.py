@@ -37,9 +37,7 @@ def pack(
     pieces = [r for r in ranges if r.count > 0]
     if max_records_per_partition is not None:
         pieces = [
-            part
-            for r in pieces
-            for part in _parts(r, -(-r.count // max_records_per_partition))
+            part for r in pieces for part in _parts(r, -(-r.count // max_records_per_partition))
         ]
     if min_partitions is not None and min_partitions > len(pieces):
         pieces = _split(pieces, min_partitions)
