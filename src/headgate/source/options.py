@@ -192,7 +192,7 @@ def _limits(given: Mapping[str, str]) -> Limits:
     learns = "headgate.gate" in given and _flag(given, "backpressure.enabled", default=True)
     least = _min_rate(given)
     initial = _rate(given, "backpressure.initialRate", default=least)
-    if initial < least:
+    if "headgate.gate" in given and initial < least:
         raise OptionError(
             f"backpressure.initialRate is {initial:g} records/s, below the {least:g} of"
             " backpressure.pid.minRate; raise the first or lower the second."
