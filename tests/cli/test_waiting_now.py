@@ -63,9 +63,8 @@ def test_kafka_is_asked_of_every_partition_that_was_read(
     for partition in range(3):
         orders.produce(*[b"x"] * 7, partition=partition)
     batches = [OffsetRange(orders.name, 0, 0, 5), OffsetRange(orders.name, 1, 0, 4)]
-    url = gone_for_an_hour(
-        *(tmp_path, "kafka", orders.bootstrap_servers, *batches), topic_id=str(described.topic_id)
-    )
+    topic_id = str(described.topic_id)
+    url = gone_for_an_hour(tmp_path, "kafka", orders.bootstrap_servers, *batches, topic_id=topic_id)
     gate, _ = told(url)
     assert gate["lag_now"] == 2 + 3, "partition 2 was not read, perhaps for a reason"
 

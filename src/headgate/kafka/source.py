@@ -7,9 +7,11 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headgate.control.ranges import OffsetRange
+from headgate.errors import OptionError
 from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import FORMAT, KafkaOptions, parse_options
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
 from headgate.source.bounds import span_by_options
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
@@ -28,6 +30,26 @@ class KafkaSource(SourceFormat):
         options = parse_options(dict(self.options), streaming=streaming)
         columns = chosen_columns(FORMAT, schema)
         return KafkaReading(options, columns, self.parallelism, streaming=streaming)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        """The sink of ``df.write``.
+
+        Raises:
+            OptionError: an option or a column is wrong, or what is in the topic is to be replaced.
+        """
+        if overwrite:
+            raise OptionError(
+                f'The mode is overwrite, and {FORMAT} only appends to topics; write mode("append").'
+            )
+        return KafkaBatchWriter(parse_sink(FORMAT, self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        """The sink of ``df.writeStream``; as with the native one, each mode appends.
+
+        Raises:
+            OptionError: an option or a column is wrong.
+        """
+        return KafkaStreamWriter(parse_sink(FORMAT, self.options, schema))
 
 
 class KafkaReading:

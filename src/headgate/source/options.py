@@ -115,14 +115,25 @@ def exactly_named(
     for name, value in options.items():
         exact = exact_name.get(name.lower())
         if exact is None:
-            near = difflib.get_close_matches(name.lower(), exact_name, n=1)
-            hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
-            raise OptionError(f"There is no option {name} for {source}; {hint}")
+            raise unknown_option(source, name, exact_name)
         if exact in misplaced:
             kind = "a bounded read (spark.read)" if streaming else "a stream (spark.readStream)"
             raise OptionError(f"The option {exact} is for {kind}; leave it out here.")
         given[exact] = value
     return given
+
+
+def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
+    """The error that there is no such option.
+
+    Args:
+        what: that has none.
+        name: as it was written.
+        exact_name: those that there are, by their names in lower case.
+    """
+    near = difflib.get_close_matches(name.lower(), exact_name, n=1)
+    hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
+    return OptionError(f"There is no option {name} for {what}; {hint}")
 
 
 def parse_source_options(
