@@ -66,6 +66,10 @@ def main(folder: Path, servers: str, topic: str) -> None:
         .trigger(availableNow=True)
         .start()
     )
+    # What is written is shown as well, as a command.
+    row = spark.range(1).selectExpr("'good' as value")
+    sink = {name: value for name, value in options.items() if name.startswith("kafka.")}
+    row.write.format("headgate-kafka").mode("append").options(**sink, topic=topic).save()
     query.awaitTermination()
     other.awaitTermination()
     wait_until(lambda: query.lastProgress and other.lastProgress)

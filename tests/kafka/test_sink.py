@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -49,7 +49,7 @@ def records_in(topic: Topic) -> list[Record]:
         assert message is not None, f"{len(found)} of {ends} records came"
         assert message.error() is None
         # A record that has no headers and one that has none of them are one to Kafka.
-        headers = message.headers() or None
+        headers = cast("list[tuple[str, bytes | None]] | None", message.headers()) or None
         found.append((message.partition() or 0, message.key(), message.value(), headers))
     consumer.close()
     return sorted(found, key=repr)
