@@ -8,8 +8,10 @@ def one_range(offsets: OffsetRange, gate: str = "orders", servers: str = "x:1") 
     return PlannedBatch(gate, "run", (PlannedRange(offsets),), "rate", servers)
 
 
-def add_failed(ledger: Ledger, gate: str, offsets: OffsetRange, servers: str) -> BatchRecord:
-    ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator="pid")
+def add_failed(
+    ledger: Ledger, gate: str, offsets: OffsetRange, servers: str, *, source: str = "kafka"
+) -> BatchRecord:
+    ledger.declare_gate(gate, interval_ms=1_000, source=source, estimator="pid")
     batch = ledger.begin(one_range(offsets, gate, servers))
     ledger.fail(batch.schedule_id, ValueError("it was down"))
     found = ledger.batch(batch.schedule_id)

@@ -31,6 +31,7 @@ def test_what_failed_is_chosen_by_key_by_filter_or_as_a_whole(shop: Shop) -> Non
     assert planned(shop, "--all") == [shop.failed, shop.left]
     assert planned(shop, shop.left[:9], shop.failed.upper(), shop.left) == [shop.failed, shop.left]
     assert planned(shop, "--gate", "orders") == [shop.failed, shop.left]
+    assert planned(shop, "--gate", "orders", "--all") == [shop.failed, shop.left]
     assert planned(shop, "--status", "failed") == [shop.failed]
     assert planned(shop, "--status", "backfilling") == [shop.left]
     assert planned(shop, "--since", "2023-11-14T22:13:24Z") == [shop.left]
@@ -66,7 +67,9 @@ def test_a_batch_that_cannot_be_run_is_refused_with_what_to_do(
     ("arguments", "said"),
     [
         ([], "in one way"),
-        (["--all", "--gate", "orders"], "in one way"),
+        (["--all", "--since", "1h"], "in one way"),
+        (["--all", "--gate", "orders", "--status", "failed"], "in one way"),
+        (["--all", "--gate", "clicks"], "has no gate 'clicks'"),
         (["ab", "--all"], "in one way"),
         (["ab", "--since", "1h"], "in one way"),
         (["xyz"], "has no batch 'xyz'"),
@@ -100,6 +103,7 @@ def test_a_ledger_that_is_not_there_is_not_made(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("nothing_gone")
 def test_batches_of_several_gates_are_not_run_by_one_handler(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +112,7 @@ def test_batches_of_several_gates_are_not_run_by_one_handler(
     message = complaint(shop.url, ["backfill", *HANDLER, "--all"], monkeypatch, capsys)
     assert "of the gates 'clicks', 'orders'" in message
     assert "--gate" in message
+    assert planned(shop, "--all", "--gate", "orders") == [shop.failed, shop.left]
 
 
 @pytest.mark.usefixtures("nothing_gone")

@@ -59,7 +59,17 @@ def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_hand(
         wait_until(lambda: ledger.failed("shop.clean", 100), timeout_s=100)
     (tmp_path / "mended").touch()
     ended = run(
-        *("backfill", "--flow", shop, "--all", "--ledger", flow.ledger, "--json"),
+        *(
+            "backfill",
+            "--flow",
+            shop,
+            "--gate",
+            "shop.clean",
+            "--all",
+            "--ledger",
+            flow.ledger,
+            "--json",
+        ),
         folder=tmp_path,
         timeout_s=200,
     )

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from traceback import format_exception
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from tests.services.kafka import Topic, TopicFactory
@@ -14,6 +17,7 @@ from tests.services.kafka import Topic, TopicFactory
 import headgate
 from headgate.errors import BrokerError, HeadgateError, LedgerError, OptionError, SourceError
 from headgate.gate import Gate
+from headgate.kafka.options import parse_options
 from headgate.ledger import Ledger
 from headgate.local.ports import free_ports
 
@@ -81,6 +85,39 @@ def test_an_interval_is_written_as_spark_does_or_is_a_timedelta(
 def test_any_other_interval_is_refused(interval: str, ledger_url: str) -> None:
     with pytest.raises(OptionError, match=r"interval is .*must be"):
         Gate("orders", interval=interval, ledger=ledger_url)
+
+
+@pytest.mark.parametrize(
+    "interval", [1, 1.5, True, None, b"1 second", ["1 second"], timedelta.max, "9" * 5_000, "366 d"]
+)
+def test_what_is_no_duration_or_longer_than_a_year_is_refused(
+    interval: Any, ledger_url: str
+) -> None:
+    with pytest.raises(OptionError, match=r"^The gate's interval is .*must be"):
+        Gate("orders", interval=interval, ledger=ledger_url)
+
+
+@given(
+    st.text(max_size=5)
+    | st.from_regex(r"[\w.\-]{0,201}", fullmatch=True)
+    | st.none()
+    | st.integers()
+)
+def test_the_option_takes_the_names_that_a_gate_takes(name: Any) -> None:
+    url = "sqlite:////tmp/headgate.db"
+    options = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+    options |= {"headgate.ledger": url, "headgate.gate": name}
+    refused = []
+    for make in (
+        lambda: Gate(name, interval="1 second", ledger=url),
+        lambda: parse_options(options, streaming=True),
+    ):
+        try:
+            make()
+        except OptionError as error:
+            refused.append(str(error).partition(" is ")[2])
+    assert len(set(refused)) <= 1
+    assert len(refused) in {0, 2}
 
 
 @pytest.mark.parametrize("interval", [timedelta(0), timedelta(seconds=-1), timedelta.resolution])

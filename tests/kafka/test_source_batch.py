@@ -159,7 +159,9 @@ def test_tasks_are_as_many_as_asked_for(timed: Topic, read: Read) -> None:
     assert tasks() == 2, "partitions share tasks; the test session runs two at once"
     native = read("kafka", timed, {"minPartitions": 4}).rdd.getNumPartitions()
     assert tasks(minPartitions=4) == native == 4
-    assert tasks(maxRecordsPerPartition=2) == 3
+    ends = {"endingOffsets": for_each(timed, 3, 1, 0)}
+    assert tasks(maxRecordsPerPartition=2, **ends) == 3
+    assert tasks(maxRecordsPerPartition=2) == 2, "the native one does not cap what it looks up"
 
 
 def test_a_schema_chooses_columns_in_its_own_order(timed: Topic, read: Read) -> None:

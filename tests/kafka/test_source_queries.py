@@ -47,6 +47,7 @@ def test_two_gated_sources_are_joined_and_each_keeps_its_own_books(
             "headgate.gate": name,
             "headgate.ledger": url,
             "backpressure.initialRate": 10,
+            "backpressure.pid.minRate": 10,
             "includeHeaders": True,
         }
 

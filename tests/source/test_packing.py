@@ -1,6 +1,9 @@
+import math
+from collections import Counter
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
 
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from headgate.control import OffsetRange
@@ -62,11 +65,57 @@ def test_no_task_has_twice_the_load_that_a_fair_share_and_the_largest_range_make
         assert loads == sorted(loads, reverse=True)
 
 
-@given(counts, st.integers(1, 60))
-def test_min_partitions_makes_at_least_that_many_tasks(sizes: list[int], least: int) -> None:
-    tasks = pack(ranges_of(sizes), 2, min_partitions=least)
-    assert len(tasks) >= min(least, sum(sizes))
+def native_counts(sizes: Sequence[int], least: int | None, most: int | None) -> dict[int, int]:
+    """How many tasks Spark's own connector makes of each partition, by its documented rule.
+
+    Each partition makes as many as hold ``most`` records each. If that is fewer than ``least``,
+    each of those is given its rounded share of ``least``: in a first round all of them, in a second
+    one only partitions of which nothing came to one task in the first, among the places left.
+    """
+    per_task = [
+        (number, part)
+        for number, size in enumerate(sizes)
+        if size
+        for part in shared_out(size, 1 if most is None else Decimal(size) / most)
+    ]
+    if least is None or least <= len(per_task):
+        return Counter(number for number, _ in per_task)
+    first = [rounded(Decimal(size) * least / sum(s for _, s in per_task)) for _, size in per_task]
+    alone = [each for each, tasks in zip(per_task, first, strict=True) if tasks <= 1]
+    places = max(least - len(alone), 1)
+    left = sum(s for _, s in per_task) - sum(s for _, s in alone)
+    settled = {number for number, _ in alone}
+    made = Counter[int]()
+    for number, size in per_task:
+        tasks = 1 if number in settled else max(rounded(Decimal(size) * places / left), 1)
+        made[number] += min(tasks, size)
+    return made
+
+
+def shared_out(size: int, tasks: Decimal | int) -> list[int]:
+    """A partition in so many tasks, rounded up, none of which differs by more than a record."""
+    count = math.ceil(tasks)
+    return [size // count + (number < size % count) for number in range(count)]
+
+
+def rounded(number: Decimal) -> int:
+    return int(number.quantize(Decimal(1), ROUND_HALF_UP))
+
+
+few = st.lists(st.integers(0, 2_000), max_size=12)
+
+
+@given(few, st.none() | st.integers(1, 60), st.none() | st.integers(1, 900))
+@example([200, 200, 200, 200], None, 50)
+@example([7, 3, 1_000], 10, None)
+@example([1, 1], 1_000, None)
+def test_both_options_make_as_many_tasks_as_the_native_connector(
+    sizes: list[int], least: int | None, most: int | None
+) -> None:
+    assume(least is not None or most is not None)
+    tasks = pack(ranges_of(sizes), 2, min_partitions=least, max_records_per_partition=most)
     assert all(len(task) == 1 for task in tasks)
+    assert Counter(r.partition for (r,) in tasks) == native_counts(sizes, least, most)
 
 
 @given(counts, st.integers(1_000, 90_000))

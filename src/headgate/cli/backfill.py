@@ -59,7 +59,9 @@ def backfill(
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
     gate: Annotated[str | None, typer.Option(help="Those of this gate.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that failed.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that failed; with --gate, all of that gate.")
+    ] = False,
     status: Annotated[
         Status | None,
         typer.Option(
@@ -112,7 +114,8 @@ def backfill(
 ) -> None:
     """Run failed batches again, the earliest first, in an application of its own.
 
-    Name them by KEY; by --gate, --status, --since and --until; or with --all.
+    Name them by KEY; by --gate, --status, --since and --until; or with --all, of one --gate or of
+    the only gate of which batches have failed.
     What is read is reached where the stream reached it; Kafka's security settings are given with
     --option or --options-file.
     Spark is set up by its environment, as with spark-submit.

@@ -36,12 +36,13 @@ class Choice:
             OptionError: There is none, or more than one; or no batch that can be run is at the
                 status.
         """
-        filters = (self.gate, self.status, self.since_ms, self.until_ms)
+        filters = (self.status, self.since_ms, self.until_ms)
         by_filter = any(each is not None for each in filters)
-        if [bool(self.keys), by_filter, self.everything].count(True) != 1:
+        by_gate = self.gate is not None and not self.everything
+        if [bool(self.keys), by_filter or by_gate, self.everything].count(True) != 1:
             raise OptionError(
                 "Name the batches to run in one way: by their KEYs; by --gate, --status, --since"
-                " and --until; or with --all."
+                " and --until; or with --all, or --gate and --all."
             )
         if self.status is not None and self.status not in RUNNABLE:
             raise OptionError(

@@ -23,7 +23,7 @@ _HEADLINES: Final = {
     State.DRAINING: "Draining: {waiting}, {to_go}.",
     State.HOLDING: "Holding back: {waiting}.",
     State.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
-    State.IDLE: "Idle: no batch for {silence}; nothing new, or the query has stopped.",
+    State.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
     State.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
     State.OVERDUE: "Overdue: a batch has run for {running}; it hangs, or its process died.",
     State.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch again.",
@@ -39,13 +39,22 @@ def style_of(state: State) -> str:
 def headline(snapshot: GateSnapshot) -> str:
     """What somebody who is woken at night wants to know first."""
     return _HEADLINES[snapshot.state].format(
-        waiting=f"{plural(snapshot.left_over or 0, 'record')} left waiting",
+        waiting=_waiting(snapshot),
+        nothing_new="nothing new, or the query has stopped"
+        if snapshot.lag_now is None
+        else "nothing waits",
         to_go=_to_go(snapshot),
         growth=count(snapshot.lag_change_per_s),
         silence=_silence(snapshot),
         running=duration(snapshot.batches[0].duration_ms if snapshot.batches else None),
         error=snapshot.error or "the last batch",
     )
+
+
+def _waiting(snapshot: GateSnapshot) -> str:
+    if snapshot.lag_now is not None:
+        return f"{plural(snapshot.lag_now, 'record')} waiting now"
+    return f"{plural(snapshot.left_over or 0, 'record')} left waiting"
 
 
 def _to_go(snapshot: GateSnapshot) -> str:

@@ -156,6 +156,9 @@ class GateSnapshot:
         processing_rate_per_s: How fast the last reported batch was processed.
         proportional, integral, derivative: What the estimator's terms added to the last rate.
         lag: Records that waited when the last batch was planned.
+        lag_age_ms: How long ago that was.
+        lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
+            batch has come for a while, and None otherwise, or where the source does not answer.
         left_over: What that batch left of them.
         lag_change_per_s, lag_trend: Where the lag goes: ``falling``, ``steady`` or ``rising``.
         arrival_rate_per_s: Records that come to the source.
@@ -186,6 +189,8 @@ class GateSnapshot:
     integral: float | None
     derivative: float | None
     lag: int | None
+    lag_age_ms: int | None
+    lag_now: int | None
     left_over: int | None
     lag_change_per_s: float | None
     lag_trend: Trend | None
@@ -204,9 +209,25 @@ class GateSnapshot:
     advice: tuple[str, ...]
     receivers: tuple[ReceiverSnapshot, ...]
 
+    @property
+    def lag_is_old(self) -> bool:
+        """Whether batches should have come since the last one was planned."""
+        return self.lag_age_ms is not None and self.lag_age_ms > _silence_ms(self.interval_ms)
 
-def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
-    """Work out a snapshot from the ledger's records."""
+
+def is_silent(history: GateHistory, now_ms: int) -> bool:
+    """Whether no batch of a gate that has had some was planned for a while."""
+    if not history.batches:
+        return False
+    return now_ms - history.batches[0].created_time_ms > _silence_ms(history.gate.interval_ms)
+
+
+def _silence_ms(interval_ms: int) -> int:
+    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
+
+
+def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None) -> GateSnapshot:
+    """Work out a snapshot from the ledger's records, and what is known to wait in the source."""
     gate, batches, samples = history.gate, history.batches, history.samples
     newest = batches[0] if batches else None
     run = newest_run(batches)
@@ -218,7 +239,7 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         source=gate.source,
         time_ms=now_ms,
         interval_ms=gate.interval_ms,
-        state=_state(newest, change, gate.interval_ms, now_ms),
+        state=_state(newest, change, gate.interval_ms, now_ms, lag_now),
         reason=newest.reason if newest else None,
         rate_per_s=gate.rate_per_s,
         processing_rate_per_s=sample.processing_rate_per_s if sample else None,
@@ -226,6 +247,8 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
         integral=sample.integral if sample else None,
         derivative=sample.derivative if sample else None,
         lag=newest.lag if newest else None,
+        lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
+        lag_now=lag_now,
         left_over=_left_over(newest) if newest else None,
         lag_change_per_s=change.lag_change_per_s if change else None,
         lag_trend=change.lag_trend if change else None,
@@ -247,7 +270,11 @@ def take_snapshot(history: GateHistory, now_ms: int) -> GateSnapshot:
 
 
 def _state(
-    newest: BatchRecord | None, change: LagChange | None, interval_ms: int, now_ms: int
+    newest: BatchRecord | None,
+    change: LagChange | None,
+    interval_ms: int,
+    now_ms: int,
+    lag_now: int | None,
 ) -> State:
     if newest is None:
         return State.NEW
@@ -257,8 +284,9 @@ def _state(
     if newest.end_time_ms is None:
         if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
             return State.OVERDUE
-    elif now_ms - newest.end_time_ms > max(SILENCE * interval_ms, SHORTEST_SILENCE_MS):
-        return State.STALLED if left_over else State.IDLE
+    elif now_ms - newest.end_time_ms > _silence_ms(interval_ms):
+        waiting = left_over if lag_now is None else lag_now
+        return State.STALLED if waiting else State.IDLE
     if left_over == 0:
         return State.KEEPING_UP
     moving = {Trend.FALLING: State.DRAINING, Trend.RISING: State.FALLING_BEHIND}

@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from headgate.cli.flows_view import StageSnapshot, flows_view, stages_of
-from headgate.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headgate.cli.snapshot import GateHistory, GateSnapshot, is_silent, take_snapshot
 from headgate.cli.view import gate_view, overview
+from headgate.cli.waiting_now import WaitingNow, question_of
 from headgate.errors import OptionError
 from headgate.ledger import GateRecord, Ledger, redact_url
 
@@ -53,13 +54,16 @@ def status(
 ) -> None:
     """Show how the gates in a ledger fare: lag, rate, batch times, and what limits them.
 
+    Where no batch has come for a while it asks the brokers or the journal what waits there now, if
+    they answer without secrets, and says how old the last figure is.
     Of flows that run it shows each stage too: its queue, who holds it back, and who is to blame.
     """
     with Ledger.open(ledger, create=False) as opened:
+        waiting = WaitingNow(lambda history: question_of(opened, history))
 
         def look() -> tuple[list[GateSnapshot], list[StageSnapshot]]:
             stages = stages_of(opened) if gate is None else []
-            return snapshots_of(opened, gate, ledger), stages
+            return snapshots_of(opened, gate, ledger, waiting), stages
 
         if svg is not None:
             write_picture(_picture(*look()), svg, "headgate status")
@@ -72,16 +76,19 @@ def status(
             _repeat(lambda: console.print(_picture(*look())), watch=watch)
 
 
-def snapshots_of(ledger: Ledger, gate: str | None, url: str) -> list[GateSnapshot]:
-    """A snapshot of one gate, or of all, by name.
+def snapshots_of(
+    ledger: Ledger, gate: str | None, url: str, waiting: WaitingNow
+) -> list[GateSnapshot]:
+    """A snapshot of one gate, or of all, by name; sources are asked where no batches come.
 
     Raises:
         OptionError: The ledger has no gate of that name.
         LedgerError: The ledger cannot be read.
     """
     now_ms = time.time_ns() // 1_000_000
-    wanted = gates_of(ledger, gate, url)
-    return [take_snapshot(GateHistory.read(ledger, each), now_ms) for each in wanted]
+    histories = [GateHistory.read(ledger, each) for each in gates_of(ledger, gate, url)]
+    lag_now = waiting.of([each for each in histories if is_silent(each, now_ms)])
+    return [take_snapshot(each, now_ms, lag_now.get(each.gate.name)) for each in histories]
 
 
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:

@@ -67,7 +67,7 @@ def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
         table.add_row(
             line(snapshot.gate, style="bold"),
             Text(snapshot.state, style=style_of(snapshot.state)),
-            _with_arrow(snapshot.lag_trend, count(snapshot.lag)),
+            _lag(snapshot),
             count(snapshot.rate_per_s),
             _with_arrow(snapshot.drain_trend, _drained_in(snapshot.drain_s)),
             duration(newest.duration_ms if newest else None),
@@ -83,6 +83,22 @@ def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
     return Group(table, Text(), *advice, hint)
 
 
+def _lag(snapshot: GateSnapshot) -> str:
+    """The lag in a cell; of a gate without new batches what waits now, or how old the figure is."""
+    if snapshot.lag_now is not None:
+        return f"{count(snapshot.lag_now)} now"
+    if snapshot.lag_is_old and snapshot.lag is not None:
+        return f"{count(snapshot.lag)} {duration(snapshot.lag_age_ms)} ago"
+    return _with_arrow(snapshot.lag_trend, count(snapshot.lag))
+
+
+def _as_of(snapshot: GateSnapshot) -> list[str]:
+    if not snapshot.lag_is_old:
+        return []
+    now = [] if snapshot.lag_now is None else [f"now {count(snapshot.lag_now)} not begun"]
+    return [f"{duration(snapshot.lag_age_ms)} ago", *now]
+
+
 def _facts(snapshot: GateSnapshot) -> Table:
     table = Table.grid(expand=True, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
@@ -96,6 +112,7 @@ def _facts(snapshot: GateSnapshot) -> Table:
         "lag",
         Text(count(snapshot.lag), style="bold"),
         _details(
+            *_as_of(snapshot),
             moving,
             f"arriving {count(snapshot.arrival_rate_per_s)}/s",
             f"admitted {count(snapshot.throughput_per_s)}/s",

@@ -1,16 +1,13 @@
 """A gate: what stands before one source of one query and decides how much it is given."""
 
-import re
 import time
 from datetime import timedelta
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headgate.backfill import parse_schedule
-from headgate.errors import OptionError
 from headgate.gate.batch import Handler, refuse_unless_a_handler
 from headgate.gate.connectors import connector_of
 from headgate.gate.handler import GatedHandler
@@ -27,9 +24,7 @@ from headgate.gate.stream_state import state_of
 from headgate.ledger import Ledger, normalize_url
 from headgate.processes import new_owner
 from headgate.source.claim import await_turn
-from headgate.source.values import duration_ms
-
-_NAME: Final = re.compile(r"[\w.\-]{1,200}")
+from headgate.source.values import gate_name, interval_ms
 
 
 class Gate:
@@ -47,8 +42,8 @@ class Gate:
         name: letters, digits, ``_``, ``.`` and ``-``; names the gate in the ledger. Its rate
             belongs to the name: a job that is started again under it goes on with the rate it had.
         interval: how often a batch starts and so how long it should take, as Spark writes it
-            (``"1 second"``, ``"500 ms"``), or a `timedelta`. Too short, and the fixed cost of a
-            batch eats it; too long, and records wait.
+            (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most. Too short, and the
+            fixed cost of a batch eats it; too long, and records wait.
         ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
             relative path begins at the working directory of now.
 
@@ -58,19 +53,8 @@ class Gate:
     """
 
     def __init__(self, name: str, *, interval: str | timedelta, ledger: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise OptionError(
-                f"The gate's name is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and"
-                " '-'."
-            )
-        self.name = name
-        self.interval_ms = (
-            round(interval.total_seconds() * 1000)
-            if isinstance(interval, timedelta)
-            else duration_ms("interval", interval)
-        )
-        if self.interval_ms <= 0:
-            raise OptionError(f"The gate's interval is {interval}; it must be above 0.")
+        self.name = gate_name("The gate's name", name)
+        self.interval_ms = interval_ms("The gate's interval", interval)
         self._interval = interval
         # In full, for the planner is another process.
         self._ledger_url = normalize_url(ledger)

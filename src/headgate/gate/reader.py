@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from headgate.errors import OptionError
 from headgate.gate.ledgers import keep_books
 from headgate.gate.reads import GateRead, remember
+from headgate.gate.registration import concealed
 from headgate.source.connector import Connector
 
 
@@ -39,7 +40,6 @@ class GatedStreamReader(DataStreamReader):
         }
         self._given: dict[str, str] = {}
         super().format(connector.format)
-        super().options(**self._of_gate)
 
     def format(self, source: str) -> Self:
         """Refuse any format but the gate's source: another one would not heed the gate.
@@ -67,7 +67,6 @@ class GatedStreamReader(DataStreamReader):
         for same in [name for name in self._given if name.lower() == key.lower()]:
             del self._given[same]
         self._given[key] = _as_spark_writes(value)
-        super().option(key, value)
         return self
 
     def options(self, **options: Any) -> Self:
@@ -95,11 +94,14 @@ class GatedStreamReader(DataStreamReader):
         self.options(path=path, **options)
         self._connector.check(self._given | self._of_gate)
         keep_books(self._gate, self._ledger_url)
-        name = uuid.uuid4().hex
-        super().option("headgate.read", name)
+        # Not before, for what Spark is given is without the secrets that it would show.
+        for name, value in concealed(self._spark, self._given | self._of_gate).items():
+            super().option(name, value)
+        read = uuid.uuid4().hex
+        super().option("headgate.read", read)
         df = super().load(None, format, schema)
         remember(
-            GateRead(name, self._gate, self._ledger_url, df, self._connector, dict(self._given))
+            GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._given))
         )
         return df
 

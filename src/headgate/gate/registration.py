@@ -1,6 +1,10 @@
 """What a Spark session needs once: the sources, and the listener that feeds the gates."""
 
+import secrets
+import threading
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -10,12 +14,32 @@ from pyspark.sql.udf import _wrap_function
 from headgate.gate.connectors import CONNECTORS
 from headgate.gate.ledgers import ledger_of, shared_ledger
 from headgate.gate.listener import GateListener
-from headgate.ledger import normalize_url
+from headgate.kafka.redaction import REDACTED, is_secret
+from headgate.ledger import normalize_url, without_secrets
 from headgate.processes import this_process
+from headgate.source.secrets import LEDGERS
 
 # Spark gives out several Python objects for one session, so its own settings tell which it is.
 _SESSION: Final = "headgate.session"
-_default_ledger: Final[dict[str, str | None]] = {}
+
+
+@dataclass
+class _Session:
+    """What is known of a session.
+
+    Attributes:
+        parallelism: How many tasks it runs at the same time.
+        default_ledger: Of gates that no `Gate` of this program names.
+        secrets: What its sources know, by what Spark is given in the place of each.
+    """
+
+    parallelism: int
+    default_ledger: str | None = field(default=None, repr=False)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+_sessions: Final[dict[str, _Session]] = {}
+_lock: Final = threading.RLock()
 
 
 def register(spark: SparkSession, *, ledger: str | None = None) -> None:
@@ -25,7 +49,7 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
         spark: the session.
         ledger: the ledger of gates that are used by options alone (``headgate.gate`` and
             ``headgate.ledger`` on the bare format), where no `Gate` of this program names it. The
-            same URL as in the option.
+            same URL as in the option, but with its password, which Spark would show there.
 
     Raises:
         LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
@@ -33,26 +57,70 @@ def register(spark: SparkSession, *, ledger: str | None = None) -> None:
     if ledger is not None:
         ledger = normalize_url(ledger)
         shared_ledger(ledger)
-    session = spark.conf.get(_SESSION, None)
-    if session in _default_ledger:
+    with _lock:
+        known = {} if ledger is None else _hidden({"headgate.ledger": ledger}, {})[1]
+        session = _session(spark, known)
         if ledger is not None:
-            _default_ledger[session] = ledger
-        return
-    session = uuid.uuid4().hex
-    spark.conf.set(_SESSION, session)
-    _default_ledger[session] = ledger
-    of_session_values = {
-        "parallelism": spark.sparkContext.defaultParallelism,
+            session.default_ledger = ledger
+
+
+def concealed(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source as Spark may show them; the session's sources know what is meant.
+
+    Of a ledger's URL the rest stays readable.
+
+    Raises:
+        LedgerError: One of them is not a ledger's URL.
+    """
+    with _lock:
+        session = _session(spark, {})
+        shown, new = _hidden(options, session.secrets)
+        _session(spark, new)
+        return shown
+
+
+def _hidden(
+    options: Mapping[str, str], known: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The options without secrets, and the secrets by what stands in their place."""
+    place_of = {secret: place for place, secret in known.items()}
+    shown, new = dict[str, str](), dict[str, str]()
+    for name, value in options.items():
+        shown[name] = value
+        if name.lower() in LEDGERS:
+            shown[name] = without_secrets(value)
+            if shown[name] != normalize_url(value):
+                new[shown[name]] = normalize_url(value)
+        elif is_secret(name):
+            shown[name] = place_of.get(value) or f"{REDACTED} {secrets.token_hex(8)}"
+            new[shown[name]] = value
+    return shown, new
+
+
+def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
+    """What is known of a session, which is registered if it is new, or these secrets are."""
+    name = spark.conf.get(_SESSION, None)
+    session = _sessions.get(name or "")
+    if session is not None and new.items() <= session.secrets.items():
+        return session
+    if session is None:
+        name = uuid.uuid4().hex
+        spark.conf.set(_SESSION, name)
+        session = _sessions[name] = _Session(spark.sparkContext.defaultParallelism)
+        spark.streams.addListener(
+            GateListener(lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger))
+        )
+    session.secrets |= new
+    # A class of its own for this session: Spark sends it, with what it knows, to its processes.
+    known = {
+        "parallelism": session.parallelism,
+        "secrets": dict(session.secrets),
         "driver": this_process(),
     }
-    # A class of its own for this session: Spark sends the class, and so these, to its planner.
     for connector in CONNECTORS.values():
         source = connector.source
-        of_session = type(source.__name__, (source,), of_session_values)
-        _register_source(spark, of_session)
-    spark.streams.addListener(
-        GateListener(lambda gate, run: ledger_of(gate, run, _default_ledger[session]))
-    )
+        _register_source(spark, type(source.__name__, (source,), known))
+    return session
 
 
 def _register_source(spark: SparkSession, source: type[DataSource]) -> None:

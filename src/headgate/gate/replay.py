@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headgate.control.isolation import Ranges
 from headgate.control.ranges import OffsetRange, TopicPartition
+from headgate.gate.registration import concealed
 from headgate.gate.replay_stream import ReplayStream, Use
 from headgate.ledger import DeadLetter, ErrorReport, PlannedRange
 from headgate.source.connector import Connector
@@ -84,7 +85,8 @@ class Replay:
 
     def _read(self, ranges: Sequence[OffsetRange], **options: str) -> DataFrame:
         chosen = self.connector.replay_options(self.options, ranges) | options
-        return self.spark.read.format(self.connector.format).options(**chosen).load()
+        shown = concealed(self.spark, chosen)
+        return self.spark.read.format(self.connector.format).options(**shown).load()
 
 
 def _letter(row: Row, error: BaseException) -> DeadLetter:

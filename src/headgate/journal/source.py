@@ -1,11 +1,13 @@
 """``format("headgate-journal")``: Spark's face of the source, streaming and bounded."""
 
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headgate.control.ranges import OffsetRange
+from headgate.errors import OptionError
 from headgate.journal.journal import Journal
 from headgate.journal.log import JournalLog
 from headgate.journal.options import FORMAT, JournalOptions, parse_options
@@ -27,6 +29,25 @@ class JournalSource(SourceFormat):
         """See `SourceFormat.reading`."""
         options = parse_options(dict(self.options), streaming=streaming)
         return JournalReading(options, chosen_columns(FORMAT, schema), self.parallelism)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse: a journal is written by receivers and by flows.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(
+            f"{FORMAT} cannot be written with a DataFrame's writer; have `headgate receive` or"
+            " headgate.journal.Journal.writer append records, or a flow write a channel."
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse, as `writer` does.
+
+        Raises:
+            OptionError: always.
+        """
+        self.writer(schema, overwrite)
 
 
 class JournalReading:

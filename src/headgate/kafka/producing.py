@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -22,12 +22,24 @@ TIMEOUT_MS: Final = 120_000
 """How long the brokers have to take a record, as Java's producer gives them."""
 
 _A_MOMENT_S: Final = 0.5
+_BY_KEY: Final = -1
+"""librdkafka's word for no partition in particular."""
+
+
+class Record(NamedTuple):
+    """What is produced; without a partition it goes where Java's client puts its key."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    partition: int | None = None
 
 
 def produce(
     client: Mapping[str, Any], topic: str, tag: str, batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Produce records, none of them twice; all are taken by every replica in sync when it returns.
+    """Produce the records of a channel, none of them twice.
 
     Args:
         client: librdkafka's settings, as `client_config` makes them.
@@ -41,45 +53,84 @@ def produce(
     Raises:
         BrokerError: The brokers did not take one of them; others may be in the topic.
     """
-    failures: list[str] = []
-    reasons: deque[str] = deque(maxlen=1)
-
-    def send(key: Any, value: Any, headers: Any) -> None:
-        while True:
-            try:
-                producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
-            except BufferError:
-                producer.poll(_A_MOMENT_S)
-            else:
-                producer.poll(0)
-                return
-
-    def delivered(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failures.append(error.str())
-
     settings = {
-        **producer_settings(client, TIMEOUT_MS, reasons.append),
-        "linger.ms": 5,
+        **client,
+        "enable.idempotence": True,
         "compression.type": client.get("compression.type", "lz4"),
     }
+    return produce_all(
+        settings,
+        (
+            Record(topic, key, value, _headers(tag, headers))
+            for batch in batches
+            for key, value, headers in zip(
+                *(batch.column(name).to_pylist() for name in ("key", "value", "headers")),
+                strict=True,
+            )
+        ),
+    )
+
+
+def produce_all(client: Mapping[str, Any], records: Iterable[Record]) -> int:
+    """Produce records; all are acknowledged as the settings say when it returns.
+
+    Args:
+        client: librdkafka's settings, as `producer_config` or `client_config` makes them; what they
+            say of a producer stands, and by default it produces nothing twice.
+        records: In the order in which each partition has them.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        BrokerError: The brokers did not take one of them; others may be in their topics.
+    """
+    failures: list[tuple[str, str]] = []
+    reasons: deque[str] = deque(maxlen=1)
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append((str(message.topic()), error.str()))
+
+    settings = {**producer_settings(client, TIMEOUT_MS, reasons.append), "linger.ms": 5, **client}
     producer = Producer(settings, logger=CLIENT_LOG)
     count = 0
+    topic = ""
     try:
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("key", "value", "headers"))
-            for key, value, headers in zip(*columns, strict=True):
-                send(key, value, _headers(tag, headers))
-            count += batch.num_rows
+        for record in records:
+            topic = record.topic
+            _send(producer, record, delivered)
+            count += 1
             if failures:
                 break
         flush(producer)
     except KafkaException as error:
-        failures.append(str(error))
+        failures.append((topic, str(error)))
     if failures:
+        topic, why = failures[0]
         where = f"Topic {topic!r} at {client['bootstrap.servers']}"
-        raise not_taken(where, f"{len(failures)} records", failures[0], reasons)
+        raise not_taken(where, f"{len(failures)} records", why, reasons)
     return count
+
+
+def _send(producer: Producer, record: Record, delivered: Callable[..., None]) -> None:
+    """Hand a record over, as soon as there is room for it."""
+    partition = _BY_KEY if record.partition is None else record.partition
+    while True:
+        try:
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                partition,
+                headers=list(record.headers),
+                on_delivery=delivered,
+            )
+        except BufferError:
+            producer.poll(_A_MOMENT_S)
+        else:
+            producer.poll(0)
+            return
 
 
 def producer_settings(

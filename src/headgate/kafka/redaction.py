@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.errors import LedgerError
+from headgate.source.secrets import LEDGERS
 
 REDACTED: Final = "***(redacted)"
 
-_LEDGERS: Final = frozenset({"headgate.ledger", "headgate.channel"})
 _SHOW_AT_MOST: Final = 80
 
 # Spark's own pattern (spark.redaction.regex), and what Kafka's secrets are called beyond it. A
@@ -26,7 +26,7 @@ def is_secret(option: str) -> bool:
     >>> [is_secret(o) for o in ("kafka.sasl.jaas.config", "ssl.keystore.key", "subscribe")]
     [True, True, False]
     """
-    return option.lower() in _LEDGERS or _SECRET.search(option) is not None
+    return option.lower() in LEDGERS or _SECRET.search(option) is not None
 
 
 def redact(options: Mapping[str, str]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def shown(option: str, value: str) -> str:
 
 
 def _redacted(option: str, value: str) -> str:
-    if option.lower() not in _LEDGERS:
+    if option.lower() not in LEDGERS:
         return REDACTED
     from headgate.ledger import redact_url  # noqa: PLC0415  (no task needs a ledger)
 

@@ -6,9 +6,12 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headgate.control.ranges import OffsetRange
+from headgate.errors import OptionError
 from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import FORMAT, KafkaOptions, parse_options
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
+from headgate.source.bounds import span_by_options
 from headgate.source.losses import OnLoss
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
@@ -25,7 +28,28 @@ class KafkaSource(SourceFormat):
     def reading(self, schema: StructType, *, streaming: bool) -> "KafkaReading":
         """See `SourceFormat.reading`."""
         options = parse_options(dict(self.options), streaming=streaming)
-        return KafkaReading(options, chosen_columns(FORMAT, schema), self.parallelism)
+        columns = chosen_columns(FORMAT, schema)
+        return KafkaReading(options, columns, self.parallelism, streaming=streaming)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        """The sink of ``df.write``.
+
+        Raises:
+            OptionError: an option or a column is wrong, or what is in the topic is to be replaced.
+        """
+        if overwrite:
+            raise OptionError(
+                f'The mode is overwrite, and {FORMAT} only appends to topics; write mode("append").'
+            )
+        return KafkaBatchWriter(parse_sink(FORMAT, self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        """The sink of ``df.writeStream``; as with the native one, each mode appends.
+
+        Raises:
+            OptionError: an option or a column is wrong.
+        """
+        return KafkaStreamWriter(parse_sink(FORMAT, self.options, schema))
 
 
 class KafkaReading:
@@ -33,8 +57,11 @@ class KafkaReading:
 
     name = "Kafka"
 
-    def __init__(self, options: KafkaOptions, columns: tuple[str, ...], parallelism: int) -> None:
+    def __init__(
+        self, options: KafkaOptions, columns: tuple[str, ...], parallelism: int, *, streaming: bool
+    ) -> None:
         self._options = options
+        self._streaming = streaming
         self._parallelism = parallelism
         self._columns = columns
 
@@ -48,12 +75,19 @@ class KafkaReading:
         return KafkaLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-        """What each task reads of these ranges."""
+        """What each task reads of these ranges; by both options as many as the native connector.
+
+        That one heeds ``maxRecordsPerPartition`` in a bounded read only if the options by
+        themselves tell that a range is too long, or ``minPartitions`` has it look closer.
+        """
+        minimum = self.options.min_partitions
+        most = self.options.max_records_per_partition
+        if most is not None and not self._streaming and (minimum or 0) <= len(ranges):
+            bounds = self.options.starting, self.options.ending
+            if all(span_by_options(*bounds, r) <= most for r in ranges):
+                minimum, most = 1, None
         return pack(
-            ranges,
-            self._parallelism,
-            min_partitions=self.options.min_partitions,
-            max_records_per_partition=self.options.max_records_per_partition,
+            ranges, self._parallelism, min_partitions=minimum, max_records_per_partition=most
         )
 
     def read(

@@ -28,7 +28,7 @@ from headgate.ledger.records import (
 from headgate.ledger.retention import Processed
 from headgate.ledger.status import ARROWS, Arrow, Kind, Status
 from headgate.ledger.store import Ledger
-from headgate.ledger.urls import normalize_url, redact_url
+from headgate.ledger.urls import normalize_url, redact_url, without_secrets
 
 __all__ = [
     "ARROWS",
@@ -71,4 +71,5 @@ __all__ = [
     "redact_url",
     "schedule_id",
     "verify",
+    "without_secrets",
 ]

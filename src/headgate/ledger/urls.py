@@ -12,6 +12,8 @@ from headgate.errors import LedgerError
 FORMS: Final = "sqlite:///headgate.db or postgresql://user:password@host/database"
 
 _SECRET_OPTION: Final = re.compile("pass|secret|token|key", re.IGNORECASE)
+_FILE_OPTIONS: Final = frozenset({"passfile", "sslkey", "sslkeylogfile"})
+"""Options of PostgreSQL's client that only name a file."""
 
 
 def parse_url(url: str) -> URL:
@@ -54,18 +56,41 @@ def redact_url(url: str | URL) -> str:
     'postgresql+psycopg://app:***@db/orders?sslpassword=***'
     """
     parsed = parse_url(url) if isinstance(url, str) else url
-    hidden = {name: "***" if _SECRET_OPTION.search(name) else v for name, v in parsed.query.items()}
+    hidden = {name: "***" if _is_secret(name) else v for name, v in parsed.query.items()}
     text = parsed.set(query=hidden).render_as_string(hide_password=True)
     return text.replace("%2A%2A%2A", "***")
+
+
+def without_secrets(url: str) -> str:
+    """Write a ledger URL in full, but without its password and secret options.
+
+    Raises:
+        LedgerError: It is not the URL of a ledger.
+
+    >>> without_secrets("postgresql://app:hunter2@db/orders?sslpassword=hunter3&sslmode=require")
+    'postgresql+psycopg://app@db/orders?sslmode=require'
+    """
+    parsed = parse_url(url)
+    if not secrets_of(parsed):
+        return parsed.render_as_string(hide_password=False)
+    shown = {name: value for name, value in parsed.query.items() if not _is_secret(name)}
+    bare = URL.create(
+        parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, shown
+    )
+    return bare.render_as_string(hide_password=False)
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
     """What must not be seen in a message: the password, and the values of secret options."""
     found = [url.password] if url.password else []
     for name, value in url.query.items():
-        if _SECRET_OPTION.search(name):
+        if _is_secret(name):
             found += [value] if isinstance(value, str) else value
     return tuple(secret for secret in found if secret)
+
+
+def _is_secret(option: str) -> bool:
+    return option not in _FILE_OPTIONS and _SECRET_OPTION.search(option) is not None
 
 
 def _understood(url: str) -> URL | None:

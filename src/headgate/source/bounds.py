@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headgate.control.ranges import TopicPartition
+from headgate.control.ranges import OffsetRange, TopicPartition
 from headgate.errors import OptionError
 from headgate.source.positions import Positions
 from headgate.source.values import offsets_by_partition, whole_number
@@ -90,6 +90,29 @@ def ending_bound(given: Mapping[str, str]) -> Bound:
             " latest, offsets or a time."
         )
     return bound
+
+
+def span_by_options(starting: Bound, ending: Bound, r: OffsetRange) -> int:
+    """How many offsets the native connector counts in a range before it has looked up its ends.
+
+    Its numbers for the earliest and the latest offset are then taken for offsets, so only where
+    offsets or times are named it is the range's own count.
+    """
+    return _number(ending, r.topic_partition, r.until) - _number(
+        starting, r.topic_partition, r.start
+    )
+
+
+def _number(bound: Bound, partition: TopicPartition, offset: int) -> int:
+    match bound.at:
+        case Edge.EARLIEST:
+            return EARLIEST_OFFSET
+        case Edge.LATEST:
+            return LATEST_OFFSET
+        case AtOffsets(positions):
+            return positions.get(partition, offset)
+        case _:
+            return offset
 
 
 def _bound(given: Mapping[str, str], side: str, default: Edge) -> Bound:

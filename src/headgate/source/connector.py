@@ -1,6 +1,7 @@
 """What a gate has to know of a kind of source, besides how to plan it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import DataSource
 from headgate.control import OffsetRange, TopicPartition
 from headgate.ledger import PlannedRange
 from headgate.source.log import Log
-from headgate.source.replay import beginnings, gone
+from headgate.source.replay import beginnings, ends, gone
 
 OF_A_GATE: Final = {"headgate.gate": "gate", "headgate.ledger": "sqlite:///headgate.db"}
 """What a stream also has to have, to check its options where nothing is read with them."""
@@ -65,6 +66,20 @@ class Connector:
             BrokerError: the brokers cannot be reached.
         """
         return beginnings(self.log_of(options, ranges), [PlannedRange(each) for each in ranges])
+
+    def ends(
+        self, options: Mapping[str, str], ranges: Sequence[PlannedRange]
+    ) -> Mapping[TopicPartition, int]:
+        """Where the log ends now in each of these ranges' partitions; of those that there are.
+
+        Raises:
+            OptionError: an option is wrong.
+            BrokerError: the brokers cannot be reached.
+            JournalError: the journal cannot be read.
+        """
+        log = self.log_of(options, [planned.offsets for planned in ranges])
+        with closing(log):
+            return ends(log, ranges)
 
     def log_of(self, options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Log:
         """The log that these ranges, at most one of each partition, are read from.

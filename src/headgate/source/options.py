@@ -44,6 +44,9 @@ BOTH: Final = (
 SHARED: Final = (*BOTH, *STREAM_NATIVE, *BATCH_ONLY, *STREAM_ONLY)
 """Every option that every source has."""
 
+MIN_RATE_PER_S: Final = 100.0
+"""What ``backpressure.pid.minRate`` is unless it is set."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -115,14 +118,25 @@ def exactly_named(
     for name, value in options.items():
         exact = exact_name.get(name.lower())
         if exact is None:
-            near = difflib.get_close_matches(name.lower(), exact_name, n=1)
-            hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
-            raise OptionError(f"There is no option {name} for {source}; {hint}")
+            raise unknown_option(source, name, exact_name)
         if exact in misplaced:
             kind = "a bounded read (spark.read)" if streaming else "a stream (spark.readStream)"
             raise OptionError(f"The option {exact} is for {kind}; leave it out here.")
         given[exact] = value
     return given
+
+
+def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
+    """The error that there is no such option.
+
+    Args:
+        what: that has none.
+        name: as it was written.
+        exact_name: those that there are, by their names in lower case.
+    """
+    near = difflib.get_close_matches(name.lower(), exact_name, n=1)
+    hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
+    return OptionError(f"There is no option {name} for {what}; {hint}")
 
 
 def parse_source_options(
@@ -174,8 +188,7 @@ def _refuse_contradictions(
             " lower the first or raise the second."
         )
     if "headgate.gate" in given:
-        if not given["headgate.gate"].strip():
-            raise OptionError("headgate.gate is empty; name the gate.")
+        values.gate_name("headgate.gate", given["headgate.gate"])
         if "headgate.ledger" not in given:
             raise OptionError(
                 f"headgate.gate is {given['headgate.gate']!r} without a headgate.ledger; name the"
@@ -192,7 +205,13 @@ def _refuse_contradictions(
 
 def _limits(given: Mapping[str, str]) -> Limits:
     learns = "headgate.gate" in given and _flag(given, "backpressure.enabled", default=True)
-    initial = _rate(given, "backpressure.initialRate", default=_min_rate(given))
+    least = _min_rate(given)
+    initial = _rate(given, "backpressure.initialRate", default=least)
+    if "headgate.gate" in given and initial < least:
+        raise OptionError(
+            f"backpressure.initialRate is {initial:g} records/s, below the {least:g} of"
+            " backpressure.pid.minRate; raise the first or lower the second."
+        )
     cap, caps = values.number_by_partition(
         "maxRatePerPartition",
         given.get("maxRatePerPartition", "0"),
@@ -232,16 +251,11 @@ def _estimator(given: Mapping[str, str]) -> EstimatorSettings:
 
 
 def _min_rate(given: Mapping[str, str]) -> float:
-    return _rate(given, "backpressure.pid.minRate", default=100.0)
+    return _rate(given, "backpressure.pid.minRate", default=MIN_RATE_PER_S)
 
 
 def _interval_ms(given: Mapping[str, str]) -> int:
-    interval_ms = values.duration_ms(
-        "headgate.interval", given.get("headgate.interval", "1 second")
-    )
-    if interval_ms <= 0:
-        raise OptionError("headgate.interval is 0; it must be above 0.")
-    return interval_ms
+    return values.interval_ms("headgate.interval", given.get("headgate.interval", "1 second"))
 
 
 def _timestamp_strategy(given: Mapping[str, str]) -> Literal["error", "latest"]:

@@ -6,6 +6,7 @@ one; a large range may be split, where the user asks for more tasks than there a
 
 import heapq
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,13 +30,15 @@ def pack(
         ranges: What the batch reads; empty ranges are left out.
         parallelism: How many tasks the cluster runs at the same time; up to that many are made,
             even of few records.
-        min_partitions: ``minPartitions``: make at least this many tasks, about equal, where there
-            are that many records.
+        min_partitions: ``minPartitions``: make about this many tasks, about equal, by the native
+            connector's rule: rounding can make it a few more or less.
         max_records_per_partition: ``maxRecordsPerPartition``: no task has more records.
     """
     pieces = [r for r in ranges if r.count > 0]
     if max_records_per_partition is not None:
-        pieces = [piece for r in pieces for piece in _chunks(r, max_records_per_partition)]
+        pieces = [
+            part for r in pieces for part in _parts(r, -(-r.count // max_records_per_partition))
+        ]
     if min_partitions is not None and min_partitions > len(pieces):
         pieces = _split(pieces, min_partitions)
     if not pieces:
@@ -63,30 +66,38 @@ def _share_out(pieces: Sequence[OffsetRange], tasks: int) -> list[tuple[OffsetRa
     return [tuple(sorted(shares[task])) for _, task in heaviest_first]
 
 
-def _chunks(r: OffsetRange, most: int) -> list[OffsetRange]:
-    """Equal parts of at most ``most`` offsets."""
-    return _parts(r, -(-r.count // most))
-
-
 def _split(pieces: Sequence[OffsetRange], tasks: int) -> list[OffsetRange]:
-    """At least ``tasks`` parts, of about equal size, if there are as many offsets.
+    """About ``tasks`` parts of about equal size, as many as the native connector makes.
 
-    A piece below the even share stays whole; the rest is split in proportion to its size.
+    A piece gets its rounded share of the tasks. What would not be split leaves its place, and the
+    others share the places that remain. Pieces of a partition that has one of the former stay
+    whole, too.
     """
     total = sum(piece.count for piece in pieces)
-    small = [piece for piece in pieces if piece.count * tasks <= total]
-    large = [piece for piece in pieces if piece.count * tasks > total]
-    wanted = tasks - len(small)
-    weight = sum(piece.count for piece in large)
-    parts = list(small)
-    for piece in large:
-        parts += _parts(piece, min(-(-wanted * piece.count // weight), piece.count))
-    return parts
+    small = [piece for piece in pieces if _share(piece.count, total, tasks) == 1]
+    whole = {piece.topic_partition for piece in small}
+    rest = total - sum(piece.count for piece in small)
+    places = max(tasks - len(small), 1)
+    return [
+        part
+        for piece in pieces
+        for part in _parts(
+            piece,
+            1 if piece.topic_partition in whole else _share(piece.count, rest, places),
+        )
+    ]
+
+
+def _share(count: int, total: int, tasks: int) -> int:
+    """The rounded share of the tasks, a half being rounded up; one at least."""
+    return max(math.floor(count / total * tasks + 0.5), 1)
 
 
 def _parts(r: OffsetRange, count: int) -> list[OffsetRange]:
+    """So many equal parts; fewer where there are not as many offsets."""
     bounds = [r.start + r.count * i // count for i in range(count + 1)]
     return [
         OffsetRange(r.topic, r.partition, start, until)
         for start, until in itertools.pairwise(bounds)
+        if start < until
     ]

@@ -1,7 +1,7 @@
 """Spark's face of every source: its columns, and readers that plan as the gate says."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
@@ -35,6 +35,7 @@ from headgate.source.locate import bounded_ranges
 from headgate.source.log import Log
 from headgate.source.losses import Losses, OnLoss
 from headgate.source.options import SourceOptions
+from headgate.source.secrets import revealed
 
 if TYPE_CHECKING:
     from headgate.source.planner import StreamPlanner
@@ -130,6 +131,14 @@ class SourceFormat(DataSource):
     """How many tasks the session runs at the same time; `headgate.register` sets it."""
     driver: ClassVar[str | None] = None
     """Names the process of the session's program; `headgate.register` sets it."""
+
+    secrets: ClassVar[Mapping[str, str]] = {}
+    """The session's, by what Spark is given in their place; see `headgate.source.secrets`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        meant = options.copy()  # of Spark's own kind, for which names are the same in any case
+        meant.update(revealed(options, self.secrets))
+        super().__init__(meant)
 
     def schema(self) -> StructType:
         headers = self.options.get("includeHeaders", "false").strip().lower() == "true"

@@ -57,6 +57,17 @@ def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
     return log.earliest(sorted(there))
 
 
+def ends(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
+    """Where each of these partitions ends now, of those that are as planned.
+
+    Raises:
+        BrokerError: the brokers cannot be reached.
+    """
+    topics = log.topics()
+    there = {each.offsets.topic_partition for each in ranges if _is_of(each, topics)}
+    return log.latest(sorted(there))
+
+
 def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
     """Those parts of the ranges that are not in the log any more, and whole ranges of no topic.
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from headgate.control.ranges import TopicPartition
@@ -27,7 +28,46 @@ _UNIT_WORDS: Final = {
     **dict.fromkeys(("d", "day", "days"), "d"),
 }
 _PART: Final = re.compile(r"(\d+)\s*([a-z]+)\s*")
-_DURATION: Final = re.compile(r"(?:interval\s+)?((?:\d+\s*[a-z]+\s*)+)")
+_DURATION: Final = re.compile(r"(?:interval\s+)?((?:\d{1,15}\s*[a-z]+\s*)+)")
+_BARE: Final = re.compile(r"[0-9]{1,15}")
+
+_GATE_NAME: Final = re.compile(r"[\w.\-]{1,200}")
+
+LONGEST_INTERVAL_MS: Final = 365 * _UNITS_MS["d"]
+"""Far beyond what anybody has a batch wait, and within what Spark's triggers take."""
+
+
+def gate_name(option: str, name: object) -> str:
+    """A gate's name: it is shown, and told to Spark as the query's.
+
+    Raises:
+        OptionError: it is not of that form.
+    """
+    if not isinstance(name, str) or not _GATE_NAME.fullmatch(name):
+        raise OptionError(
+            f"{option} is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-'."
+        )
+    return name
+
+
+def interval_ms(option: str, interval: object) -> int:
+    """A gate's interval (ms): a `timedelta`, or a duration as `duration_ms` takes it.
+
+    Raises:
+        OptionError: it is neither, or not above 0 and within `LONGEST_INTERVAL_MS`.
+    """
+    if isinstance(interval, timedelta):
+        found_ms = round(interval / timedelta(milliseconds=1))
+    elif isinstance(interval, str):
+        found_ms = duration_ms(option, interval)
+    else:
+        raise OptionError(
+            f"{option} is {interval!r}; it must be a duration with its unit such as '500 ms' or"
+            " '1 second', or a timedelta."
+        )
+    if not 0 < found_ms <= LONGEST_INTERVAL_MS:
+        raise OptionError(f"{option} is {interval}; it must be above 0, and at most 365 days.")
+    return found_ms
 
 
 def duration_ms(option: str, text: str) -> int:
@@ -40,7 +80,7 @@ def duration_ms(option: str, text: str) -> int:
         OptionError: it is not a duration.
     """
     lowered = text.strip().lower()
-    if lowered.isascii() and lowered.isdigit():
+    if _BARE.fullmatch(lowered):
         return int(lowered)
     written = _DURATION.fullmatch(lowered)
     parts = _PART.findall(written[1]) if written else []

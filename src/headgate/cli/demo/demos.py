@@ -15,6 +15,7 @@ from headgate.cli.demo.stage import Scene, Stage
 from headgate.cli.demo.work import CountingHandler, OrderHandler
 from headgate.cli.snapshot import GateSnapshot
 from headgate.cli.words import count, plural
+from headgate.source.options import MIN_RATE_PER_S
 
 SEED: Final = 20_260_101
 
@@ -50,7 +51,8 @@ def orders_demo(stage: Stage, place: Place) -> Outcome:
             f"{count(script.orders_per_s)} more will come each second"
         )
         producer.fill(script.backlog)
-        initial_rate = {"backpressure.initialRate": str(round(script.orders_per_s / 2))}
+        rate_per_s = max(round(script.orders_per_s / 2), MIN_RATE_PER_S)
+        initial_rate = {"backpressure.initialRate": str(rate_per_s)}
         stage.run(
             place.source,
             timedelta(seconds=script.interval_s),
