@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.queries import DEADLINE_S, finish, read, wait_until_reported
 from tests.services.kafka import Topic, TopicFactory
-from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until
 
 from headgate.errors import GateInUseError, OptionError
@@ -180,7 +179,7 @@ def test_gates_of_one_name_in_two_ledgers_learn_each_for_itself(
         for handler, values in zip(received, sent, strict=True):
             wait_until(lambda: len(handler.values) == len(values), DEADLINE_S)  # noqa: B023
         for url in urls:
-            with new_ledger(url) as ledger:
+            with Ledger.open(url, create=False) as ledger:
                 wait_until_reported(ledger, "orders")
                 samples = ledger.rates("orders")
                 keys = {batch.schedule_id for batch in ledger.batches("orders")}

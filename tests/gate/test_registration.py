@@ -52,16 +52,14 @@ def test_a_query_that_starts_does_not_disturb_the_tasks_of_another(
 
 @pytest.mark.soak
 def test_queries_that_start_at_the_same_moment_all_run(spark: SparkSession, tmp_path: Path) -> None:
-    """Sessions of one application, each with sources that were registered for it just before."""
     fill(tmp_path / "orders", {0: [5], 1: [5]})
+    headgate.register(spark)
     for number in range(25):
-        session = spark.newSession()
-        headgate.register(session)
         moment = threading.Barrier(4)
 
-        def start(name: str, session: SparkSession = session, moment: Any = moment) -> None:
+        def start(name: str, moment: Any = moment) -> None:
             folder = tmp_path / name
-            reader = session.readStream.format("headgate-journal")
+            reader = spark.readStream.format("headgate-journal")
             writer = reader.load(str(tmp_path / "orders")).writeStream.format("parquet")
             writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
             writer = writer.trigger(availableNow=True)

@@ -156,6 +156,7 @@ FREE_TEXT = {
     "groupIdPrefix",
     "headgate.gate",
     "headgate.ledger",
+    "headgate.read",
     "headgate.commit.group",
     "headgate.channel",
 }

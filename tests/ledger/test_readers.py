@@ -39,7 +39,8 @@ def told(url: str, command: list[str]) -> tuple[int, list[dict[str, Any]]]:
     result = invoke(url, *command)
     values = [json.loads(line) for line in result.stdout.splitlines()]
     for each in values:
-        each.pop("time_ms", None)  # of asking
+        for name in ("time_ms", "lag_age_ms"):  # of asking
+            each.pop(name, None)
     return result.exit_code, values
 
 

@@ -89,12 +89,12 @@ class Story:
         """Split a batch of two partitions, and bury its first record."""
         whole = self.batch(run, topic_id, (0, start, until), (1, start, until))
         key = self.ledger.begin(whole).schedule_id
-        self.ledger.attach(key, 1, owner="me", lease_ms=10**6)
+        self.ledger.attach(key, 1, owner="me", lease_ms=60_000)
         parts = [
             self.batch(run, topic_id, (0, start, start + 1)),
             self.batch(run, topic_id, (0, start + 1, until), (1, start, until)),
         ]
-        bad, good = self.ledger.split(key, parts, "me", 10**6)
+        bad, good = self.ledger.split(key, parts, "me", 60_000)
         letter = DeadLetter("orders", 0, start, None, b"?", None, 1, 0, ERROR)
         self.ledger.bury_record(bad.schedule_id, letter)
         self.ledger.succeed(good.schedule_id)

@@ -11,6 +11,7 @@ from headgate.cli.receivers_view import ReceiverSnapshot
 from headgate.ledger import (
     BatchRecord,
     ErrorReport,
+    GateQuery,
     GateRecord,
     Kind,
     Ledger,
@@ -76,6 +77,7 @@ class GateHistory:
     losses: tuple[Loss, ...] = ()
     not_made_good: NotMadeGood = _NOTHING
     receivers: tuple[ReceiverRecord, ...] = ()
+    query: GateQuery | None = None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
@@ -93,6 +95,7 @@ class GateHistory:
             losses=ledger.losses(gate.name),
             not_made_good=ledger.not_made_good(gate.name),
             receivers=ledger.receivers(gate.name),
+            query=ledger.gate_query(gate.name),
         )
 
 
@@ -139,6 +142,26 @@ class PartitionSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class QuerySnapshot:
+    """The query that stands behind a gate.
+
+    Attributes:
+        program: Its process and host.
+        checkpoint: Where its checkpoint is; None where its program has not said so.
+        since_ms: When it took the gate (ms since the epoch).
+    """
+
+    program: str
+    checkpoint: str | None
+    since_ms: int
+
+    @classmethod
+    def of(cls, query: GateQuery) -> Self:
+        """What the ledger knows of it."""
+        return cls(query.described, query.checkpoint, query.since_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class GateSnapshot:
     """A gate at one moment. This is the shape of ``headgate status --json``, one object per gate.
 
@@ -175,6 +198,7 @@ class GateSnapshot:
         lost_records: Offsets that were gone from the source before they were read, ever.
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
+        query: The query that stands behind it; None where none runs.
     """
 
     gate: str
@@ -208,6 +232,7 @@ class GateSnapshot:
     lost_records: int
     advice: tuple[str, ...]
     receivers: tuple[ReceiverSnapshot, ...]
+    query: QuerySnapshot | None
 
     @property
     def lag_is_old(self) -> bool:
@@ -266,6 +291,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
         lost_records=lost_records(history.losses),
         advice=advice_on(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
+        query=QuerySnapshot.of(history.query) if history.query is not None else None,
     )
 
 

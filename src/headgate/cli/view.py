@@ -49,9 +49,19 @@ def gate_view(snapshot: GateSnapshot) -> RenderableType:
         Group(*parts),
         title=line(title, style="bold"),
         title_align="left",
+        subtitle=line(_query(snapshot), style="dim"),
+        subtitle_align="right",
         border_style="dim",
         padding=(0, 1),
     )
+
+
+def _query(snapshot: GateSnapshot) -> str:
+    """What stands behind the gate."""
+    query = snapshot.query
+    if query is None:
+        return ""
+    return " · ".join(filter(None, [query.program, query.checkpoint]))
 
 
 def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:

@@ -278,19 +278,26 @@ LEFT_BEHIND: Final = (
     .where(or_(_settled, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
 )
 
-_all_losses = select(lost, control.c.run_id, has_parts(lost.c.schedule_id).label("was_split"))
-_losses = _all_losses.outerjoin_from(
-    lost, control, control.c.schedule_id == lost.c.schedule_id
-).order_by(
-    lost.c.time_ms,
-    lost.c.topic,
-    lost.c.topic_id,
-    lost.c.partition,
-    lost.c.from_offset,
-    lost.c.schedule_id,
-)
-LOSSES: Final = _losses.where(lost.c.gate == bindparam("gate"))
-LOSSES_OF_BATCHES: Final = _losses.where(
+
+def _losses(which: ColumnElement[bool]) -> Select[Any]:
+    """Losses with the checkpoint of their batch, if they have one, and whether it was split."""
+    return (
+        select(lost, control.c.run_id, has_parts(lost.c.schedule_id).label("was_split"))
+        .outerjoin_from(lost, control, control.c.schedule_id == lost.c.schedule_id)
+        .where(which)
+        .order_by(
+            lost.c.time_ms,
+            lost.c.topic,
+            lost.c.topic_id,
+            lost.c.partition,
+            lost.c.from_offset,
+            lost.c.schedule_id,
+        )
+    )
+
+
+LOSSES: Final = _losses(lost.c.gate == bindparam("gate"))
+LOSSES_OF_BATCHES: Final = _losses(
     lost.c.schedule_id.in_(bindparam("batches", [""], expanding=True))
 )
 

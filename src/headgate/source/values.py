@@ -28,7 +28,7 @@ _UNIT_WORDS: Final = {
     **dict.fromkeys(("d", "day", "days"), "d"),
 }
 _PART: Final = re.compile(r"(\d+)\s*([a-z]+)\s*")
-_DURATION: Final = re.compile(r"(?:interval\s+)?((?:\d{1,15}\s*[a-z]+\s*)+)")
+_DURATION: Final = re.compile(r"(?:interval\s+)?((?:\d{1,30}\s*[a-z]+\s*)+)")
 _BARE: Final = re.compile(r"[0-9]{1,15}")
 
 _GATE_NAME: Final = re.compile(r"[\w.\-]{1,200}")
