@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.gate.queries import finish, read
 from tests.journal.journals import fill
-from tests.services.changes import delete_records
+from tests.services.changes import create_again, delete_records
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import sentence
 from tests.services.waiting import wait_until
@@ -107,6 +107,38 @@ def test_what_goes_between_plan_and_read_is_counted_as_lost_by_its_batch(
     assert (status["lost_records"], status["batches"][0]["lost"]) == (80, 80)
     assert "80 records lost" in said(tmp_path, "batches", batch["schedule_id"][:8])
     assert "80 records lost" in said(tmp_path, "batches")
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_batch_reads_nothing_of_a_topic_that_was_made_anew_since_it_was_planned(
+    topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path, *, fails: bool
+) -> None:
+    orders, gate, handled = topic(), gate_of(tmp_path), list[str]()
+    orders.produce(*[b"old %d" % n for n in range(20)])
+    made_anew: list[bool] = []
+
+    def handle(df: DataFrame, _batch: Batch) -> None:
+        if handled and not made_anew:
+            made_anew.append(True)
+            create_again(admin, orders)
+            orders.produce(*[b"new %d" % n for n in range(20)])
+        handled.extend(bytes(row.value).decode() for row in df.collect())
+
+    df = read(gate, spark, orders, failOnDataLoss=fails, maxOffsetsPerTrigger=10)
+    if fails:
+        with pytest.raises(StreamingQueryException) as raised:
+            start(gate, df, handle, tmp_path, headgate.retry(2, then="isolate"))
+        assert sentence(raised.value).startswith("DataLossError: ")
+        assert f"{orders.name}-0 [10, 20)" in sentence(raised.value)
+        assert asked(tmp_path, "SELECT count(*) FROM dead_letter") == [(0,)]
+        start(gate, read(gate, spark, orders, failOnDataLoss=False), handle, tmp_path)
+    else:
+        start(gate, df, handle, tmp_path)
+        start(gate, df, handle, tmp_path)  # what came meanwhile
+    assert handled == [f"old {n}" for n in range(10)] + [f"new {n}" for n in range(20)]
+    assert (10, 20) in rows_of_lost(tmp_path)
+    spans = told(tmp_path, "verify")["spans"]
+    assert (sum(s["processed"] for s in spans), sum(s["lost"] for s in spans)) == (30, 10)
 
 
 def test_a_loss_that_stops_the_query_is_no_failure_of_the_handler(

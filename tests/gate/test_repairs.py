@@ -46,8 +46,11 @@ class Journalist:
                 repair(self._journal)
 
     def damage(self) -> None:
-        """Turn one bit of one block around."""
-        block = self._chance.choice(sorted(self.path.glob("*/*.block")))
+        """Turn one bit of one block around, if there is one."""
+        blocks = sorted(self.path.glob("*/*.block"))
+        if not blocks:
+            return  # each one was declared lost
+        block = self._chance.choice(blocks)
         data = bytearray(block.read_bytes())
         data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
         block.chmod(0o644)

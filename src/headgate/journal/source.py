@@ -12,10 +12,9 @@ from headgate.journal.journal import Journal
 from headgate.journal.log import JournalLog
 from headgate.journal.options import FORMAT, JournalOptions, parse_options
 from headgate.journal.packing import cut_at_blocks
-from headgate.source.losses import OnLoss
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
-from headgate.source.readers import SourceFormat, chosen_columns
+from headgate.source.readers import SourceFormat, SourceTask, chosen_columns
 
 
 class JournalSource(SourceFormat):
@@ -85,18 +84,19 @@ class JournalReading:
             pieces, self._parallelism, min_partitions=minimum, max_records_per_partition=most
         )
 
-    def read(
-        self, ranges: Sequence[OffsetRange], left_out: Sequence[str], on_loss: OnLoss
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker; nothing is ever left out of a journal.
 
         Raises:
             CorruptionError: a block is damaged.
-            DataLossError: records are lost, and ``on_loss`` does not pass over them.
+            DataLossError: records are lost, and that is not passed over.
         """
-        journal = self._journal()
-        for each in ranges:
-            yield from journal.read(each, self._columns, on_loss=on_loss)
+        journal, on_loss = self._journal(), task.losses.pass_over
+        for each in task.ranges:
+            if task.topic_ids.get(each.topic, journal.id) != journal.id:
+                on_loss(each, "the journal was made anew since the batch was planned")
+            else:
+                yield from journal.read(each, self._columns, on_loss=on_loss)
 
     def _journal(self) -> Journal:
         return Journal.open(self._options.path)

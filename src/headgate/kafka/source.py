@@ -1,6 +1,7 @@
 """``format("headgate-kafka")``: Spark's face of the source, streaming and bounded."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -10,12 +11,12 @@ from headgate.errors import OptionError
 from headgate.kafka.log import KafkaLog
 from headgate.kafka.options import FORMAT, KafkaOptions, parse_options
 from headgate.kafka.reader import ReaderConfig, read_ranges
+from headgate.kafka.same_topics import read_same_topics
 from headgate.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
 from headgate.source.bounds import span_by_options
-from headgate.source.losses import OnLoss
 from headgate.source.options import SourceOptions
 from headgate.source.packing import pack
-from headgate.source.readers import SourceFormat, chosen_columns
+from headgate.source.readers import SourceFormat, SourceTask, chosen_columns
 
 
 class KafkaSource(SourceFormat):
@@ -90,15 +91,19 @@ class KafkaReading:
             ranges, self._parallelism, min_partitions=minimum, max_records_per_partition=most
         )
 
-    def read(
-        self, ranges: Sequence[OffsetRange], left_out: Sequence[str], on_loss: OnLoss
-    ) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker."""
+    def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker.
+
+        Raises:
+            DataLossError: offsets are gone, or a topic was made anew, and that is not passed over.
+        """
+        on_loss = task.losses.pass_over
         config = ReaderConfig(
             client=self._options.client,
             columns=self._columns,
             on_loss=on_loss,
             timeout_ms=self._options.poll_timeout_ms,
-            left_out=frozenset(name.encode() for name in left_out),
+            left_out=frozenset(name.encode() for name in task.left_out),
         )
-        return read_ranges(config, ranges)
+        read = partial(read_ranges, config)
+        return read_same_topics(self._options.client, task.topic_ids, task.ranges, on_loss, read)

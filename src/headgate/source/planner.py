@@ -283,6 +283,10 @@ class StreamPlanner:
         fail = options.fail_on_data_loss or bool(until.replay)
         return Losses(source, fail, account)
 
+    def topic_ids(self, end: dict[str, Any]) -> Mapping[str, str]:
+        """The ids of the topics that the batch that ends there was planned of, where known."""
+        return StreamOffset.from_json(end).topic_ids
+
     def left_out(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
         """Names, for the readers of these ranges, of what is not to be read of them."""
         return self._log.left_out(ranges)

@@ -33,7 +33,7 @@ from headgate.control.ranges import OffsetRange
 from headgate.errors import OptionError
 from headgate.source.locate import bounded_ranges
 from headgate.source.log import Log
-from headgate.source.losses import Losses, OnLoss
+from headgate.source.losses import Losses
 from headgate.source.options import SourceOptions
 from headgate.source.secrets import revealed
 
@@ -79,12 +79,10 @@ class Reading(Protocol):
     def packed(self, ranges: Sequence[OffsetRange]) -> Sequence[tuple[OffsetRange, ...]]:
         """What each task reads of these ranges."""
 
-    def read(
-        self, ranges: Sequence[OffsetRange], left_out: Sequence[str], on_loss: OnLoss
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker; without those that `Log.left_out` names.
 
-        Every record of the ranges is read, or ``on_loss`` is called with its offset.
+        Every record of the ranges is read, or what becomes of losses is asked with its offset.
         """
 
 
@@ -96,11 +94,13 @@ class SourceTask(InputPartition):
         ranges: the offsets.
         left_out: see `Log.left_out`.
         losses: what becomes of offsets that are gone by now.
+        topic_ids: the topics' ids when the batch was planned, of those that have one.
     """
 
     ranges: tuple[OffsetRange, ...]
     left_out: tuple[str, ...]
     losses: Losses
+    topic_ids: Mapping[str, str]
 
 
 class _TaskSide:
@@ -110,15 +110,19 @@ class _TaskSide:
         self._reading = reading
 
     def _tasks(
-        self, ranges: Sequence[OffsetRange], left_out: tuple[str, ...], losses: Losses
+        self,
+        ranges: Sequence[OffsetRange],
+        left_out: tuple[str, ...],
+        losses: Losses,
+        topic_ids: Mapping[str, str],
     ) -> list[SourceTask]:
-        return [SourceTask(each, left_out, losses) for each in self._reading.packed(ranges)]
+        packed = self._reading.packed(ranges)
+        return [SourceTask(each, left_out, losses, topic_ids) for each in packed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
         _settle_garbage_collector()
-        task = cast(SourceTask, partition)
-        return self._reading.read(task.ranges, task.left_out, task.losses.pass_over)
+        return self._reading.read(cast(SourceTask, partition))
 
 
 class SourceFormat(DataSource):
@@ -200,7 +204,8 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
         ranges = self._planner.begin(start, end)
         losses = self._planner.losses(self._reading.name, start, end)
-        return self._tasks(ranges, self._planner.left_out(ranges), losses)
+        topic_ids = self._planner.topic_ids(end)
+        return self._tasks(ranges, self._planner.left_out(ranges), losses, topic_ids)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -219,8 +224,11 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         ranges = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
         losses = Losses(self._reading.name, options.fail_on_data_loss)
         losses.refuse(log.lost(ranges), "they were declared lost")
+        ids = {name: topic.topic_id for name, topic in log.topics().items()}
+        known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
         # Of an empty list Spark would make one task, and give it nothing to read.
-        return self._tasks(ranges, log.left_out(ranges), losses) or [SourceTask((), (), losses)]
+        nothing = SourceTask((), (), losses, {})
+        return self._tasks(ranges, log.left_out(ranges), losses, known) or [nothing]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
