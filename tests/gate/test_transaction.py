@@ -243,6 +243,20 @@ def commit_by_sql(connection: Connection, _batch: Batch) -> None:
     connection.execute(text(" commit "))
 
 
+def commit_by_sql_behind_a_comment(connection: Connection, _batch: Batch) -> None:
+    connection.exec_driver_sql("-- the end\n /* of it */ ; COMMIT")
+
+
+def leave_an_orphan(connection: Connection, _batch: Batch) -> None:
+    """What the database refuses when it is to commit."""
+    for statement in (
+        "CREATE TABLE parent (id INTEGER PRIMARY KEY)",
+        "CREATE TABLE child (id INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)",
+        "INSERT INTO child VALUES (1)",
+    ):
+        connection.execute(text(statement))
+
+
 def roll_back_by_sql(connection: Connection, _batch: Batch) -> None:
     connection.exec_driver_sql("ROLLBACK")
 
@@ -270,6 +284,8 @@ def roll_back_by_the_driver(connection: Connection, _batch: Batch) -> None:
         (within(close), "rollback\\(\\) or close\\(\\) is called within"),
         (within(end_the_transaction), "commit\\(\\) is called within"),
         (within(commit_by_sql), "COMMIT is executed within"),
+        (within(commit_by_sql_behind_a_comment), "COMMIT is executed within"),
+        (within(leave_an_orphan), "(?i)foreign key"),
         (within(roll_back_by_sql), "ROLLBACK is executed within"),
         (within(nest), "a second time.*begin_nested"),
         (within(roll_back_by_the_driver), "ended within by the driver"),

@@ -132,6 +132,8 @@ def test_what_cannot_be_exported_is_refused(
 def test_nothing_is_written_over_and_a_query_that_runs_is_found(tmp_path: Path) -> None:
     path = a_checkpoint(tmp_path / "checkpoint", THREE)
     checkpoint = Checkpoint.read(str(path))
+    with pytest.raises(SourceError, match="of --to is within the checkpoint"):
+        export(checkpoint, path / "copy", rerun=False)
     with pytest.raises(SourceError, match="of --to is there already"):
         export(checkpoint, path, rerun=False)
     (path / "offsets" / "8").write_text("\n".join(["v1", BATCH, ours(40)]))

@@ -140,7 +140,12 @@ class Database:
                 guard.check()
                 end(connection)
             with self._explained(UnknownCommitError):
-                connection.commit()
+                try:
+                    connection.commit()
+                except SQLAlchemyError:
+                    # SQLite keeps a transaction open whose commit it has refused.
+                    connection.invalidate()
+                    raise
 
     def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
         """Start an ``INSERT`` that can say ``ON CONFLICT``."""

@@ -12,8 +12,8 @@ from headgate.errors import LedgerError
 
 _SAVEPOINT: Final = "headgate_lent"
 _ENDS: Final = re.compile(
-    r"\s*(commit|end|abort|begin|start\s+transaction|prepare\s+transaction|rollback(?!\s+to\b))\b",
-    re.IGNORECASE,
+    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(commit|end|abort|begin|start\s+transaction|prepare\s+transaction|rollback(?!\s+to\b))\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _ABORTED: Final = "25P02"
 """PostgreSQL: a statement of the transaction failed, and so the transaction has."""

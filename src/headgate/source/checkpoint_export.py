@@ -61,6 +61,10 @@ def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
     pending = _pending(checkpoint, rerun=rerun)
     if to.exists():
         raise SourceError(f"The folder {to} of --to is there already; name one that is not.")
+    if to.resolve().is_relative_to(checkpoint.path.resolve()):
+        raise SourceError(
+            f"The folder {to} of --to is within the checkpoint; name one that is outside of it."
+        )
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as folder:
