@@ -6,6 +6,7 @@ a topic and a sink of its own.
 
 import json
 import random
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,8 +24,21 @@ LIVE_S = 6.0
 """How long a round lasts at most, from when both are let go to when the first is killed."""
 
 
+def clear_what_never_began(job: Job) -> None:
+    """Remove a checkpoint of which no batch was ever planned.
+
+    Where Spark was killed while it wrote the first offsets, it refuses the folder, in which a
+    temporary file is left, and says to delete it.
+    """
+    checkpoint = job.path / "checkpoint"
+    if not any(file.name.isdecimal() for file in checkpoint.glob("offsets/*")):
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
 def start_both(jobs: list[Job], dice: random.Random) -> None:
     """Start both at once, kill one at a random moment, and the other one a little later."""
+    for job in jobs:
+        clear_what_never_began(job)
     with Driver(jobs[0]) as first, Driver(jobs[1]) as second:
         both = [first, second]
         for driver in both:
@@ -36,6 +50,7 @@ def start_both(jobs: list[Job], dice: random.Random) -> None:
 
 
 def run_alone(job: Job) -> None:
+    clear_what_never_began(job)
     with Driver(job) as driver:
         driver.let_go()
         driver.finish()
