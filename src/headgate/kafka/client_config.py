@@ -9,7 +9,7 @@ from headgate.kafka.client_check import check_client, check_own, origins
 from headgate.kafka.client_options import JAVA_OPTIONS
 from headgate.kafka.client_sasl import sasl_config
 from headgate.kafka.client_tls import tls_config
-from headgate.kafka.client_values import NoEffect, Refused, Translated, Value, whole
+from headgate.kafka.client_values import Fate, NoEffect, Refused, Translated, Value, whole
 from headgate.kafka.redaction import is_secret, redact, shown
 
 __all__ = ["client_config", "is_secret", "redact"]
@@ -23,6 +23,20 @@ _JAVA_DEFAULTS: Final[Mapping[str, Value]] = {
 _SERVER: Final = re.compile(
     r"(?:[\w.%-]*://)?(?P<address>(?:\[[0-9A-Fa-f:.%\w]+\]|[\w.%-]+):(?P<port>\d{1,5}))"
 )
+
+
+def translate(fate: Fate, name: str, value: str, config: dict[str, Value]) -> None:
+    """Put what becomes of one of Java's options into librdkafka's configuration.
+
+    Raises:
+        OptionError: It is refused, or its value is not valid.
+    """
+    if isinstance(fate, Refused):
+        raise OptionError(f"{shown(name, value)} cannot be used: {fate.instead}.")
+    if isinstance(fate, NoEffect):
+        fate.kind.read(name, value)
+    elif isinstance(fate, Translated):
+        config[fate.to] = fate.kind.read(name, value)
 
 
 def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
@@ -47,15 +61,11 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     own: dict[str, Value] = {}
     for name, value in options.items():
         fate = JAVA_OPTIONS.get(name)
-        if isinstance(fate, Refused):
-            raise OptionError(f"{shown(name, value)} cannot be used: {fate.instead}.")
-        if isinstance(fate, NoEffect):
-            fate.kind.read(name, value)
-        elif isinstance(fate, Translated):
-            config[fate.to] = fate.kind.read(name, value)
-        elif fate is None:
+        if fate is None:
             check_own(name, value)
             own[name] = value
+        else:
+            translate(fate, name, value, config)
     config |= _fetch_size(options) | _backoffs(options)
     # As in Java, what a protocol does not use is not looked at.
     protocol = options.get("security.protocol", "plaintext").lower()

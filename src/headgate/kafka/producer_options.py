@@ -6,7 +6,7 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 
 from headgate.errors import OptionError
-from headgate.kafka.client_config import client_config
+from headgate.kafka.client_config import client_config, translate
 from headgate.kafka.client_values import (
     BOOLEAN,
     INT,
@@ -93,13 +93,7 @@ def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     rest = {name: value for name, value in options.items() if name not in others}
     config: dict[str, Value] = {**client_config(rest), **own}
     for name, value in java.items():
-        fate = PRODUCER_OPTIONS[name]
-        if isinstance(fate, Refused):
-            raise OptionError(f"{shown(name, value)} cannot be used: {fate.instead}.")
-        if isinstance(fate, NoEffect):
-            fate.kind.read(name, value)
-        elif isinstance(fate, Translated):
-            config[fate.to] = fate.kind.read(name, value)
+        translate(PRODUCER_OPTIONS[name], name, value, config)
     # In Java, too, weaker acknowledgements are without idempotence where that is not asked for.
     weak = config.get("acks") in {"0", "1"}
     config.setdefault("enable.idempotence", not weak)

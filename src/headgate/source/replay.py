@@ -52,9 +52,7 @@ def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
     Raises:
         BrokerError: the brokers cannot be reached.
     """
-    topics = log.topics()
-    there = {each.offsets.topic_partition for each in ranges if _is_of(each, topics)}
-    return log.earliest(sorted(there))
+    return log.earliest(_there(log, ranges))
 
 
 def ends(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
@@ -63,9 +61,7 @@ def ends(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
     Raises:
         BrokerError: the brokers cannot be reached.
     """
-    topics = log.topics()
-    there = {each.offsets.topic_partition for each in ranges if _is_of(each, topics)}
-    return log.latest(sorted(there))
+    return log.latest(_there(log, ranges))
 
 
 def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
@@ -84,6 +80,12 @@ def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         found += [missing] if missing.count else []
         found += log.lost([there]) if there.count else []
     return found
+
+
+def _there(log: Log, ranges: Sequence[PlannedRange]) -> list[TopicPartition]:
+    """The partitions of these ranges that are as planned."""
+    topics = log.topics()
+    return sorted({each.offsets.topic_partition for each in ranges if _is_of(each, topics)})
 
 
 def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
