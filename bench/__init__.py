@@ -1,1 +1,1 @@
-"""Benchmarks: Headgate side by side with Spark's own Kafka connector, and its parts alone."""
+"""Benchmarks: Headrace side by side with Spark's own Kafka connector, and its parts alone."""

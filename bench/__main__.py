@@ -89,11 +89,11 @@ def main(
         str | None, typer.Option(help="URL of a PostgreSQL to measure the ledger on too.")
     ] = None,
 ) -> None:
-    """Measure Headgate side by side with Spark's own Kafka connector, and its parts alone."""
+    """Measure Headrace side by side with Spark's own Kafka connector, and its parts alone."""
     scale = QUICK if quick else Scale()
     if pairs is not None:
         scale = replace(scale, pairs=pairs)
-    logging.getLogger("headgate").setLevel(logging.CRITICAL)  # Some batches fail on purpose.
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)  # Some batches fail on purpose.
     console, machine = _console(), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()), style="dim")
     found: dict[str, list[Figure]] = {}

@@ -1,4 +1,4 @@
-"""What a benchmark finds: a figure of Headgate's, the native connector's beside it, the target."""
+"""What a benchmark finds: a figure of Headrace's, the native connector's beside it, the target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -61,18 +61,18 @@ class Figure:
     Attributes:
         name: What was measured.
         unit: Of the figures of both sides.
-        headgate: Headgate's.
+        headrace: Headrace's.
         native: The native connector's, or what else it is held against, such as a raw limit; None
-            for what Headgate alone has.
-        ratio: Headgate's figure over the native one, round by round; None without a native one.
-        target: For the ratio or, without one, for Headgate's median. None: nothing was promised.
+            for what Headrace alone has.
+        ratio: Headrace's figure over the native one, round by round; None without a native one.
+        target: For the ratio or, without one, for Headrace's median. None: nothing was promised.
         details: What is worth keeping beside it, as JSON can hold it.
-        absolute: Whether the target is for Headgate's median although there is a ratio.
+        absolute: Whether the target is for Headrace's median although there is a ratio.
     """
 
     name: str
     unit: str
-    headgate: Spread
+    headrace: Spread
     native: Spread | None = None
     ratio: Spread | None = None
     target: Target | None = None
@@ -85,7 +85,7 @@ class Figure:
         name: str,
         unit: str,
         *,
-        headgate: Sequence[float],
+        headrace: Sequence[float],
         native: Sequence[float],
         target: Target | None = None,
         details: Mapping[str, Any] | None = None,
@@ -94,9 +94,9 @@ class Figure:
         return cls(
             name,
             unit,
-            Spread.of(headgate),
+            Spread.of(headrace),
             Spread.of(native),
-            ratios(headgate, to=native),
+            ratios(headrace, to=native),
             target,
             details or {},
         )
@@ -106,7 +106,7 @@ class Figure:
         """Whether the target is met; None where there is none."""
         if self.target is None:
             return None
-        held = self.headgate if self.absolute else self.ratio or self.headgate
+        held = self.headrace if self.absolute else self.ratio or self.headrace
         return self.target.is_met(held.median)
 
     def to_json(self) -> dict[str, Any]:

@@ -27,12 +27,12 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.topics import random_values
-from headgate.control import HopSettings
-from headgate.errors import HeadgateError
-from headgate.flow import Flow, ZookeeperSettings, journal, kafka
-from headgate.journal import Journal, Records
-from headgate.local import ensure_java
-from headgate.simulation import turns
+from headrace.control import HopSettings
+from headrace.errors import HeadraceError
+from headrace.flow import Flow, ZookeeperSettings, journal, kafka
+from headrace.journal import Journal, Records
+from headrace.local import ensure_java
+from headrace.simulation import turns
 
 VALUE_BYTES: Final = 100
 PARTITIONS: Final = 2
@@ -61,10 +61,10 @@ def figures(kind: str, trace: Trace) -> Iterator[Figure]:
     """What is asked of a run, and what it did.
 
     Raises:
-        HeadgateError: The machine had too much else to do for it to mean anything.
+        HeadraceError: The machine had too much else to do for it to mean anything.
     """
     if trace.fixed_ms > INTERVAL_MS / 2:
-        raise HeadgateError(
+        raise HeadraceError(
             f"A batch of the benchmark's flow takes {trace.fixed_ms:.0f} ms besides its work, of"
             f" {INTERVAL_MS} ms; try it on a machine with less to do."
         )

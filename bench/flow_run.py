@@ -12,13 +12,13 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.sides import DEADLINE_S, POLL_S, discard
-from headgate.control import HopSettings, InputQueue
-from headgate.errors import HeadgateError
-from headgate.flow import Flow, RunningFlow
-from headgate.flow.channels import Channel, ChannelQueue, WrittenBatch
-from headgate.gate import Batch
-from headgate.ledger import BatchRecord, Ledger
-from headgate.simulation import Move
+from headrace.control import HopSettings, InputQueue
+from headrace.errors import HeadraceError
+from headrace.flow import Flow, RunningFlow
+from headrace.flow.channels import Channel, ChannelQueue, WrittenBatch
+from headrace.gate import Batch
+from headrace.ledger import BatchRecord, Ledger
+from headrace.simulation import Move
 
 NAMES: Final = ("one", "two", "three", "four", "five")
 SLOW: Final = "four"
@@ -271,9 +271,9 @@ def _wait(running: RunningFlow, condition: Callable[[], bool], at_most_s: float)
     """Return when the condition is met, or the time is over.
 
     Raises:
-        HeadgateError: The flow has ended.
+        HeadraceError: The flow has ended.
     """
     deadline_s = time.monotonic() + at_most_s
     while time.monotonic() < deadline_s and not condition():
         if running.await_termination(POLL_S):
-            raise HeadgateError("The benchmark's flow has ended too soon; see its log.")
+            raise HeadraceError("The benchmark's flow has ended too soon; see its log.")

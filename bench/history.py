@@ -7,8 +7,8 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Table
 
-from headgate.control import EstimatorSettings, OffsetRange
-from headgate.ledger import (
+from headrace.control import EstimatorSettings, OffsetRange
+from headrace.ledger import (
     ErrorReport,
     Ledger,
     LetterStatus,
@@ -18,9 +18,9 @@ from headgate.ledger import (
     Status,
     normalize_url,
 )
-from headgate.ledger.bulk import insert_rows
-from headgate.ledger.rows import Values, control_row, error_values, failure_rows, rate_row
-from headgate.ledger.tables import control, dead_letter, failure, rate
+from headrace.ledger.bulk import insert_rows
+from headrace.ledger.rows import Values, control_row, error_values, failure_rows, rate_row
+from headrace.ledger.tables import control, dead_letter, failure, rate
 
 GATES: Final = ("bench", "other")
 """Nine batches in ten are the first one's."""

@@ -1,4 +1,4 @@
-"""A journal read into Spark, beside the same records of a Kafka topic, both through Headgate."""
+"""A journal read into Spark, beside the same records of a Kafka topic, both through Headrace."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,13 +10,13 @@ from bench.figures import AtLeast, Figure
 from bench.made import VALUE_BYTES, fill
 from bench.pairs import in_turn
 from bench.scale import Scale
-from bench.sides import HEADGATE, bounded, seconds_to_discard, stream, stream_rate
+from bench.sides import HEADRACE, bounded, seconds_to_discard, stream, stream_rate
 from bench.stage import Stage
 
 PARTITIONS: Final = 4
 PROMISED: Final = AtLeast(1.25)
 
-JOURNAL: Final = "headgate-journal"
+JOURNAL: Final = "headrace-journal"
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
@@ -29,22 +29,22 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         "read as a whole, beside Kafka's source",
         scale,
         journal=lambda: rows / seconds_to_discard(_bounded(stage, folder)),
-        kafka=lambda: rows / seconds_to_discard(bounded(stage, HEADGATE, topic)),
+        kafka=lambda: rows / seconds_to_discard(bounded(stage, HEADRACE, topic)),
     )
     yield _compared(
         "read as a stream, beside Kafka's source",
         scale,
         journal=lambda: stream_rate(stage, _stream(stage, folder), rows),
-        kafka=lambda: stream_rate(stage, stream(stage, HEADGATE, topic), rows),
+        kafka=lambda: stream_rate(stage, stream(stage, HEADRACE, topic), rows),
     )
 
 
 def _compared(
     name: str, scale: Scale, *, journal: Callable[[], float], kafka: Callable[[], float]
 ) -> Figure:
-    rates = in_turn({HEADGATE: kafka, JOURNAL: journal}, scale.pairs, scale.warm_ups)
+    rates = in_turn({HEADRACE: kafka, JOURNAL: journal}, scale.pairs, scale.warm_ups)
     return Figure.side_by_side(
-        name, "rows/s", headgate=rates[JOURNAL], native=rates[HEADGATE], target=PROMISED
+        name, "rows/s", headrace=rates[JOURNAL], native=rates[HEADRACE], target=PROMISED
     )
 
 

@@ -13,15 +13,15 @@ from bench.made import random_records
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headgate.control import OffsetRange
-from headgate.journal import Journal
-from headgate.journal.block import encode
-from headgate.journal.log import JournalLog
-from headgate.journal.names import BLOCK, file_name
-from headgate.journal.options import parse_options
-from headgate.journal.records import Records
-from headgate.receivers import Intake
-from headgate.receivers.remembering import remember
+from headrace.control import OffsetRange
+from headrace.journal import Journal
+from headrace.journal.block import encode
+from headrace.journal.log import JournalLog
+from headrace.journal.names import BLOCK, file_name
+from headrace.journal.options import parse_options
+from headrace.journal.records import Records
+from headrace.receivers import Intake
+from headrace.receivers.remembering import remember
 
 PROMISED: Final = AtMost(5)
 RECORDS: Final = 10

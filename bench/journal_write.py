@@ -14,10 +14,10 @@ from bench.pairs import in_turn
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.synced import synced_writes
-from headgate.journal import Journal
-from headgate.journal.block import Compression, encode
-from headgate.journal.lane import LaneWriter
-from headgate.journal.records import Records
+from headrace.journal import Journal
+from headrace.journal.block import Compression, encode
+from headrace.journal.lane import LaneWriter
+from headrace.journal.records import Records
 
 PLAIN: Final = "plain"
 PROMISED: Final = AtLeast(0.8)
@@ -67,7 +67,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         yield Figure.side_by_side(
             f"written, {name}",
             "MB/s",
-            headgate=rates[name],
+            headrace=rates[name],
             native=rates[PLAIN],
             target=PROMISED if compression == "none" else None,
             details={"rates": rates, "block_bytes": sizes},

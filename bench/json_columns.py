@@ -9,7 +9,7 @@ from pyspark.sql import functions
 from bench.figures import AtLeast, Figure
 from bench.pairs import in_turn
 from bench.scale import Scale
-from bench.sides import HEADGATE, NATIVE, bounded, seconds_to_discard
+from bench.sides import HEADRACE, NATIVE, bounded, seconds_to_discard
 from bench.stage import Stage
 
 PARTITIONS: Final = 4
@@ -18,7 +18,7 @@ SCHEMA: Final = (
     "order STRING, customer LONG, shop STRING, placed_at TIMESTAMP, items INT, amount DOUBLE,"
     " currency STRING, note STRING"
 )
-VALUE_ALONE: Final = "headgate-kafka, the value alone"
+VALUE_ALONE: Final = "headrace-kafka, the value alone"
 PROMISED: Final = AtLeast(1.0)
 
 
@@ -34,17 +34,17 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     rates = in_turn(
         {
             NATIVE: partial(rate, NATIVE, None),
-            HEADGATE: partial(rate, HEADGATE, None),
-            VALUE_ALONE: partial(rate, HEADGATE, "value BINARY"),
+            HEADRACE: partial(rate, HEADRACE, None),
+            VALUE_ALONE: partial(rate, HEADRACE, "value BINARY"),
         },
         scale.pairs,
         scale.warm_ups,
     )
-    for side, words in ((HEADGATE, ""), (VALUE_ALONE, ", value alone")):
+    for side, words in ((HEADRACE, ""), (VALUE_ALONE, ", value alone")):
         yield Figure.side_by_side(
             f"orders summed up by shop{words}",
             "rows/s",
-            headgate=rates[side],
+            headrace=rates[side],
             native=rates[NATIVE],
             target=PROMISED,
         )

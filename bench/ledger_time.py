@@ -16,7 +16,7 @@ from bench.pairs import Spread, in_turn
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.table import number
-from headgate.ledger import Ledger, PlannedBatch, RateSample, normalize_url
+from headrace.ledger import Ledger, PlannedBatch, RateSample, normalize_url
 
 PARTITIONS: Final = (4, 100)
 GATE: Final = GATES[0]
@@ -70,7 +70,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 @contextmanager
 def _schema(url: str) -> Iterator[str]:
     """A schema of PostgreSQL that is there as long as the block."""
-    name = f"headgate_bench_{time.time_ns()}"
+    name = f"headrace_bench_{time.time_ns()}"
     database = sqlalchemy.make_url(normalize_url(url))
     engine = sqlalchemy.create_engine(database, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

@@ -6,8 +6,8 @@ from importlib.metadata import version
 
 import confluent_kafka
 
-import headgate
-from headgate.local import find_java
+import headrace
+from headrace.local import find_java
 
 
 def cores() -> int:
@@ -27,5 +27,5 @@ def describe_machine() -> dict[str, str]:
         "pyarrow": version("pyarrow"),
         "confluent-kafka": version("confluent-kafka"),
         "librdkafka": confluent_kafka.libversion()[0],
-        "headgate": headgate.__version__,
+        "headrace": headrace.__version__,
     }

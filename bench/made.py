@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench.topics import KEY
-from headgate.journal import Journal
-from headgate.journal.records import SCHEMA, Records
+from headrace.journal import Journal
+from headrace.journal.records import SCHEMA, Records
 
 VALUE_BYTES: Final = 200
 _MADE_MS: Final = 1_767_225_600_000

@@ -13,10 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
-from bench.sides import DEADLINE_S, HEADGATE, discard, gated_stream, running, stream
+from bench.sides import DEADLINE_S, HEADRACE, discard, gated_stream, running, stream
 from bench.stage import Stage
-from headgate.errors import HeadgateError
-from headgate.gate import Batch, Gate
+from headrace.errors import HeadraceError
+from headrace.gate import Batch, Gate
 
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 100
@@ -115,7 +115,7 @@ def _long_run(stage: Stage, batches: int) -> list[Sample]:
 
 def _backlog(stage: Stage, rows: int) -> list[Sample]:
     topic = stage.topics.random(PARTITIONS, rows, VALUE_BYTES)
-    writer = stream(stage, HEADGATE, topic).writeStream.format("noop").trigger(availableNow=True)
+    writer = stream(stage, HEADRACE, topic).writeStream.format("noop").trigger(availableNow=True)
     with running(writer, stage.fresh_folder("checkpoint")) as query:
         return _watched(query)
 
@@ -127,7 +127,7 @@ def _watched(query: StreamingQuery) -> list[Sample]:
     while query.isActive:
         samples.append(sizes_mb())
         if time.monotonic() > deadline_s:
-            raise HeadgateError(
+            raise HeadraceError(
                 f"The benchmark's query did not end within {DEADLINE_S} s; "
                 "try it on a machine with less to do."
             )

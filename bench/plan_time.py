@@ -8,7 +8,7 @@ from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headgate.control import Limits, TopicPartition, plan
+from headrace.control import Limits, TopicPartition, plan
 
 PARTITIONS: Final = 10_000
 RATE_PER_S: Final = 1_000_000.0

@@ -9,9 +9,9 @@ from bench.figures import Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headgate.kafka.log import KafkaLog
-from headgate.kafka.options import parse_options
-from headgate.source.planner import StreamPlanner
+from headrace.kafka.log import KafkaLog
+from headrace.kafka.options import parse_options
+from headrace.source.planner import StreamPlanner
 
 VALUE_BYTES: Final = 100
 ROWS_PER_PARTITION: Final = 20

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from headgate.errors import HeadgateError
+from headrace.errors import HeadraceError
 
 SEND_S: Final = 300
 """No sender takes longer."""
@@ -32,9 +32,9 @@ class Listening:
 
 @contextmanager
 def receiver(journal: Path, kind: str, *options: str) -> Iterator[Listening]:
-    """Run ``headgate receive`` over the journal in a folder, on a port of its own."""
+    """Run ``headrace receive`` over the journal in a folder, on a port of its own."""
     arguments = [*COMMANDS[kind], "--journal", str(journal), "--port", "0", "--json", *options]
-    with _started("headgate", "receive", *arguments) as process:
+    with _started("headrace", "receive", *arguments) as process:
         event = json.loads(_line(process))
         yield Listening(urlsplit(event["address"]).port or 0, process.pid)
 
@@ -74,7 +74,7 @@ def answers(processes: "Sequence[subprocess.Popen[str]]") -> list[Any]:
     """The next line of each, from JSON.
 
     Raises:
-        HeadgateError: One of them ended instead.
+        HeadraceError: One of them ended instead.
     """
     return [json.loads(_line(process)) for process in processes]
 
@@ -83,7 +83,7 @@ def send(what: str, **arguments: Any) -> Any:
     """Run a sender to its end; what it found. See `bench.load.__main__` for what there is.
 
     Raises:
-        HeadgateError: It failed.
+        HeadraceError: It failed.
     """
     with sending(what, **arguments) as process:
         return found(process)
@@ -100,11 +100,11 @@ def found(process: "subprocess.Popen[str]") -> Any:
     """What a sender found, when it has ended.
 
     Raises:
-        HeadgateError: It failed; the reason is on the standard error.
+        HeadraceError: It failed; the reason is on the standard error.
     """
     text, _ = process.communicate(timeout=SEND_S)
     if process.returncode:
-        raise HeadgateError(
+        raise HeadraceError(
             f"A sender of the benchmark ended with status {process.returncode}; see what it wrote."
         )
     return json.loads(text)
@@ -152,9 +152,9 @@ def _line(process: "subprocess.Popen[str]") -> str:
     """The next line that it writes.
 
     Raises:
-        HeadgateError: It ended instead.
+        HeadraceError: It ended instead.
     """
     assert process.stdout is not None
     if not (line := process.stdout.readline()):
-        raise HeadgateError("A process of the benchmark did not start; see what it wrote.")
+        raise HeadraceError("A process of the benchmark did not start; see what it wrote.")
     return line

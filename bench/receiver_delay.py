@@ -15,7 +15,7 @@ from bench.processes import LINES, POSTS, half_open, receiver, send
 from bench.scale import Scale
 from bench.stage import Stage
 from bench.synced import synced_writes
-from headgate.receivers import IntakeSettings
+from headrace.receivers import IntakeSettings
 
 PER_S: Final = 10_000
 RECORDS: Final = 100
@@ -59,7 +59,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         yield Figure.side_by_side(
             f"{name}: 99 %, beside {scale.half_open} half-open",
             "ms",
-            headgate=tails_ms[BESIDE],
+            headrace=tails_ms[BESIDE],
             native=tails_ms[ALONE],
             target=AT_MOST_TWICE,
         )

@@ -39,7 +39,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         yield Figure.side_by_side(
             f"admitted at {rate_per_s} records/s",
             "rows/s",
-            headgate=[rate_of(acknowledged)],
+            headrace=[rate_of(acknowledged)],
             native=[rate_per_s],
             target=ACCURATE,
             details={"acknowledged": acknowledged},

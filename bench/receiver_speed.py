@@ -13,7 +13,7 @@ from bench.scale import Scale
 from bench.stage import Stage
 
 BARE: Final = "bare"
-HEADGATE: Final = "headgate"
+HEADRACE: Final = "headrace"
 PROMISED: Final = AtLeast(300_000)
 
 REQUEST_RECORDS: Final = 10_000
@@ -60,7 +60,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         rates = in_turn(
             {
                 BARE: partial(_bare_rate, stage, scale, flood),
-                HEADGATE: partial(_rate, stage, scale, flood, shares),
+                HEADRACE: partial(_rate, stage, scale, flood, shares),
             },
             scale.pairs,
             scale.warm_ups,
@@ -68,9 +68,9 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         yield Figure(
             flood.name,
             "rows/s",
-            Spread.of(rates[HEADGATE]),
+            Spread.of(rates[HEADRACE]),
             Spread.of(rates[BARE]),
-            ratios(rates[HEADGATE], to=rates[BARE]),
+            ratios(rates[HEADRACE], to=rates[BARE]),
             flood.target,
             {"rates_per_s": rates},
             absolute=True,

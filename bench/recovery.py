@@ -21,14 +21,14 @@ from bench.scale import Scale
 from bench.sides import discard, gated_stream, running, wait_for_batches
 from bench.stage import Stage
 from bench.table import number
-from headgate.control import (
+from headrace.control import (
     BatchProgress,
     EstimatorSettings,
     Limits,
     Reason,
 )
-from headgate.gate import Batch, Gate
-from headgate.simulation import SimulatedBatch, batches_to_settle, simulate
+from headrace.gate import Batch, Gate
+from headrace.simulation import SimulatedBatch, batches_to_settle, simulate
 
 INTERVAL_MS: Final = 1_000
 CAPACITY_PER_S: Final = 10_000.0

@@ -14,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from bench.machine import cores
-from headgate.gate import RECOMMENDED_CONF
+from headrace.gate import RECOMMENDED_CONF
 
 STOP_S: Final = 20
 
@@ -42,7 +42,7 @@ def _launch(conf: SparkConf, log_file: Path) -> JavaGateway:
 def _settings(folder: Path, jars: tuple[Path, ...]) -> dict[str, str]:
     return {
         "spark.master": f"local[{cores()}]",
-        "spark.app.name": "headgate bench",
+        "spark.app.name": "headrace bench",
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""The two sides: the same reads through Spark's own connector and through Headgate."""
+"""The two sides: the same reads through Spark's own connector and through Headrace."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -12,11 +12,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench.stage import Stage
-from headgate.errors import HeadgateError
-from headgate.gate import Gate
+from headrace.errors import HeadraceError
+from headrace.gate import Gate
 
 NATIVE: Final = "kafka"
-HEADGATE: Final = "headgate-kafka"
+HEADRACE: Final = "headrace-kafka"
 
 POLL_S: Final = 0.25
 """How often a query is looked at: seldom, for that is work too."""
@@ -25,7 +25,7 @@ DEADLINE_S: Final = 300
 
 
 def bounded(stage: Stage, source: str, topic: str, schema: str | None = None) -> DataFrame:
-    """All of a topic, as a bounded read; of these columns alone, which Headgate understands."""
+    """All of a topic, as a bounded read; of these columns alone, which Headrace understands."""
     reader = _session(stage, source).read.format(source)
     if schema is not None:
         reader = reader.schema(schema)
@@ -101,14 +101,14 @@ def wait_for_batches(query: StreamingQuery, count: int) -> list[StreamingQueryPr
 
     Raises:
         StreamingQueryException: it stopped.
-        HeadgateError: it did not run so many in time.
+        HeadraceError: it did not run so many in time.
     """
     deadline_s = time.monotonic() + DEADLINE_S
     while (last := query.lastProgress) is None or last.batchId < count - 1:
         if (error := query.exception()) is not None:
             raise error
         if time.monotonic() > deadline_s:
-            raise HeadgateError(
+            raise HeadraceError(
                 f"The benchmark's query did not run {count} batches within {DEADLINE_S} s; "
                 "try it on a machine with less to do."
             )

@@ -15,20 +15,20 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.signal_load import SERVER
 from bench.stage import Stage
-from headgate.control import Assertion, HopSettings, Incarnation, InputQueue, OffsetRange
-from headgate.errors import HeadgateError
-from headgate.flow import (
+from headrace.control import Assertion, HopSettings, Incarnation, InputQueue, OffsetRange
+from headrace.errors import HeadraceError
+from headrace.flow import (
     Signals,
     ZookeeperSession,
     ZookeeperSettings,
     ledger_signals,
     zookeeper_signals,
 )
-from headgate.flow.agent import StageAgent, StagePlace
-from headgate.flow.pace import LOOK_S
-from headgate.flow.signals_ledger import LOOK_S as LEDGER_LOOK_S
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
-from headgate.local import ensure_java
+from headrace.flow.agent import StageAgent, StagePlace
+from headrace.flow.pace import LOOK_S
+from headrace.flow.signals_ledger import LOOK_S as LEDGER_LOOK_S
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.local import ensure_java
 
 FLOW: Final = "bench"
 SETTINGS: Final = HopSettings()
@@ -99,7 +99,7 @@ def _bare(stage: Stage, join: Join, times: int) -> list[float]:
             began_s = time.perf_counter()
             b.send(said)
             if a.receive(WAIT_S) != [said]:
-                raise HeadgateError(f"The signal {sequence} of the benchmark did not come.")
+                raise HeadraceError(f"The signal {sequence} of the benchmark did not come.")
             delays_ms.append((time.perf_counter() - began_s) * 1000)
     return delays_ms[1:]  # the first one makes the nodes
 
@@ -211,5 +211,5 @@ def _wait_until(condition: Callable[[], bool]) -> None:
     deadline_s = time.perf_counter() + WAIT_S
     while not condition():
         if time.perf_counter() > deadline_s:
-            raise HeadgateError(f"The benchmark waited {WAIT_S} s for what did not happen.")
+            raise HeadraceError(f"The benchmark waited {WAIT_S} s for what did not happen.")
         time.sleep(POLL_S)

@@ -16,8 +16,8 @@ from bench.pairs import Spread
 from bench.processes import answers, cpu_seconds, order, resident_mb, stages
 from bench.scale import Scale
 from bench.stage import Stage
-from headgate.control import HopSettings
-from headgate.local import ensure_java
+from headrace.control import HopSettings
+from headrace.local import ensure_java
 
 MOST_PROCESSES: Final = 10
 LEAST_SHARE: Final = 5

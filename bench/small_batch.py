@@ -11,13 +11,13 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from bench.figures import AtMost, Figure
 from bench.pairs import in_turn
 from bench.scale import Scale
-from bench.sides import HEADGATE, NATIVE, gated_stream, running, stream, wait_for_batches
+from bench.sides import HEADRACE, NATIVE, gated_stream, running, stream, wait_for_batches
 from bench.stage import Stage
-from headgate.gate import Gate
+from headrace.gate import Gate
 
 VALUE_BYTES: Final = 200
 PROMISED: Final = AtMost(1.25)
-GATED: Final = "headgate-kafka behind a gate"
+GATED: Final = "headrace-kafka behind a gate"
 
 PLENTY: Final = 1_000_000
 """A rate (records/s) that never limits a batch here, so that those behind the gate are as large."""
@@ -31,7 +31,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         topic = stage.topics.random(partitions, rows, VALUE_BYTES)
         sides: dict[str, Callable[[], DataFrame]] = {
             NATIVE: partial(_plain, stage, NATIVE, topic, scale),
-            HEADGATE: partial(_plain, stage, HEADGATE, topic, scale),
+            HEADRACE: partial(_plain, stage, HEADRACE, topic, scale),
             GATED: partial(_gated, stage, topic, scale),
         }
         phases: dict[str, dict[str, float]] = {}
@@ -43,14 +43,14 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             scale.pairs,
             warm_ups=min(scale.warm_ups, 1),
         )
-        for side, words in ((HEADGATE, ""), (GATED, ", gated")):
+        for side, words in ((HEADRACE, ""), (GATED, ", gated")):
             yield Figure.side_by_side(
                 f"{scale.small_batch_rows} rows, {partitions} partitions{words}",
                 "ms",
-                headgate=times_ms[side],
+                headrace=times_ms[side],
                 native=times_ms[NATIVE],
                 target=PROMISED,
-                details={"phases_ms": {"headgate": phases[side], "native": phases[NATIVE]}},
+                details={"phases_ms": {"headrace": phases[side], "native": phases[NATIVE]}},
             )
 
 

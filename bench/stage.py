@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import headgate
+import headrace
 from bench.session import spark_session
 from bench.topics import Topics
-from headgate.local import KafkaBroker, connector_jars, ensure_java, kafka_server_jars
+from headrace.local import KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Stage:
     """What a benchmark runs on.
 
     Attributes:
-        spark: A session with Headgate registered.
+        spark: A session with Headrace registered.
         native: Another one of the same Spark, without it: its listener is work too.
         topics: Of the broker.
         folder: For checkpoints and ledgers; deleted at the end.
@@ -38,7 +38,7 @@ class Stage:
 
     def fresh_ledger(self) -> str:
         """The URL of a ledger that is not there yet."""
-        return f"sqlite:///{self.fresh_folder('ledger')}/headgate.db"
+        return f"sqlite:///{self.fresh_folder('ledger')}/headrace.db"
 
 
 @contextmanager
@@ -47,12 +47,12 @@ def open_stage(postgresql: str | None = None) -> Iterator[Stage]:
     java = ensure_java()
     jars = connector_jars(java)
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as name,
         # Compiled well: a benchmark's broker runs long enough.
         KafkaBroker(java, kafka_server_jars(java), quick_start=False) as broker,
     ):
         folder = Path(name)
         with spark_session(folder, jars) as spark:
             native = spark.newSession()
-            headgate.register(spark)
+            headrace.register(spark)
             yield Stage(spark, native, Topics(broker.bootstrap_servers), folder, postgresql)

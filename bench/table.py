@@ -16,7 +16,7 @@ def table_of(title: str, figures: Sequence[Figure]) -> Table:
     """
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(Text(title, style="bold"), width=46)
-    for name, width in (("other", 9), ("headgate", 9), ("unit", 7), ("ratio", 5)):
+    for name, width in (("other", 9), ("headrace", 9), ("unit", 7), ("ratio", 5)):
         table.add_column(name, justify="left" if name == "unit" else "right", width=width)
     table.add_column("from - to", justify="right", width=19)
     table.add_column("target", width=8)
@@ -25,7 +25,7 @@ def table_of(title: str, figures: Sequence[Figure]) -> Table:
         table.add_row(
             figure.name,
             "" if figure.native is None else number(figure.native.median),
-            number(figure.headgate.median),
+            number(figure.headrace.median),
             figure.unit,
             "" if figure.ratio is None else f"{figure.ratio.median:.2f}",
             _range(figure),
@@ -52,7 +52,7 @@ def number(value: float) -> str:
 
 def _range(figure: Figure) -> str:
     """Of the ratio or, without one, of the figure itself."""
-    spread = figure.ratio or figure.headgate
+    spread = figure.ratio or figure.headrace
     if spread.least == spread.most:
         return ""
     return f"{number(spread.least)} - {number(spread.most)}"

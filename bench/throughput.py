@@ -7,7 +7,7 @@ from typing import Final
 from bench.figures import AtLeast, Figure, Target
 from bench.pairs import in_turn
 from bench.scale import Scale
-from bench.sides import HEADGATE, NATIVE, bounded, seconds_to_discard, stream, stream_rate
+from bench.sides import HEADRACE, NATIVE, bounded, seconds_to_discard, stream, stream_rate
 from bench.stage import Stage
 
 PARTITIONS: Final = 4
@@ -23,7 +23,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         yield _compared(
             f"{value_bytes}-byte records",
             scale,
-            headgate=partial(_bounded_rate, stage, HEADGATE, topic, rows),
+            headrace=partial(_bounded_rate, stage, HEADRACE, topic, rows),
             native=partial(_bounded_rate, stage, NATIVE, topic, rows),
             target=PROMISED if value_bytes == PROMISED_BYTES else None,
         )
@@ -32,13 +32,13 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     yield _compared(
         f"{PROMISED_BYTES}-byte records, value alone",
         scale,
-        headgate=partial(_value_rate, stage, HEADGATE, topic, rows),
+        headrace=partial(_value_rate, stage, HEADRACE, topic, rows),
         native=partial(_value_rate, stage, NATIVE, topic, rows),
     )
     yield _compared(
         f"{PROMISED_BYTES}-byte records, as a stream",
         scale,
-        headgate=lambda: stream_rate(stage, stream(stage, HEADGATE, topic), rows),
+        headrace=lambda: stream_rate(stage, stream(stage, HEADRACE, topic), rows),
         native=lambda: stream_rate(stage, stream(stage, NATIVE, topic), rows),
         target=PROMISED,
     )
@@ -48,13 +48,13 @@ def _compared(
     name: str,
     scale: Scale,
     *,
-    headgate: Callable[[], float],
+    headrace: Callable[[], float],
     native: Callable[[], float],
     target: Target | None = None,
 ) -> Figure:
-    rates = in_turn({NATIVE: native, HEADGATE: headgate}, scale.pairs, scale.warm_ups)
+    rates = in_turn({NATIVE: native, HEADRACE: headrace}, scale.pairs, scale.warm_ups)
     return Figure.side_by_side(
-        name, "rows/s", headgate=rates[HEADGATE], native=rates[NATIVE], target=target
+        name, "rows/s", headrace=rates[HEADRACE], native=rates[NATIVE], target=target
     )
 
 
@@ -64,5 +64,5 @@ def _bounded_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
 
 def _value_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
     """As each is told to leave the other columns out: Spark tells only the native source itself."""
-    schema = "value BINARY" if source == HEADGATE else None
+    schema = "value BINARY" if source == HEADRACE else None
     return rows / seconds_to_discard(bounded(stage, source, topic, schema).select("value"))

@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headgate.errors import BrokerError
+from headrace.errors import BrokerError
 
 KEY: Final = b"customer"
 DISTINCT: Final = 64

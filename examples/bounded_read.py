@@ -9,7 +9,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import headgate
+import headrace
 
 
 def main() -> None:
@@ -20,10 +20,10 @@ def main() -> None:
     arguments.add_argument("--since", type=datetime.fromisoformat, required=True)
     options = arguments.parse_args()
 
-    spark = headgate.configure(SparkSession.builder.appName("since")).getOrCreate()
-    headgate.register(spark)
+    spark = headrace.configure(SparkSession.builder.appName("since")).getOrCreate()
+    headrace.register(spark)
     records = (
-        spark.read.format("headgate-kafka")
+        spark.read.format("headrace-kafka")
         .option("kafka.bootstrap.servers", options.kafka)
         .option("subscribe", options.topic)
         .option("startingTimestamp", int(options.since.timestamp() * 1000))

@@ -1,8 +1,8 @@
 """Orders through two stages, linked by journals: checked, then stored, each once.
 
-    headgate receive http --journal journals/raw    # takes the orders in: POST /records
-    headgate flow show flow_orders:flow
-    headgate flow run flow_orders:flow              # in the folder of this file
+    headrace receive http --journal journals/raw    # takes the orders in: POST /records
+    headrace flow show flow_orders:flow
+    headrace flow run flow_orders:flow              # in the folder of this file
 
 The second command draws it. The third runs it until Ctrl-C; or `--stage check` and `--stage store`
 in an application each. The folder of a batch is named by its key, so that a batch that is run again
@@ -12,10 +12,10 @@ after a crash writes over what it wrote before.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from headgate import Batch
-from headgate.flow import Flow, journal
+from headrace import Batch
+from headrace.flow import Flow, journal
 
-flow = Flow("orders", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+flow = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
 flow.channel("raw", journal("journals/raw"))
 flow.channel("good", journal("journals/good"))
 flow.channel("bad", journal("journals/bad"))

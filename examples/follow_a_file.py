@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from headgate.journal import Records
-from headgate.receivers import Intake
-from headgate.receivers.host import Hosting, host
+from headrace.journal import Records
+from headrace.receivers import Intake
+from headrace.receivers.host import Hosting, host
 
 
 class FollowedFile:

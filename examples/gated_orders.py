@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import headgate
+import headrace
 
 ORDER = "id LONG, customer STRING, amount DOUBLE"
 
@@ -26,9 +26,9 @@ def main() -> None:
     options = arguments.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
-    spark = headgate.configure(SparkSession.builder.appName("orders")).getOrCreate()
-    gate = headgate.Gate(
-        "orders", interval="1 second", ledger=f"sqlite:///{options.out}/headgate.db"
+    spark = headrace.configure(SparkSession.builder.appName("orders")).getOrCreate()
+    gate = headrace.Gate(
+        "orders", interval="1 second", ledger=f"sqlite:///{options.out}/headrace.db"
     )
     orders = (
         gate.read(spark, "kafka")
@@ -40,7 +40,7 @@ def main() -> None:
         .select("order.*")
     )
 
-    def write(df: DataFrame, batch: headgate.Batch) -> None:
+    def write(df: DataFrame, batch: headrace.Batch) -> None:
         df.write.mode("overwrite").parquet(f"{options.out}/orders/batch={batch.key}")
         print(f"batch {batch.key}: {sum(r.count for r in batch.ranges)} offsets")
 

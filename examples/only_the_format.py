@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import headgate
+import headrace
 
 
 def main() -> None:
@@ -22,10 +22,10 @@ def main() -> None:
     arguments.add_argument("out", type=Path, help="a folder")
     options = arguments.parse_args()
 
-    spark = headgate.configure(SparkSession.builder.appName("copy")).getOrCreate()
-    headgate.register(spark)
+    spark = headrace.configure(SparkSession.builder.appName("copy")).getOrCreate()
+    headrace.register(spark)
     records = (
-        spark.readStream.format("headgate-kafka")  # was: "kafka"
+        spark.readStream.format("headrace-kafka")  # was: "kafka"
         .option("kafka.bootstrap.servers", options.kafka)
         .option("subscribe", options.topic)
         .option("startingOffsets", "earliest")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import headgate
+import headrace
 
 ORDER = "id LONG, customer STRING, amount DOUBLE"
 
@@ -26,7 +26,7 @@ orders = sa.Table(
 )
 
 
-def write(df: DataFrame, batch: headgate.Batch) -> None:
+def write(df: DataFrame, batch: headrace.Batch) -> None:
     """Insert a batch, whole or not at all."""
     rows = [row.asDict() for row in df.collect()]
     with batch.transaction() as connection:
@@ -46,8 +46,8 @@ def main() -> None:
     url = options.database.replace("postgresql://", "postgresql+psycopg://", 1)
     orders.metadata.create_all(sa.create_engine(url))
 
-    spark = headgate.configure(SparkSession.builder.appName("orders")).getOrCreate()
-    gate = headgate.Gate("orders", interval="1 second", ledger=options.database)
+    spark = headrace.configure(SparkSession.builder.appName("orders")).getOrCreate()
+    gate = headrace.Gate("orders", interval="1 second", ledger=options.database)
     df = (
         gate.read(spark, "kafka")
         .option("kafka.bootstrap.servers", options.kafka)
@@ -58,7 +58,7 @@ def main() -> None:
         .select("order.*")
     )
     query = (
-        gate.write(df, write, on_failure=headgate.retry(2, then="isolate"))
+        gate.write(df, write, on_failure=headrace.retry(2, then="isolate"))
         .option("checkpointLocation", options.checkpoint)
         .trigger(availableNow=True)  # leave this out to go on for ever
         .start()

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import headgate
+import headrace
 
 
 def main() -> None:
@@ -23,13 +23,13 @@ def main() -> None:
     arguments.add_argument("out", type=Path, help="a folder")
     options = arguments.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    ledger = f"sqlite:///{options.out}/headgate.db"
+    ledger = f"sqlite:///{options.out}/headrace.db"
 
-    spark = headgate.configure(SparkSession.builder.appName("join")).getOrCreate()
-    orders = headgate.Gate("orders", interval="2 seconds", ledger=ledger)
-    payments = headgate.Gate("payments", interval="2 seconds", ledger=ledger)
+    spark = headrace.configure(SparkSession.builder.appName("join")).getOrCreate()
+    orders = headrace.Gate("orders", interval="2 seconds", ledger=ledger)
+    payments = headrace.Gate("payments", interval="2 seconds", ledger=ledger)
 
-    def read(gate: headgate.Gate, topic: str) -> DataFrame:
+    def read(gate: headrace.Gate, topic: str) -> DataFrame:
         return (
             gate.read(spark, "kafka")
             .option("kafka.bootstrap.servers", options.kafka)
@@ -44,7 +44,7 @@ def main() -> None:
         read(payments, options.payments).drop("timestamp"), "key"
     )
 
-    def write(df: DataFrame, batch: headgate.Batch) -> None:
+    def write(df: DataFrame, batch: headrace.Batch) -> None:
         for row in df.collect():
             print(f"{bytes(row.key).decode()}: {bytes(row.orders)!r} {bytes(row.payments)!r}")
 

@@ -12,7 +12,7 @@ from tests.services import spark_classes
 from tests.services.kafka import TopicFactory, Topics
 from tests.services.spark_home import surroundings
 
-from headgate.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
+from headrace.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
 os.environ.update(surroundings())
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
@@ -22,8 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing on a machine that others use, too; and each run has others.
-settings.register_profile("headgate", deadline=None, max_examples=50)
-settings.load_profile("headgate")
+settings.register_profile("headrace", deadline=None, max_examples=50)
+settings.load_profile("headrace")
 
 LONG = ("recovery", "tracker", "demo", "examples", "bench")
 """Folders whose tests take longest: they come first, so that the workers end together."""
@@ -69,7 +69,7 @@ def spark(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     """The Spark session that all tests share: stop the queries you start, and nothing else."""
     session = (
         SparkSession.builder.master("local[2]")
-        .appName("headgate tests")
+        .appName("headrace tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

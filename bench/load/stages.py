@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from headgate.control import Assertion, Incarnation
-from headgate.flow import StageState, ZookeeperSession, ZookeeperSettings, zookeeper_signals
+from headrace.control import Assertion, Incarnation
+from headrace.flow import StageState, ZookeeperSession, ZookeeperSettings, zookeeper_signals
 
 FLOW: Final = "bench"
 IDLE: Final = "idle"

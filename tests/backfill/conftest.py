@@ -7,7 +7,7 @@ import pytest
 from tests.ledger.samples import ManualClock
 from tests.services.ledgers import new_ledger
 
-from headgate.ledger import Ledger
+from headrace.ledger import Ledger
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tests.ledger.samples import a_batch
 
-from headgate.backfill import BackfillEvent, Cost, Dispatch, Failed
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch, PlannedRange
+from headrace.backfill import BackfillEvent, Cost, Dispatch, Failed
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000

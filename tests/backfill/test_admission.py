@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import a_sample
 
-from headgate.backfill.admission import (
+from headrace.backfill.admission import (
     ASSUMED_RATE_PER_S,
     Account,
     Cost,
@@ -13,7 +13,7 @@ from headgate.backfill.admission import (
     live_per_s,
     records_beside,
 )
-from headgate.ledger import RateSample
+from headrace.ledger import RateSample
 
 NOW_MS = 1_700_000_000_000  # a multiple of the interval
 RESTING = Live(1_000.0, 1_000, start_ms=NOW_MS, end_ms=NOW_MS + 400)

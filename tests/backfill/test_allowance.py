@@ -3,9 +3,9 @@ import sys
 import pytest
 from tests.ledger.samples import ManualClock, a_sample
 
-from headgate.backfill import BesideStream, Cost, FromOutside, Live, Unlimited
-from headgate.errors import LedgerError
-from headgate.ledger import Ledger
+from headrace.backfill import BesideStream, Cost, FromOutside, Live, Unlimited
+from headrace.errors import LedgerError
+from headrace.ledger import Ledger
 
 
 def test_beside_a_stream_the_last_run_that_went_through_tells_what_runs_cost() -> None:

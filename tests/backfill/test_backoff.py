@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.backfill import Backoff
+from headrace.backfill import Backoff
 
 
 def test_the_first_backfill_follows_at_once_and_each_wait_is_twice_as_long() -> None:

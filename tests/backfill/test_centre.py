@@ -19,7 +19,7 @@ from tests.backfill.runners import (
 from tests.ledger.samples import ManualClock, batch_number
 from tests.services.waiting import wait_until
 
-from headgate.backfill import (
+from headrace.backfill import (
     Backoff,
     ByHand,
     DispatchCentre,
@@ -29,9 +29,9 @@ from headgate.backfill import (
     Schedule,
     Spare,
 )
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import BrokerError
-from headgate.ledger import BatchRecord, Ledger, Status
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import BrokerError
+from headrace.ledger import BatchRecord, Ledger, Status
 
 HOUR_MS = 3_600_000
 
@@ -231,7 +231,7 @@ def test_while_kafka_cannot_be_reached_it_warns_once_and_goes_on_after(
         raise BrokerError("No broker can be reached.")
 
     centre = DispatchCentre(a_dispatch(ledger, runner, clock), poll_ms=1)
-    with caplog.at_level(logging.WARNING, "headgate.backfill"), monkeypatch.context() as patch:
+    with caplog.at_level(logging.WARNING, "headrace.backfill"), monkeypatch.context() as patch:
         patch.setattr(runner, "gone", unreachable)
         with running(centre, monitor, Spare()):
             wait_until(lambda: len(failures) > 3)
@@ -263,7 +263,7 @@ def test_a_batch_that_retention_nears_is_warned_of_once(
         a_dispatch(ledger, runner, clock, allowance=FixedAllowance(0), events=events), poll_ms=1
     )
     with (
-        caplog.at_level(logging.WARNING, "headgate.backfill"),
+        caplog.at_level(logging.WARNING, "headrace.backfill"),
         running(centre, monitor, schedule),
     ):
         wait_until(lambda: looked)

@@ -18,10 +18,10 @@ from tests.backfill.runners import (
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headgate.backfill import Buried, Cost, Done, Failed, Lost, Passed, Split, Taken
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import BrokerError
-from headgate.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
+from headrace.backfill import Buried, Cost, Done, Failed, Lost, Passed, Split, Taken
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import BrokerError
+from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
 
 
 class PriceError(Exception):
@@ -68,7 +68,7 @@ def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
         allowance=allowance,
         max_backfills=3,
     )
-    with caplog.at_level(logging.INFO, "headgate.backfill"):
+    with caplog.at_level(logging.INFO, "headrace.backfill"):
         outcomes = [dispatch.work_off(key, ledger.ranges(key)) for _ in range(4)]
     failed, again, buried, passed = outcomes
     assert isinstance(failed, Failed)
@@ -122,7 +122,7 @@ def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
     row = stored(ledger, key)
     assert row.status is Status.DEAD
     assert row.error is not None
-    assert row.error.error_class == "headgate.errors.DataLossError"
+    assert row.error.error_class == "headrace.errors.DataLossError"
     assert "has left Kafka before it was processed: orders-0 [10, 20), orders-1 [5, 12);" in (
         row.error.message
     )

@@ -19,10 +19,10 @@ from tests.backfill.runners import (
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headgate.backfill import Buried, Done, Failed, Passed, Split
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import CorruptionError, DataLossError
-from headgate.ledger import BatchRecord, Ledger, Status
+from headrace.backfill import Buried, Done, Failed, Passed, Split
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import CorruptionError, DataLossError
+from headrace.ledger import BatchRecord, Ledger, Status
 
 
 def text_of(parts: Sequence[BatchRecord], ledger: Ledger) -> list[list[str]]:

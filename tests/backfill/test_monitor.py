@@ -6,10 +6,10 @@ from tests.backfill.runners import ERROR, LEASE_MS, one_that_failed
 from tests.ledger.samples import ManualClock, batch_number
 from tests.services.waiting import wait_until
 
-from headgate.backfill import Backoff, Monitor
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
-from headgate.ledger import BatchRecord, Ledger, PlannedRange
+from headrace.backfill import Backoff, Monitor
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import BatchRecord, Ledger, PlannedRange
 
 HOUR_MS = 3_600_000
 
@@ -176,7 +176,7 @@ def test_while_the_ledger_cannot_be_read_it_warns_once_and_keeps_what_it_has(
         raise LedgerError("The ledger cannot be reached; see that its server runs.")
 
     with (
-        caplog.at_level(logging.WARNING, "headgate.backfill"),
+        caplog.at_level(logging.WARNING, "headrace.backfill"),
         Monitor(ledger, "orders", interval_ms=1) as monitor,
     ):
         wait_until(lambda: keys(monitor))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.backfill.portions import earlier_and_later, gone_and_there, one_of_each
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import PlannedRange
+from headrace.backfill.portions import earlier_and_later, gone_and_there, one_of_each
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import PlannedRange
 
 batches = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=6).map(
     lambda rows: [

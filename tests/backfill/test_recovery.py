@@ -22,9 +22,9 @@ from tests.backfill.runners import (
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headgate.backfill import Backoff, DispatchCentre, Monitor
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.ledger import BatchRecord, Ledger, Status
+from headrace.backfill import Backoff, DispatchCentre, Monitor
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.ledger import BatchRecord, Ledger, Status
 
 PARTITIONS = 3
 RECORDS = 10  # of each partition in each batch

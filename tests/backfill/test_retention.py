@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.backfill import OpenBatch
-from headgate.backfill.retention import RetentionWatch, near_retention
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.ledger import PlannedRange
+from headrace.backfill import OpenBatch
+from headrace.backfill.retention import RetentionWatch, near_retention
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.ledger import PlannedRange
 
 PARTITION = TopicPartition("orders", 0)
 RANGE = OffsetRange("orders", 0, 100, 110)

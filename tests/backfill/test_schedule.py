@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.backfill import ByHand, Cron, Every, Spare, parse_schedule
-from headgate.backfill.schedule import Timetable
-from headgate.errors import OptionError
+from headrace.backfill import ByHand, Cron, Every, Spare, parse_schedule
+from headrace.backfill.schedule import Timetable
+from headrace.errors import OptionError
 
 HOUR_MS = 3_600_000
 

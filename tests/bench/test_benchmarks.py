@@ -10,8 +10,8 @@ from bench.stage import Stage
 from bench.topics import Topics
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.local import KafkaBroker
+import headrace
+from headrace.local import KafkaBroker
 
 TINY = replace(
     QUICK,
@@ -47,7 +47,7 @@ TINY = replace(
 def stage(
     spark: SparkSession, broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Stage:
-    headgate.register(spark)
+    headrace.register(spark)
     return Stage(
         spark=spark,
         native=spark.newSession(),
@@ -82,8 +82,8 @@ def test_a_benchmark_finds_its_figures_and_ends_its_queries(name: Name, stage: S
     assert figures
     assert len({figure.name for figure in figures}) == len(figures)
     for figure in figures:
-        assert math.isfinite(figure.headgate.median)
-        assert figure.headgate.least > 0 or name is Name.SIGNALS, (
+        assert math.isfinite(figure.headrace.median)
+        assert figure.headrace.least > 0 or name is Name.SIGNALS, (
             "but what nobody asks needs no CPU"
         )
         assert (figure.native is None) == (figure.ratio is None)

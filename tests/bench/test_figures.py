@@ -12,9 +12,9 @@ from bench.table import table_of
 from rich.console import Console
 
 
-def figure(target: Target | None, headgate: float = 3.0) -> Figure:
+def figure(target: Target | None, headrace: float = 3.0) -> Figure:
     return Figure.side_by_side(
-        "speed", "rows/s", headgate=[headgate] * 3, native=[2.0] * 3, target=target
+        "speed", "rows/s", headrace=[headrace] * 3, native=[2.0] * 3, target=target
     )
 
 
@@ -44,7 +44,7 @@ def test_beside_a_native_figure_the_ratio_is_held_against_the_target(
     assert figure(target).is_met is met
 
 
-def test_an_absolute_target_is_for_headgates_figure_whatever_is_beside_it() -> None:
+def test_an_absolute_target_is_for_headraces_figure_whatever_is_beside_it() -> None:
     assert replace(figure(AtLeast(3)), absolute=True).is_met
     assert not replace(figure(AtMost(2)), absolute=True).is_met
 
@@ -63,7 +63,7 @@ def test_the_table_shows_medians_ratio_target_and_whether_it_is_met() -> None:
 def test_what_never_happened_is_null_in_json_and_never_in_the_table() -> None:
     never = Figure("settled", "batches", Spread.of([math.inf]), target=AtMost(4))
     told = json.loads(json.dumps(never.to_json(), allow_nan=False))
-    assert told["headgate"]["median"] is None
+    assert told["headrace"]["median"] is None
     assert (told["target"], told["met"]) == ("≤ 4", False)
     (row,) = printed("recovery", never)
     assert row.split() == ["settled", "never", "batches", "≤", "4", "no"]

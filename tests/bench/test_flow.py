@@ -7,9 +7,9 @@ from bench.figures import Figure
 from bench.flow import SETTINGS, figures
 from bench.flow_run import INTERVAL_MS, LOAD_PER_S, NAMES, SINK, SLOW_PER_S, Trace
 
-from headgate.errors import HeadgateError
-from headgate.ledger import BatchRecord, Kind, Status
-from headgate.simulation import Move
+from headrace.errors import HeadraceError
+from headrace.ledger import BatchRecord, Kind, Status
+from headrace.simulation import Move
 
 STEADY_MS, SLOW_MS, FAST_MS, END_MS = 0, 30_000, 90_000, 150_000
 
@@ -75,7 +75,7 @@ def missed(trace: Trace) -> list[str]:
 def test_a_run_as_it_should_be_meets_what_is_asked(trace: Trace) -> None:
     assert missed(trace) == []
     first = found(trace)["from the slow-down until 'three' is held"]
-    assert first.headgate.median == 20
+    assert first.headrace.median == 20
     assert "from the slow-down until 'one' is held" not in found(trace)
 
 
@@ -102,5 +102,5 @@ def test_what_is_not_as_it_should_be_is_missed(trace: Trace) -> None:
 
 
 def test_of_a_machine_with_too_much_to_do_no_figure_is_made(trace: Trace) -> None:
-    with pytest.raises(HeadgateError, match="takes 1501 ms besides its work, of 3000 ms"):
+    with pytest.raises(HeadraceError, match="takes 1501 ms besides its work, of 3000 ms"):
         found(replace(trace, fixed_ms=1501.0))

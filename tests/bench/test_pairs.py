@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 def test_every_round_has_every_side_once_and_the_opposite_order_of_the_round_before(
     rounds: int,
 ) -> None:
-    sides = ["native", "headgate", "gated"]
+    sides = ["native", "headrace", "gated"]
     order = list(alternating(sides, rounds))
     in_rounds = [order[at : at + 3] for at in range(0, len(order), 3)]
     assert len(in_rounds) == rounds

@@ -5,8 +5,8 @@ import math
 import pytest
 from bench.recovery import INTERVAL_MS, Script, in_simulation, settled_after
 
-from headgate.control import BatchProgress, Reason
-from headgate.simulation import SimulatedBatch
+from headrace.control import BatchProgress, Reason
+from headrace.simulation import SimulatedBatch
 
 
 def batches(*durations_ms: int) -> list[SimulatedBatch]:

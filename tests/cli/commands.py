@@ -1,4 +1,4 @@
-"""Run ``headgate`` as a user does: in a process of its own."""
+"""Run ``headrace`` as a user does: in a process of its own."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.services.waiting import wait_until
 
-COMMAND = (sys.executable, "-c", "from headgate.cli import main; main()")
-"""What the script ``headgate`` does, whether the package is installed or not."""
+COMMAND = (sys.executable, "-c", "from headrace.cli import main; main()")
+"""What the script ``headrace`` does, whether the package is installed or not."""
 
 
 def run(

@@ -6,14 +6,14 @@ import pytest
 from tests.cli.outcomes import Shop
 from tests.services.ledgers import new_ledger
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
 
 @pytest.fixture
 def ledger_url(tmp_path: Path) -> str:
     """The URL of a ledger with the gate ``orders``."""
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with new_ledger(url) as ledger:
         add_gate(ledger, "orders")
     return url

@@ -1,7 +1,7 @@
-"""Batches that have failed, for ``headgate backfill``."""
+"""Batches that have failed, for ``headrace backfill``."""
 
-from headgate.control import OffsetRange
-from headgate.ledger import BatchRecord, Ledger, PlannedBatch, PlannedRange
+from headrace.control import OffsetRange
+from headrace.ledger import BatchRecord, Ledger, PlannedBatch, PlannedRange
 
 
 def one_range(offsets: OffsetRange, gate: str = "orders", servers: str = "x:1") -> PlannedBatch:

@@ -5,9 +5,9 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from headgate.cli.snapshot import GateHistory
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import BatchRecord, ErrorReport, GateRecord, Kind, PlannedRange, Status
+from headrace.cli.snapshot import GateHistory
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import BatchRecord, ErrorReport, GateRecord, Kind, PlannedRange, Status
 
 NOW_MS = 1_700_000_000_000
 INTERVAL_MS = 1_000

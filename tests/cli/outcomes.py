@@ -7,10 +7,10 @@ from sqlalchemy import Executable, create_engine
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
-from headgate.cli import main
-from headgate.cli.app import app
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.cli import main
+from headrace.cli.app import app
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     DeadLetter,
     ErrorReport,
     PlannedBatch,
@@ -52,7 +52,7 @@ class Shop:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/headgate.db"
+        self.url = f"sqlite:///{folder}/headrace.db"
         self.now_ms = NOW_MS
         with new_ledger(self.url, clock=lambda: self.now_ms) as ledger:
             ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
@@ -81,7 +81,7 @@ class Shop:
 
 def invoke(url: str, *arguments: str, width: int = 120) -> Result:
     """Run a command on a ledger, in this process."""
-    runner = CliRunner(env={"HEADGATE_LEDGER": url, "COLUMNS": str(width)})
+    runner = CliRunner(env={"HEADRACE_LEDGER": url, "COLUMNS": str(width)})
     return runner.invoke(app, arguments)
 
 
@@ -92,14 +92,14 @@ def complaint(
     capsys: pytest.CaptureFixture[str],
 ) -> str:
     """What a command that cannot be carried out says: one line, with the exit status 1."""
-    monkeypatch.setenv("HEADGATE_LEDGER", url)
-    monkeypatch.setattr("sys.argv", ["headgate", *arguments])
+    monkeypatch.setenv("HEADRACE_LEDGER", url)
+    monkeypatch.setattr("sys.argv", ["headrace", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     said = capsys.readouterr()
     assert ended.value.code == 1
     assert said.out == ""
-    assert said.err.startswith("headgate: ")
+    assert said.err.startswith("headrace: ")
     assert said.err.count("\n") == 1
     return said.err
 

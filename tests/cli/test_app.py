@@ -6,8 +6,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-import headgate
-from headgate.cli.app import COMMANDS, app
+import headrace
+from headrace.cli.app import COMMANDS, app
 
 
 def test_the_help_lists_every_command_with_what_it_does() -> None:
@@ -34,12 +34,12 @@ def test_a_command_that_there_is_not_is_refused_with_the_one_that_was_meant() ->
 
 def test_the_version_is_told() -> None:
     told = CliRunner().invoke(app, ["--version"])
-    assert (told.exit_code, told.stdout) == (0, f"headgate {headgate.__version__}\n")
+    assert (told.exit_code, told.stdout) == (0, f"headrace {headrace.__version__}\n")
 
 
 def test_a_command_is_run_without_the_others() -> None:
     program = (
-        "import sys; from headgate.cli.app import app; app(['status', '--help'], standalone_mode="
+        "import sys; from headrace.cli.app import app; app(['status', '--help'], standalone_mode="
         "False); print([m for m in ('pyarrow', 'confluent_kafka', 'pyspark') if m in sys.modules])"
     )
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""``headgate backfill``: what it runs, what it tells, and how it ends."""
+"""``headrace backfill``: what it runs, what it tells, and how it ends."""
 
 import json
 import signal
@@ -18,17 +18,17 @@ from tests.gate.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-import headgate
-from headgate.cli.backfill_run import HandRun, Job
-from headgate.cli.backfill_tally import Outcome
-from headgate.cli.backfill_view import Bar, JsonLines, Lines, View, summary
-from headgate.cli.source_options import Reached
-from headgate.cli.spark import stopped_by_signals
-from headgate.control import OffsetRange
-from headgate.gate import Batch, Gate, OnFailure
-from headgate.gate.policy import STOP
-from headgate.kafka.connector import KAFKA
-from headgate.ledger import BatchRecord, Ledger, Status
+import headrace
+from headrace.cli.backfill_run import HandRun, Job
+from headrace.cli.backfill_tally import Outcome
+from headrace.cli.backfill_view import Bar, JsonLines, Lines, View, summary
+from headrace.cli.source_options import Reached
+from headrace.cli.spark import stopped_by_signals
+from headrace.control import OffsetRange
+from headrace.gate import Batch, Gate, OnFailure
+from headrace.gate.policy import STOP
+from headrace.kafka.connector import KAFKA
+from headrace.ledger import BatchRecord, Ledger, Status
 
 HANDLER = ["--handler", "operator:is_"]
 BAD = "poison"
@@ -74,7 +74,7 @@ class Scene:
         unlimited: bool = True,
         max_backfills: int = 10,
     ) -> HandRun:
-        headgate.register(self.spark)
+        headrace.register(self.spark)
         way = Reached(KAFKA, {"kafka.bootstrap.servers": self.orders.bootstrap_servers})
         ways = {batch.schedule_id: way for batch in self.batches}
         job = Job(sink, ways, policy, unlimited, max_backfills)
@@ -92,7 +92,7 @@ def scene(spark: SparkSession, topic: TopicFactory, tmp_path: Path) -> Iterator[
     orders = topic()
     values = [BAD if n == 14 else f"{n:04}" for n in range(30)]
     orders.produce(*[value.encode() for value in values])
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ranges = [OffsetRange(orders.name, 0, start, start + 10) for start in (0, 10, 20)]
         batches = [add_failed(ledger, "orders", r, orders.bootstrap_servers) for r in ranges]
@@ -131,7 +131,7 @@ def test_what_is_isolated_is_dead_and_the_rest_done(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sink = Sink()
-    work = scene.work(sink, policy=headgate.isolate())
+    work = scene.work(sink, policy=headrace.isolate())
     work.run()
     assert sink.values == GOOD
     (letter,) = scene.ledger.dead_letters("orders")
@@ -149,7 +149,7 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
     orders = topic()
     values = [f"{n:04}" for n in range(110)]
     orders.produce(*[value.encode() for value in values])
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         whole = OffsetRange(orders.name, 0, 0, 110)
         batch = add_failed(ledger, "orders", whole, orders.bootstrap_servers)
@@ -252,7 +252,7 @@ def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
     assert ended.returncode == 130
     assert "Ctrl-C once more" in ended.stderr
     # Spark's own workers, which get the signal too, may show where it found them.
-    assert "headgate/cli/" not in ended.stderr
+    assert "headrace/cli/" not in ended.stderr
     assert ended.stdout.endswith("3 batches: 3 not run; 30 records: 30 not run.\n")
     first = scene.ledger.batch(scene.batches[0].schedule_id)
     assert first is not None
@@ -296,7 +296,7 @@ def test_what_a_stream_deferred_is_made_good_by_the_command(
     orders = topic()
     values = [f"{n:04}" for n in range(25)]
     orders.produce(*[value.encode() for value in values])
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     gate = Gate("orders", interval="1 second", ledger=url)
 
     def fail(_df: DataFrame, _batch: Batch) -> None:

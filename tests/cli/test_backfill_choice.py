@@ -1,4 +1,4 @@
-"""Which batches ``headgate backfill`` runs, and which it refuses."""
+"""Which batches ``headrace backfill`` runs, and which it refuses."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 from tests.cli.failed import add_failed, one_range
 from tests.cli.outcomes import Shop, complaint, invoke
 
-from headgate.control import OffsetRange
-from headgate.ledger import Ledger
-from headgate.source.connector import Connector
+from headrace.control import OffsetRange
+from headrace.ledger import Ledger
+from headrace.source.connector import Connector
 
 HANDLER = ["--handler", "operator:is_"]
 
@@ -46,7 +46,7 @@ def test_what_failed_is_chosen_by_key_by_filter_or_as_a_whole(shop: Shop) -> Non
         ("split", "was split; name the parts that failed"),
         ("busy", "is run by another backfill, which has it at least until"),
         ("dead", "is dead (DataLossError: orders-0 [40, 50) has left Kafka.), which is final"),
-        ("bad_part", "sent again with `headgate letters send`"),
+        ("bad_part", "sent again with `headrace letters send`"),
         ("open", "is in_progress, so the live stream runs it"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_batch_that_cannot_be_run_is_refused_with_what_to_do(
 ) -> None:
     arguments = ["backfill", *HANDLER, shop.failed, getattr(shop, name)]
     message = complaint(shop.url, arguments, monkeypatch, capsys)
-    assert message.startswith(f"headgate: Batch {getattr(shop, name)} of gate 'orders' ")
+    assert message.startswith(f"headrace: Batch {getattr(shop, name)} of gate 'orders' ")
     assert said in message
 
 

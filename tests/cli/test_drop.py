@@ -3,7 +3,7 @@
 import pytest
 from tests.cli.outcomes import Shop, complaint, invoke
 
-from headgate.ledger import Ledger
+from headrace.ledger import Ledger
 
 
 def test_a_dropped_batch_is_listed_no_more_and_says_why(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""``headgate failures``: what it lists, and how it ends."""
+"""``headrace failures``: what it lists, and how it ends."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import ERROR, GONE, NOW_MS, Shop, invoke, planned
 
-from headgate.ledger import Ledger, LetterStatus
+from headrace.ledger import Ledger, LetterStatus
 
 EARLIEST_FIRST = ("failed", "busy", "left", "dead")
 
@@ -63,7 +63,7 @@ def test_a_list_that_is_cut_says_so_and_still_fails(shop: Shop) -> None:
 
 
 def test_nothing_that_failed_is_0(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
         ledger.succeed(ledger.begin(planned(0, 10)).schedule_id)

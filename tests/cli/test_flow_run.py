@@ -1,4 +1,4 @@
-"""``headgate flow run`` where its end is not asked for politely; examples have the rest."""
+"""``headrace flow run`` where its end is not asked for politely; examples have the rest."""
 
 import logging
 import signal
@@ -9,16 +9,16 @@ import pytest
 from tests.cli.commands import interrupted
 from tests.journal.journals import fill
 
-import headgate
-from headgate.cli.spark import stopped_by_signals
+import headrace
+from headrace.cli.spark import stopped_by_signals
 
 SLOW = """
 import time
 from pathlib import Path
 
-from headgate.flow import Flow, journal
+from headrace.flow import Flow, journal
 
-flow = Flow("slow", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+flow = Flow("slow", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
 flow.channel("raw", journal("raw"))
 
 
@@ -38,7 +38,7 @@ def test_ctrl_c_twice_ends_it_though_a_handler_still_runs(tmp_path: Path) -> Non
     assert ended.stdout == "Flow slow runs: store. Ctrl-C ends it.\n"
     assert "The flow stops; Ctrl-C once more ends it at once.\n" in ended.stderr
     # Spark's own workers, whose Java has gone, may show where they found that.
-    assert str(Path(headgate.__file__).parent) not in ended.stderr
+    assert str(Path(headrace.__file__).parent) not in ended.stderr
 
 
 def test_what_is_cut_off_is_told_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""``headgate flow``, as a user runs it; what it does with Spark is in tests/flow."""
+"""``headrace flow``, as a user runs it; what it does with Spark is in tests/flow."""
 
 import json
 import sys
@@ -12,15 +12,15 @@ from tests.cli.outcomes import complaint
 SHOP = """
 from tests.flow.flows import NoChannel, nothing
 
-from headgate.flow import Flow
+from headrace.flow import Flow
 
-orders = Flow("orders", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+orders = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
 orders.channel("raw", NoChannel("kafka raw"))
 orders.channel("clean", NoChannel("journal clean"))
 orders.stage("parse", reads="raw", writes="clean")(nothing)
 orders.stage("store", reads="clean")(nothing)
 
-broken = Flow("broken", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+broken = Flow("broken", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
 broken.stage("parse", reads="raw")(nothing)
 """
 
@@ -60,7 +60,7 @@ def test_a_flow_is_drawn_and_nothing_is_made(folder: Path) -> None:
 """
     )
     assert "parse" in (folder / "orders.svg").read_text()
-    assert not (folder / "headgate.db").exists()
+    assert not (folder / "headrace.db").exists()
     assert not (folder / "checkpoints").exists()
 
 

@@ -1,4 +1,4 @@
-"""Flows in ``headgate status``."""
+"""Flows in ``headrace status``."""
 
 import json
 from dataclasses import replace
@@ -8,10 +8,10 @@ import pytest
 from tests.flow.samples import state_of_stage
 from typer.testing import CliRunner
 
-from headgate.cli.app import app
-from headgate.flow.culprit import culprits
-from headgate.flow.wire import text_of
-from headgate.ledger import Ledger
+from headrace.cli.app import app
+from headrace.flow.culprit import culprits
+from headrace.flow.wire import text_of
+from headrace.ledger import Ledger
 
 runner = CliRunner(env={"COLUMNS": "100"})
 
@@ -19,7 +19,7 @@ runner = CliRunner(env={"COLUMNS": "100"})
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     """A ledger in which three stages show themselves: b holds a back, and c holds b back."""
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ledger.declare_gate("clicks.a", interval_ms=1000, source="journal", estimator="{}")
         for stage, held_by in [("a", "b"), ("b", "c"), ("c", None)]:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.cli.handlers import load_function, load_handler
-from headgate.errors import OptionError
+from headrace.cli.handlers import load_function, load_handler
+from headrace.errors import OptionError
 
 JOBS = """
 class Shop:

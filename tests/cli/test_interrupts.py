@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from tests.services.waiting import wait_until
 
-from headgate.cli.interrupts import interrupts_kept, leave
+from headrace.cli.interrupts import interrupts_kept, leave
 
 
 class Finalized:

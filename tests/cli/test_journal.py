@@ -1,4 +1,4 @@
-"""``headgate journal``: what it lists, proves and mends, and how it ends."""
+"""``headrace journal``: what it lists, proves and mends, and how it ends."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ from tests.cli.outcomes import complaint, invoke
 from tests.journal.samples import numbered, values_of
 from tests.services.ledgers import new_ledger
 
-from headgate.control import OffsetRange
-from headgate.journal import Journal
-from headgate.ledger import PlannedBatch, PlannedRange
+from headrace.control import OffsetRange
+from headrace.journal import Journal
+from headrace.ledger import PlannedBatch, PlannedRange
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``headgate journal prune``: what it removes, what it says of the rest, and when it refuses."""
+"""``headrace journal prune``: what it removes, what it says of the rest, and when it refuses."""
 
 import json
 from itertools import pairwise
@@ -8,9 +8,9 @@ import pytest
 from tests.cli.outcomes import complaint, invoke
 from tests.journal.samples import numbered, values_of
 
-from headgate.control.ranges import OffsetRange
-from headgate.journal import Journal
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.control.ranges import OffsetRange
+from headrace.journal import Journal
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def journal(tmp_path: Path) -> Journal:
 @pytest.fixture
 def ledger_url(tmp_path: Path) -> str:
     """A ledger with the gate ``orders``, which has read nothing."""
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
     return url

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.histories import NOW_MS, a_batch, with_lags
 
-from headgate.cli.lag import WINDOW, LagChange, Trend, drain_trend, newest_run
-from headgate.ledger import BatchRecord
+from headrace.cli.lag import WINDOW, LagChange, Trend, drain_trend, newest_run
+from headrace.ledger import BatchRecord
 
 steps = st.lists(
     st.tuples(st.integers(0, 5_000), st.integers(1, 5_000), st.integers(1, 10_000)),

@@ -1,4 +1,4 @@
-"""``headgate letters``: the list, the export, and how one is dropped."""
+"""``headrace letters``: the list, the export, and how one is dropped."""
 
 import json
 from base64 import b64decode
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
 
-from headgate.cli import letters as letters_module
-from headgate.ledger import Ledger, LetterStatus
+from headrace.cli import letters as letters_module
+from headrace.ledger import Ledger, LetterStatus
 
 
 def more_letters(shop: Shop, number: int) -> None:

@@ -1,4 +1,4 @@
-"""``headgate letters send``: what is sent, what it says, and what it refuses."""
+"""``headrace letters send``: what is sent, what it says, and what it refuses."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from tests.cli.outcomes import LETTER, Shop, complaint, invoke, planned
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.cli import main
-from headgate.ledger import DeadLetter, Ledger, LetterStatus
-from headgate.ledger.letters import DeadLetterRecord
+from headrace.cli import main
+from headrace.ledger import DeadLetter, Ledger, LetterStatus
+from headrace.ledger.letters import DeadLetterRecord
 
 EDITS = """
 from dataclasses import replace
@@ -89,9 +89,9 @@ def test_all_that_wait_are_sent_with_where_they_were(url: str, orders: Topic) ->
     assert (first.key(), first.value()) == (LETTER.key, LETTER.value)
     assert first.headers() == [
         *(LETTER.headers or ()),
-        ("headgate.dead-letter.topic", b"orders"),
-        ("headgate.dead-letter.partition", b"0"),
-        ("headgate.dead-letter.offset", b"50"),
+        ("headrace.dead-letter.topic", b"orders"),
+        ("headrace.dead-letter.partition", b"0"),
+        ("headrace.dead-letter.offset", b"50"),
     ]
     assert second.key() == b"other"
     kept = letter(url, 1)
@@ -187,8 +187,8 @@ def test_what_the_brokers_have_is_sent_though_another_letter_is_refused(
     long = DeadLetter("orders", 0, 71, None, b"x" * 1_000, None, 0, 0, LETTER.error)
     with Ledger.open(url) as ledger:
         assert ledger.bury_record(ledger.begin(planned(71, 72)).schedule_id, long)
-    monkeypatch.setenv("HEADGATE_LEDGER", url)
-    monkeypatch.setattr("sys.argv", ["headgate", "letters", "send", "2", "3", *at(small)])
+    monkeypatch.setenv("HEADRACE_LEDGER", url)
+    monkeypatch.setattr("sys.argv", ["headrace", "letters", "send", "2", "3", *at(small)])
     with pytest.raises(SystemExit):
         main()
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""``headgate prune``: what is old and done with goes, and nothing else."""
+"""``headrace prune``: what is old and done with goes, and nothing else."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import Shop, complaint, invoke, planned
 
-from headgate.ledger import Ledger
-from headgate.ledger.base import wall_clock_ms
+from headrace.ledger import Ledger
+from headrace.ledger.base import wall_clock_ms
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     """A ledger of three batches that ended long ago, and one that ended just now."""
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     for clock, starts in ((lambda: 1_000, (0, 10, 20)), (wall_clock_ms, (30,))):
         with Ledger.open(url, clock=clock) as ledger:
             ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")

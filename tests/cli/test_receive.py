@@ -1,4 +1,4 @@
-"""``headgate receive``: real processes, sockets and signals."""
+"""``headrace receive``: real processes, sockets and signals."""
 
 import http.client
 import itertools
@@ -18,9 +18,9 @@ from tests.ledger.samples import a_sample
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.waiting import wait_until
 
-from headgate.cli import main
-from headgate.journal import Journal
-from headgate.ledger import Ledger
+from headrace.cli import main
+from headrace.journal import Journal
+from headrace.ledger import Ledger
 
 _TOKEN = "s3cret"  # noqa: S105
 
@@ -60,7 +60,7 @@ class Posted(threading.Thread):
 def test_it_follows_its_gate_and_ends_when_what_it_took_is_durable_and_acknowledged(
     tmp_path: Path,
 ) -> None:
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     options = ["--gate", "orders", "--max-rate", "900", "--block-interval-ms", "3000"]
     with receiver(tmp_path, "http", *options, "--lane", "7") as running, Ledger.open(url) as ledger:
         assert running.wait_for("limit")["limit_per_s"] == 900
@@ -80,7 +80,7 @@ def test_it_follows_its_gate_and_ends_when_what_it_took_is_durable_and_acknowled
 
 
 def test_lines_are_acknowledged_to_who_has_the_token_and_ctrl_c_ends_it(tmp_path: Path) -> None:
-    variables = {"HEADGATE_TOKEN": _TOKEN}
+    variables = {"HEADRACE_TOKEN": _TOKEN}
     with receiver(tmp_path, "tcp", "--acknowledge", variables=variables) as running:
         for token, answer in (("wrong", b"error "), (_TOKEN, b"ok 2\n")):
             with socket.create_connection(running.address, timeout=60) as sender:
@@ -97,7 +97,7 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     with (
         receiver(tmp_path, "tcp", *slow) as running,
         socket.create_connection(running.address, timeout=60) as sender,
-        Ledger.open(f"sqlite:///{tmp_path}/headgate.db") as ledger,
+        Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger,
     ):
         sender.sendall(b"never answered\n")
         wait_until(lambda: holds_some(ledger))
@@ -200,17 +200,17 @@ def test_what_is_wrong_is_told_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("headgate.cli.receive.log_to_terminal", lambda **_: None)
+    monkeypatch.setattr("headrace.cli.receive.log_to_terminal", lambda **_: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         known = {"taken": taken.getsockname()[1], "folder": tmp_path}
         words = [word.format(**known) for word in arguments]
         journal = ["--journal", str(tmp_path / "events")]
-        monkeypatch.setattr("sys.argv", ["headgate", "receive", *words, *journal])
+        monkeypatch.setattr("sys.argv", ["headrace", "receive", *words, *journal])
         with pytest.raises(SystemExit) as ended:
             main()
     said = capsys.readouterr().err
     assert ended.value.code == 1
-    assert said.startswith("headgate: ")
+    assert said.startswith("headrace: ")
     assert said.count("\n") == 1
     assert sentence.format(**known) in said
 
@@ -218,9 +218,9 @@ def test_what_is_wrong_is_told_in_one_sentence(
 def test_an_empty_token_is_refused_rather_than_taken_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HEADGATE_TOKEN", "")
+    monkeypatch.setenv("HEADRACE_TOKEN", "")
     monkeypatch.setattr(
-        "sys.argv", ["headgate", "receive", "http", "--journal", str(tmp_path / "events")]
+        "sys.argv", ["headrace", "receive", "http", "--journal", str(tmp_path / "events")]
     )
     with pytest.raises(SystemExit):
         main()

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from tests.cli.commands import run
 
-from headgate.cli.simulate import simulate
-from headgate.errors import SetupError
+from headrace.cli.simulate import simulate
+from headrace.errors import SetupError
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -91,9 +91,9 @@ def test_the_png_shows_what_the_svg_shows(folder: Path) -> None:
 def test_without_its_package_a_png_is_refused_before_anything_is_simulated(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "headgate.cli.simulate_png", raising=False)
+    monkeypatch.delitem(sys.modules, "headrace.cli.simulate_png", raising=False)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(SetupError, match=r"pip install 'headgate\[plot\]', or draw an SVG\.$"):
+    with pytest.raises(SetupError, match=r"pip install 'headrace\[plot\]', or draw an SVG\.$"):
         simulate(folder / "no-such-world.toml", png=folder / "five.png")
 
 
@@ -133,7 +133,7 @@ def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
     ended = run("simulate", "wrong.toml", folder=folder)
     assert ended.returncode == 1
     assert ended.stderr == (
-        "headgate: In wrong.toml: [[disturbance]] number 1: factor is 0 (a part); it must be a"
+        "headrace: In wrong.toml: [[disturbance]] number 1: factor is 0 (a part); it must be a"
         " number above 0.\n"
     )
 

@@ -6,11 +6,11 @@ import pytest
 from tests.cli.commands import run
 from tests.cli.histories import NOW_MS, a_batch
 
-from headgate.cli.simulate_history import load_of, with_history
-from headgate.control import OffsetRange
-from headgate.errors import OptionError
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
-from headgate.simulation import Load, SimulatedStage, World
+from headrace.cli.simulate_history import load_of, with_history
+from headrace.control import OffsetRange
+from headrace.errors import OptionError
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.simulation import Load, SimulatedStage, World
 
 WORLD = World(
     (
@@ -41,7 +41,7 @@ def test_offsets_that_were_lost_did_not_go_back() -> None:
 @pytest.mark.parametrize("choice", ["ingest", "ingest=", "store=orders", "=orders"])
 def test_a_choice_that_is_none_is_told_with_the_sources(choice: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="the sources are ingest"):
-        with_history(WORLD, choice, f"sqlite:///{tmp_path}/headgate.db")
+        with_history(WORLD, choice, f"sqlite:///{tmp_path}/headrace.db")
 
 
 def begin(ledger: Ledger, start: int, until: int, lag: int) -> int:
@@ -58,7 +58,7 @@ def begin(ledger: Ledger, start: int, until: int, lag: int) -> int:
 
 
 def test_the_history_of_a_gate_takes_the_place_of_a_source_s_load(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         first_ms = begin(ledger, 10, 30, lag=90)

@@ -14,12 +14,12 @@ from tests.cli.histories import (
     with_lags,
 )
 
-from headgate.cli.lag import Trend
-from headgate.cli.snapshot import GateHistory, State, take_snapshot
-from headgate.cli.view import gate_view, overview
-from headgate.control import EstimatorSettings
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.cli.lag import Trend
+from headrace.cli.snapshot import GateHistory, State, take_snapshot
+from headrace.cli.view import gate_view, overview
+from headrace.control import EstimatorSettings
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     ErrorReport,
     Ledger,
     Loss,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import Shop
 
-from headgate.cli.source_options import Reached, reached, source_options
-from headgate.errors import OptionError
-from headgate.kafka.connector import KAFKA
-from headgate.ledger import Ledger
+from headrace.cli.source_options import Reached, reached, source_options
+from headrace.errors import OptionError
+from headrace.kafka.connector import KAFKA
+from headrace.ledger import Ledger
 
 
 def test_what_is_given_by_itself_stands_over_the_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``headgate status``: what it prints, and how it ends."""
+"""``headrace status``: what it prints, and how it ends."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
-from headgate.cli import main
-from headgate.cli.app import app
-from headgate.cli.receivers_view import ReceiverSnapshot
-from headgate.cli.snapshot import GateSnapshot
-from headgate.ledger import Ledger
+from headrace.cli import main
+from headrace.cli.app import app
+from headrace.cli.receivers_view import ReceiverSnapshot
+from headrace.cli.snapshot import GateSnapshot
+from headrace.ledger import Ledger
 
 runner = CliRunner()
 
@@ -37,7 +37,7 @@ def test_the_ledger_may_be_named_by_the_environment_or_be_the_one_in_this_folder
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    by_name = run("status", folder=elsewhere, variables={"HEADGATE_LEDGER": ledger_url})
+    by_name = run("status", folder=elsewhere, variables={"HEADRACE_LEDGER": ledger_url})
     by_folder = run("status", folder=tmp_path)
     for done in (by_name, by_folder):
         assert (done.returncode, done.stderr) == (0, "")
@@ -88,7 +88,7 @@ def test_one_gate_of_several_is_shown_alone_and_all_of_them_in_a_table(ledger_ur
     table = runner.invoke(app, ["status", "--ledger", ledger_url]).output
     assert "payments · kafka" in alone
     assert "orders · kafka" not in alone
-    assert "headgate status --gate NAME" in table
+    assert "headrace status --gate NAME" in table
     assert "orders" in table
     assert "payments" in table
 
@@ -129,14 +129,14 @@ def test_what_is_wrong_is_told_in_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments, sentence = case
-    monkeypatch.setenv("HEADGATE_LEDGER", ledger_url)
+    monkeypatch.setenv("HEADRACE_LEDGER", ledger_url)
     words = [argument.format(folder=tmp_path) for argument in arguments]
-    monkeypatch.setattr("sys.argv", ["headgate", "status", *words])
+    monkeypatch.setattr("sys.argv", ["headrace", "status", *words])
     with pytest.raises(SystemExit) as ended:
         main()
     said = capsys.readouterr().err
     assert ended.value.code == 1
-    assert said.startswith("headgate: ")
+    assert said.startswith("headrace: ")
     assert said.count("\n") == 1
     assert sentence.format(folder=tmp_path) in said
 

@@ -1,4 +1,4 @@
-"""``headgate verify``: what it proves, what it finds, and how it ends."""
+"""``headrace verify``: what it proves, what it finds, and how it ends."""
 
 import json
 import shutil
@@ -11,10 +11,10 @@ from tests.cli.histories import text_of
 from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned
 from tests.journal.samples import numbered
 
-from headgate.cli.verify_view import SENTENCES, SPANS, verification_view
-from headgate.control.ranges import OffsetRange
-from headgate.journal import Journal
-from headgate.ledger import (
+from headrace.cli.verify_view import SENTENCES, SPANS, verification_view
+from headrace.control.ranges import OffsetRange
+from headrace.journal import Journal
+from headrace.ledger import (
     Finding,
     FindingKind,
     Ledger,
@@ -24,13 +24,13 @@ from headgate.ledger import (
     Status,
     Verification,
 )
-from headgate.ledger.tables import control, failure, gate
+from headrace.ledger.tables import control, failure, gate
 
 
 @pytest.fixture
 def ledger_url(tmp_path: Path) -> str:
     """A ledger whose gate has processed 50 offsets in five batches."""
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
         for at in range(0, 50, 10):
@@ -51,12 +51,12 @@ def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
     assert span.startswith("orders-0 [0, 50) ")
     assert cells(span) == ["50", "0", "0", "0", "0"]
     said = " ".join(words)
-    assert "headgate verify proves, or says where it is not so, that the batches leave out" in said
+    assert "headrace verify proves, or says where it is not so, that the batches leave out" in said
     assert "It cannot see from the ledger alone that all of these rows were changed alike" in said
 
 
 def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
         for topic_id in ("AAAA", "BBBB"):
@@ -211,7 +211,7 @@ def test_a_gate_that_the_ledger_does_not_have_is_3(ledger_url: str) -> None:
 
 
 def test_the_file_of_a_ledger_that_is_copied_without_its_wal_is_3(tmp_path: Path) -> None:
-    path = tmp_path / "headgate.db"
+    path = tmp_path / "headrace.db"
     Ledger.open(f"sqlite:///{path}").close()
     with Ledger.open(f"sqlite:///{path}") as ledger:
         ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
@@ -283,7 +283,7 @@ def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
     journal = Journal.open(str(tmp_path / "orders"), create=True)
     with journal.writer(0) as writer:
         writer.append(numbered(0, 12))
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
         for start, until in ((3, 10), (10, 14)):

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from tests.cli.histories import NOW_MS, a_batch, a_gate, ranges, text_of, with_lags
 
-from headgate.cli.snapshot import GateHistory, take_snapshot
-from headgate.cli.view import BATCHES, PARTITIONS, gate_view, overview
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.cli.snapshot import GateHistory, take_snapshot
+from headrace.cli.view import BATCHES, PARTITIONS, gate_view, overview
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     BatchRecord,
     ErrorReport,
     GateRecord,

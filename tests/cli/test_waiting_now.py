@@ -13,9 +13,9 @@ from tests.journal.journals import fill
 from tests.services.kafka import TopicFactory
 from tests.services.ledgers import new_ledger
 
-from headgate.control import OffsetRange
-from headgate.ledger import PlannedBatch, PlannedRange
-from headgate.local.ports import free_ports
+from headrace.control import OffsetRange
+from headrace.ledger import PlannedBatch, PlannedRange
+from headrace.local.ports import free_ports
 
 HOUR_MS = 3_600_000
 
@@ -24,7 +24,7 @@ def gone_for_an_hour(
     folder: Path, source: str, servers: str, *batches: OffsetRange, topic_id: str | None = None
 ) -> str:
     """A ledger with a gate whose last batch took all that there was, an hour ago."""
-    url = f"sqlite:///{folder}/headgate.db"
+    url = f"sqlite:///{folder}/headrace.db"
     then_ms = time.time_ns() // 1_000_000 - HOUR_MS
     with new_ledger(url, clock=lambda: then_ms) as ledger:
         ledger.declare_gate("orders", interval_ms=1_000, source=source, estimator="pid")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headgate.control import Limits, Plan, TopicPartition, plan
+from headrace.control import Limits, Plan, TopicPartition, plan
 
 
 def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headgate.control import Assertion, Incarnation
-from headgate.control.assertion import MOST_LEASE_MS, MOST_LEVELS
-from headgate.errors import OptionError
+from headrace.control import Assertion, Incarnation
+from headrace.control.assertion import MOST_LEASE_MS, MOST_LEVELS
+from headrace.errors import OptionError
 
 RUN = Incarnation(1_700_000_000_000, "a1")
 

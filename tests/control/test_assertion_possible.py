@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation, require_possible
-from headgate.errors import OptionError
+from headrace.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation, require_possible
+from headrace.errors import OptionError
 
 NOW_MS = 1_700_000_000_000
 

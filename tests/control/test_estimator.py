@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import PIDRateEstimator, create_estimator
-from headgate.control.estimator import ESTIMATORS
-from headgate.errors import OptionError
+from headrace.control import PIDRateEstimator, create_estimator
+from headrace.control.estimator import ESTIMATORS
+from headrace.errors import OptionError
 
 Call = tuple[int, int, int, int]
 

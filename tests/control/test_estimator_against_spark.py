@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.java_gateway import launch_gateway
 
-from headgate.control import PIDRateEstimator, RateEstimator
-from headgate.local import Java
+from headrace.control import PIDRateEstimator, RateEstimator
+from headrace.local import Java
 
 Batch = tuple[int, int, int, int]
 Answers = list[float | None]

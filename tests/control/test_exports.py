@@ -1,13 +1,13 @@
-"""The names that `headgate.control` makes public."""
+"""The names that `headrace.control` makes public."""
 
-import headgate.control
+import headrace.control
 
 
 def test_every_exported_name_exists_once() -> None:
-    names = headgate.control.__all__
+    names = headrace.control.__all__
     assert len(names) == len(set(names))
-    assert all(hasattr(headgate.control, name) for name in names)
+    assert all(hasattr(headrace.control, name) for name in names)
 
 
 def test_the_exports_are_sorted() -> None:
-    assert headgate.control.__all__ == sorted(headgate.control.__all__)
+    assert headrace.control.__all__ == sorted(headrace.control.__all__)

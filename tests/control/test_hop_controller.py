@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import (
+from headrace.control import (
     Assertion,
     Bound,
     HopController,
@@ -15,7 +15,7 @@ from headgate.control import (
     InputQueue,
     takes_per_s,
 )
-from headgate.errors import OptionError
+from headrace.errors import OptionError
 
 OVERLOAD, LIGHT = 50_000_000, 500_000
 LOOK_MS = 250

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import Assertion, Emission, HopSettings, Incarnation, Obeyed
-from headgate.errors import OptionError
+from headrace.control import Assertion, Emission, HopSettings, Incarnation, Obeyed
+from headrace.errors import OptionError
 
 RUN = Incarnation(1000, "a")
 NEXT_RUN = Incarnation(2000, "b")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import ChunkRate
+from headrace.control import ChunkRate
 
 
 def test_chunks_are_counted_over_the_gaps_between_them() -> None:

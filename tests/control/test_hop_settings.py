@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headgate.control import HopSettings
-from headgate.errors import OptionError
+from headrace.control import HopSettings
+from headrace.errors import OptionError
 
 
 def test_the_defaults_are_those_of_the_reference() -> None:

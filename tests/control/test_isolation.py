@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.isolation import Budget, Isolated, Isolation, Ranges, halves
-from headgate.control.ranges import OffsetRange
-from headgate.errors import OptionError
+from headrace.control.isolation import Budget, Isolated, Isolation, Ranges, halves
+from headrace.control.ranges import OffsetRange
+from headrace.errors import OptionError
 
 ranges = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=5

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headgate.control import Limits, PartitionLimit, TopicPartition
-from headgate.errors import OptionError
+from headrace.control import Limits, PartitionLimit, TopicPartition
+from headrace.errors import OptionError
 
 ORDERS_3 = TopicPartition("orders", 3)
 ORDERS_4 = TopicPartition("orders", 4)
@@ -35,8 +35,8 @@ def test_there_is_no_cap_and_a_floor_of_one_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"seconds_per_batch": 0}, "headgate.interval is 0 s"),
-        ({"seconds_per_batch": math.inf}, "headgate.interval is inf s"),
+        ({"seconds_per_batch": 0}, "headrace.interval is 0 s"),
+        ({"seconds_per_batch": math.inf}, "headrace.interval is inf s"),
         ({"initial_rate": 0}, "backpressure.initialRate is 0 records/s"),
         ({"initial_rate": -5.0}, "backpressure.initialRate is -5 records/s"),
         ({"initial_rate": math.nan}, "backpressure.initialRate is nan records/s"),

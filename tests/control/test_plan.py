@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.control.plans import counts, orders, plan_lags
 
-from headgate.control import (
+from headrace.control import (
     ASSUMED_RECORD_BYTES,
     Limits,
     PartitionLimit,

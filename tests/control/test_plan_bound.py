@@ -3,7 +3,7 @@
 import pytest
 from tests.control.plans import orders
 
-from headgate.control import Bound, Limits, Plan, Reason, plan
+from headrace.control import Bound, Limits, Plan, Reason, plan
 
 LIMITS = Limits(1.0, initial_rate=1000.0)
 

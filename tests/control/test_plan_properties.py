@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.control.plans import counts, orders, plan_lags
 
-from headgate.control import (
+from headrace.control import (
     Limits,
     PartitionLimit,
     Reason,

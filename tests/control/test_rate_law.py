@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control import Limits, PartitionLimit, TopicPartition, max_messages_per_partition
-from headgate.errors import OptionError
+from headrace.control import Limits, PartitionLimit, TopicPartition, max_messages_per_partition
+from headrace.errors import OptionError
 
 
 def lags(*numbers: int) -> dict[TopicPartition, int]:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import EstimatorSettings, PIDRateEstimator
-from headgate.errors import OptionError
+from headrace.control import EstimatorSettings, PIDRateEstimator
+from headrace.errors import OptionError
 
 gains = st.floats(0, 1e9)
 

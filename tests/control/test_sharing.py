@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import Taker, catching_up, parts
+from headrace.control import Taker, catching_up, parts
 
 rates = st.floats(1e-3, 1e9)
 takers = st.builds(

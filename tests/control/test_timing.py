@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.control import BatchProgress, BatchStats, PIDRateEstimator, batch_stats
+from headrace.control import BatchProgress, BatchStats, PIDRateEstimator, batch_stats
 
 
 def batch(start_ms: int, duration_ms: int, records: int = 100, left_over: int = 0) -> BatchProgress:

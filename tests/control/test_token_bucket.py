@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import TokenBucket
-from headgate.errors import OptionError
+from headrace.control import TokenBucket
+from headrace.errors import OptionError
 
 rates = st.floats(0.1, 1e7)
 bursts = st.floats(0.01, 10.0)

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from tests.services.kafka import Topic, TopicFactory
 
-import headgate
+import headrace
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,14 +37,14 @@ def test_the_readme_s_ten_lines_run(
     orders.produce(*[b"tea"] * 30)
     seen: list[int] = []
 
-    def handler(df: DataFrame, batch: headgate.Batch) -> None:
+    def handler(df: DataFrame, batch: headrace.Batch) -> None:
         seen.append(df.count())
 
     names = run(python_on("README.md")[0], orders, tmp_path, {"spark": spark, "handler": handler})
     names["query"].processAllAvailable()
     names["query"].stop()
     assert sum(seen) == 30
-    assert (tmp_path / "headgate.db").exists()
+    assert (tmp_path / "headrace.db").exists()
 
 
 def test_getting_started_runs(spark: SparkSession, topic: TopicFactory, tmp_path: Path) -> None:

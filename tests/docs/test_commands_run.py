@@ -11,15 +11,15 @@ from tests.cli.outcomes import invoke
 from tests.docs.test_pages import PAGES
 from tests.journal.journals import fill
 
-from headgate.control import OffsetRange
-from headgate.ledger import Ledger
+from headrace.control import OffsetRange
+from headrace.ledger import Ledger
 
 # In a block or in a sentence; what only names an option of it leaves out what is run.
 COMMANDS: Final = sorted(
     {
         " ".join(found.split("#")[0].split())
         for page in PAGES
-        for found in re.findall(r"headgate backfill [^`\n]+", page.read_text())
+        for found in re.findall(r"headrace backfill [^`\n]+", page.read_text())
         if re.search(r"--(handler|flow) \w", found)
     }
 )
@@ -30,9 +30,9 @@ def write(df, batch):
 """
 
 FLOW = """
-from headgate.flow import Flow, journal
+from headrace.flow import Flow, journal
 
-orders = Flow("orders", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+orders = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
 orders.channel("raw", journal("raw"))
 orders.channel("clean", journal("clean"))
 
@@ -63,7 +63,7 @@ def test_there_are_such_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_backfill_on_a_page_would_run_what_has_failed(command: str, here: Path) -> None:
-    url = f"sqlite:///{here}/headgate.db"
+    url = f"sqlite:///{here}/headrace.db"
     gate = "orders.clean" if "--flow" in command else "orders"
     with Ledger.open(url) as ledger:
         failed = add_failed(

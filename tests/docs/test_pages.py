@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.app import COMMANDS
-from headgate.gate import RECOMMENDED_CONF
-from headgate.journal.options import OPTIONS as JOURNAL_OPTIONS
-from headgate.kafka.options import OPTIONS as KAFKA_OPTIONS
+from headrace.cli.app import COMMANDS
+from headrace.gate import RECOMMENDED_CONF
+from headrace.journal.options import OPTIONS as JOURNAL_OPTIONS
+from headrace.kafka.options import OPTIONS as KAFKA_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -43,7 +43,7 @@ def test_the_page_of_options_has_every_option_and_no_other() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_on_a_page_exist(page: Path) -> None:
-    named = re.findall(r"^headgate (\w+)", page.read_text(), re.MULTILINE)
+    named = re.findall(r"^headrace (\w+)", page.read_text(), re.MULTILINE)
     assert [name for name in named if name not in COMMANDS] == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.local import Java
+from headrace.local import Java
 
 
 @pytest.fixture(autouse=True)

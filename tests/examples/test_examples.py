@@ -17,9 +17,9 @@ from tests.ledger.servers import postgresql_server
 from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.control import OffsetRange
-from headgate.journal import Journal
-from headgate.ledger import Ledger
+from headrace.control import OffsetRange
+from headrace.journal import Journal
+from headrace.ledger import Ledger
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -62,7 +62,7 @@ def test_gated_orders_go_to_parquet_each_once(topic: TopicFactory, tmp_path: Pat
     orders.produce(*map(order, range(300, 400)), partition=1)
     printed = run("gated_orders.py", orders.bootstrap_servers, orders.name, str(tmp_path))
     assert sum(int(line.split()[2]) for line in printed.splitlines()) == 400
-    assert (tmp_path / "headgate.db").exists()
+    assert (tmp_path / "headrace.db").exists()
     assert len(list((tmp_path / "orders").glob("batch=*"))) == len(printed.splitlines()) > 1
 
 

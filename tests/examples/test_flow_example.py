@@ -1,4 +1,4 @@
-"""The example of a flow, run by `headgate flow run` as in a terminal, and ended by Ctrl-C."""
+"""The example of a flow, run by `headrace flow run` as in a terminal, and ended by Ctrl-C."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from tests.cli.commands import in_a_terminal, press_ctrl_c
 from tests.examples.test_examples import EXAMPLES
 from tests.services.waiting import wait_until
 
-from headgate.journal import Journal, Records
-from headgate.ledger import Ledger, Status
+from headrace.journal import Journal, Records
+from headrace.ledger import Ledger, Status
 
 ORDERS = 400
 
@@ -20,7 +20,7 @@ def order(number: int) -> bytes:
 
 
 def receive(folder: Path) -> None:
-    """What `headgate receive` would have taken in; and something that is no order."""
+    """What `headrace receive` would have taken in; and something that is no order."""
     with Journal.open(str(folder / "journals/raw"), create=True).writer(0) as writer:
         values = [order(number) for number in range(ORDERS)]
         writer.append(Records.of([*values, b"no order"], timestamp_ms=1))
@@ -41,7 +41,7 @@ def bad_ones(folder: Path) -> dict[int, tuple[int, int]]:
 def is_done(folder: Path, good: list[bytes]) -> bool:
     if stored(folder) != good or bad_ones(folder) != {0: (0, ORDERS // 4 + 1)}:
         return False
-    with Ledger.open(f"sqlite:///{folder}/headgate.db", create=False) as ledger:
+    with Ledger.open(f"sqlite:///{folder}/headrace.db", create=False) as ledger:
         return {batch.status for batch in ledger.batches()} == {Status.SUCCESS}
 
 
@@ -58,5 +58,5 @@ def test_orders_go_through_two_stages_until_ctrl_c(tmp_path: Path) -> None:
     assert "\nThe flow stops; Ctrl-C once more ends it at once.\n" in errors.read_text()
     assert (tmp_path / "stdout").read_text() == "Flow orders runs: check, store. Ctrl-C ends it.\n"
     assert stored(tmp_path) == good
-    with Ledger.open(f"sqlite:///{tmp_path}/headgate.db", create=False) as ledger:
+    with Ledger.open(f"sqlite:///{tmp_path}/headrace.db", create=False) as ledger:
         assert ledger.shown_stages("orders") == ()

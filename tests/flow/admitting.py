@@ -1,7 +1,7 @@
 """A gate that admits batches without Spark, to see whether it is held back."""
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
 
 class Admitting:

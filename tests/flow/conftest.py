@@ -9,7 +9,7 @@ from tests.flow.worlds import LedgerWorld, World, ZookeeperWorld
 from tests.ledger.servers import postgresql_server
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.local import Java
+from headrace.local import Java
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from headgate.control import InputQueue
-from headgate.flow import Flow
-from headgate.flow.channels import WrittenBatch
-from headgate.ledger import Ledger
+from headrace.control import InputQueue
+from headrace.flow import Flow
+from headrace.flow.channels import WrittenBatch
+from headrace.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def nothing(df: DataFrame, batch: Any) -> None:
 
 def a_flow(*stages: tuple[str, str, Iterable[str]], channels: Iterable[str] = ()) -> Flow:
     """A flow of stages, each with its name and what it reads and writes."""
-    flow = Flow("shop", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+    flow = Flow("shop", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
     used = (channel for _, reads, writes in stages for channel in (reads, *writes))
     for name in dict.fromkeys([*channels, *used]):
         flow.channel(name, NoChannel(f"journal {name}"))

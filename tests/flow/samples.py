@@ -1,7 +1,7 @@
 """Assertions and states for the tests of flows."""
 
-from headgate.control.assertion import Assertion, Incarnation
-from headgate.flow import StageState
+from headrace.control.assertion import Assertion, Incarnation
+from headrace.flow import StageState
 
 RUN = Incarnation(1_700_000_000_000, "run")
 

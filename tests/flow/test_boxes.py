@@ -6,9 +6,9 @@ import threading
 import pytest
 from tests.flow.samples import pressing, state_of_stage
 
-from headgate.flow.inbox import Inbox
-from headgate.flow.outbox import Outbox
-from headgate.flow.told import MOST, Told
+from headrace.flow.inbox import Inbox
+from headrace.flow.outbox import Outbox
+from headrace.flow.told import MOST, Told
 
 
 def test_of_each_pair_and_of_the_state_only_the_newest_waits() -> None:
@@ -91,7 +91,7 @@ def test_whoever_waits_is_woken_by_what_comes_and_by_the_end(ends_by_closing: bo
 def test_a_warning_is_told_once_until_its_reason_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told = Told(logging.getLogger("headgate.flow"))
+    told = Told(logging.getLogger("headrace.flow"))
     for _ in range(3):
         told.tell("b", "b is wrong")
     assert caplog.messages == ["b is wrong"]
@@ -101,7 +101,7 @@ def test_a_warning_is_told_once_until_its_reason_is_over(
 
 
 def test_whoever_makes_up_reasons_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    told = Told(logging.getLogger("headgate.flow"))
+    told = Told(logging.getLogger("headrace.flow"))
     for number in range(10 * MOST):
         told.tell(str(number), f"{number} is wrong")
     assert len(caplog.messages) == MOST + 2

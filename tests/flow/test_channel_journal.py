@@ -12,13 +12,13 @@ from tests.gate.queries import finish
 from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
-from headgate.control.hop_queue import InputQueue
-from headgate.errors import JournalError, LaneTakenError, OptionError
-from headgate.flow.channels import Channel, JournalChannel, journal
-from headgate.gate import Batch, Gate
-from headgate.journal import Journal
-from headgate.ledger import Ledger, Status
-from headgate.ledger.receivers import StreamRate
+from headrace.control.hop_queue import InputQueue
+from headrace.errors import JournalError, LaneTakenError, OptionError
+from headrace.flow.channels import Channel, JournalChannel, journal
+from headrace.gate import Batch, Gate
+from headrace.journal import Journal
+from headrace.ledger import Ledger, Status
+from headrace.ledger.receivers import StreamRate
 
 
 @dataclass
@@ -182,7 +182,7 @@ def test_a_task_that_fails_leaves_nothing(
 def test_a_lane_of_another_writer_is_waited_for(
     spark: SparkSession, channel: JournalChannel, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.flow.channels.journal_channel._LANE_WAIT_S", 0.1)
+    monkeypatch.setattr("headrace.flow.channels.journal_channel._LANE_WAIT_S", 0.1)
     with (
         Journal.open(str(path), create=True).writer(0),
         pytest.raises(LaneTakenError, match="is being written by process"),

@@ -12,12 +12,12 @@ from tests.gate.queries import finish
 from tests.journal.journals import fill
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import BrokerError, LedgerError, OptionError, SourceError
-from headgate.flow.channels import Channel, KafkaChannel, journal, kafka
-from headgate.gate import Batch, Gate
-from headgate.kafka.attempts import HEADER
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.control.ranges import OffsetRange
+from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
+from headrace.flow.channels import Channel, KafkaChannel, journal, kafka
+from headrace.gate import Batch, Gate
+from headrace.kafka.attempts import HEADER
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
 Read = Callable[[], list[str]]
 
@@ -105,7 +105,7 @@ def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
     spark: SparkSession, channel: KafkaChannel, to: Topic, url: str
 ) -> None:
     def read(**options: str) -> list[str]:
-        reader = spark.read.format("headgate-kafka").options(
+        reader = spark.read.format("headrace-kafka").options(
             **channel.reading(books.url), **options
         )
         return sorted(row.value.decode() for row in reader.load().collect())

@@ -12,10 +12,10 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.control.assertion import Assertion, Incarnation
-from headgate.control.hop_emission import Emission
-from headgate.control.hop_settings import HopSettings
-from headgate.flow import Signals
+from headrace.control.assertion import Assertion, Incarnation
+from headrace.control.hop_emission import Emission
+from headrace.control.hop_settings import HopSettings
+from headrace.flow import Signals
 
 LEASE_MS = 3_000
 ALL_IS_WELL_S = 60.0

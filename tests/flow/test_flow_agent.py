@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headgate.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
-from headgate.errors import JournalError
-from headgate.flow import StageState
-from headgate.flow.agent import StageAgent, StagePlace
-from headgate.flow.memory import Memory
-from headgate.flow.pace import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S
-from headgate.flow.signals_ledger import ledger_states
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
-from headgate.ledger.base import wall_clock_ms
+from headrace.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
+from headrace.errors import JournalError
+from headrace.flow import StageState
+from headrace.flow.agent import StageAgent, StagePlace
+from headrace.flow.memory import Memory
+from headrace.flow.pace import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S
+from headrace.flow.signals_ledger import ledger_states
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
+from headrace.ledger.base import wall_clock_ms
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
 PLACE = StagePlace("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
@@ -80,7 +80,7 @@ class Waiting:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with new_ledger(f"sqlite:///{tmp_path}/headgate.db") as opened:
+    with new_ledger(f"sqlite:///{tmp_path}/headrace.db") as opened:
         opened.declare_gate(PLACE.gate, interval_ms=1000, source="journal", estimator="{}")
         yield opened
 

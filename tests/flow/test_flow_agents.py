@@ -8,10 +8,10 @@ import pytest
 from tests.flow.admitting import Admitting
 from tests.services.waiting import wait_until
 
-from headgate.control import HopSettings, InputQueue
-from headgate.flow import ledger_signals
-from headgate.flow.agent import StageAgent, StagePlace
-from headgate.ledger import Ledger
+from headrace.control import HopSettings, InputQueue
+from headrace.flow import ledger_signals
+from headrace.flow.agent import StageAgent, StagePlace
+from headrace.ledger import Ledger
 
 SETTINGS = HopSettings(
     overload_bytes=10_000,
@@ -44,7 +44,7 @@ class Drought(Flood):
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.open(f"sqlite:///{tmp_path}/headgate.db") as opened:
+    with Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as opened:
         opened.declare_gate("shop.parse", interval_ms=100, source="journal", estimator="{}")
         opened.declare_gate("shop.store", interval_ms=100, source="journal", estimator="{}")
         yield opened

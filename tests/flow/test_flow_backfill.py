@@ -10,19 +10,19 @@ from tests.flow.test_channel_journal import values_in
 from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
-from headgate.cli.backfill_work import work_of
-from headgate.cli.handlers import load_handler
-from headgate.errors import OptionError
-from headgate.ledger import Ledger, Status
+from headrace.cli.backfill_work import work_of
+from headrace.cli.handlers import load_handler
+from headrace.errors import OptionError
+from headrace.ledger import Ledger, Status
 
 MODULE = """
 from pathlib import Path
 
-from headgate.flow import Flow, journal
+from headrace.flow import Flow, journal
 
 HERE = Path(__file__).parent
 
-flow = Flow("shop", ledger=f"sqlite:///{HERE}/headgate.db", checkpoints=HERE / "checkpoints")
+flow = Flow("shop", ledger=f"sqlite:///{HERE}/headrace.db", checkpoints=HERE / "checkpoints")
 flow.channel("raw", journal(str(HERE / "raw")))
 flow.channel("clean", journal(str(HERE / "clean")))
 
@@ -95,7 +95,7 @@ def test_what_is_to_be_done_must_be_named_once(
 ) -> None:
     handler, transform, flow = named
     with pytest.raises(OptionError, match=told):
-        work_of(handler, transform, flow and flow.format(shop=shop), "sqlite:///headgate.db")
+        work_of(handler, transform, flow and flow.format(shop=shop), "sqlite:///headrace.db")
 
 
 def test_the_ledger_must_be_the_flows(shop: str) -> None:
@@ -106,7 +106,7 @@ def test_the_ledger_must_be_the_flows(shop: str) -> None:
 
 
 def test_a_gate_that_is_no_stage_is_refused(shop: str) -> None:
-    work = work_of(None, None, shop, "sqlite:///headgate.db")
+    work = work_of(None, None, shop, "sqlite:///headrace.db")
     told = "'orders', which is no stage of flow 'shop'; its stages have the gates 'shop.clean'"
     with pytest.raises(OptionError, match=told):
         work.handler("orders")

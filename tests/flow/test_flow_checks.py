@@ -8,17 +8,17 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.flow.flows import NoChannel, a_flow, nothing
 
-from headgate.control import HopSettings
-from headgate.errors import LedgerError, OptionError
-from headgate.flow import Flow, journal, kafka
-from headgate.flow.channels import Channel
+from headrace.control import HopSettings
+from headrace.errors import LedgerError, OptionError
+from headrace.flow import Flow, journal, kafka
+from headrace.flow.channels import Channel
 
 HERE = re.escape(Path(__file__).name)
 
 
 @pytest.fixture
 def flow() -> Flow:
-    flow = Flow("shop", ledger="sqlite:///headgate.db", checkpoints="checkpoints")
+    flow = Flow("shop", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
     flow.channel("raw", NoChannel("kafka raw"))
     flow.channel("clean", NoChannel("journal clean"), schema="id bigint, name string")
     return flow
@@ -63,7 +63,7 @@ def test_a_flow_without_stages_is_refused(flow: Flow) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 101, None])
 def test_names_are_those_of_signals(flow: Flow, name: Any) -> None:
     with pytest.raises(OptionError, match="The name of a flow is"):
-        Flow(name, ledger="sqlite:///headgate.db", checkpoints="c")
+        Flow(name, ledger="sqlite:///headrace.db", checkpoints="c")
     with pytest.raises(OptionError, match="The name of a stage is"):
         flow.stage(name, reads="raw")
     with pytest.raises(OptionError, match="The name of a channel is"):

@@ -14,9 +14,9 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.control import HopSettings, InputQueue
-from headgate.flow.agent import StageAgent, StagePlace
-from headgate.ledger import Ledger
+from headrace.control import HopSettings, InputQueue
+from headrace.flow.agent import StageAgent, StagePlace
+from headrace.ledger import Ledger
 
 INTERVAL_MS = 100
 SETTINGS = HopSettings(
@@ -100,7 +100,7 @@ def world(own_zookeeper: ZookeeperServer, flow: str) -> Iterator[ZookeeperWorld]
 def stages(world: ZookeeperWorld, tmp_path: Path) -> Iterator[Sequence[Stage]]:
     """The chain, whose stages go on beginning batches."""
     with ExitStack() as running:
-        ledger = running.enter_context(Ledger.open(f"sqlite:///{tmp_path}/headgate.db"))
+        ledger = running.enter_context(Ledger.open(f"sqlite:///{tmp_path}/headrace.db"))
         made = [Stage(world, ledger, name) for name in CHAIN]
         for stage in made:
             running.callback(stage.close)

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.flows import a_flow
 
-from headgate.flow import Flow
-from headgate.flow.drawing import draw
-from headgate.flow.graph import Graph
+from headrace.flow import Flow
+from headrace.flow.drawing import draw
+from headrace.flow.graph import Graph
 
 
 def drawn(flow: Flow) -> str:

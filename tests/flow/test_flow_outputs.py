@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import DataFrame
 from tests.flow.flows import a_flow
 
-from headgate.errors import OptionError
-from headgate.flow.handling import outputs
+from headrace.errors import OptionError
+from headrace.flow.handling import outputs
 
 
 class Frame(DataFrame):

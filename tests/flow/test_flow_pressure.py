@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.journal.journals import fill, values_of
 from tests.services.waiting import wait_until
 
-from headgate.control import HopSettings
-from headgate.flow import Flow, journal
-from headgate.gate import Batch
-from headgate.ledger import Ledger, Status
+from headrace.control import HopSettings
+from headrace.flow import Flow, journal
+from headrace.gate import Batch
+from headrace.ledger import Ledger, Status
 
 RECORDS = 8000
 SMALL = HopSettings(
@@ -25,7 +25,7 @@ SMALL = HopSettings(
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/headgate.db"
+    return f"sqlite:///{tmp_path}/headrace.db"
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
-from headgate.errors import OptionError
-from headgate.flow import Flow, journal
-from headgate.flow.running import STARTS_AGAIN
-from headgate.gate import Batch
+from headrace.errors import OptionError
+from headrace.flow import Flow, journal
+from headrace.flow.running import STARTS_AGAIN
+from headrace.gate import Batch
 
 RECORDS = 600
 """Six batches, on a machine that is too slow for more than the lowest rate."""
@@ -24,7 +24,7 @@ RECORDS = 600
 def flow(tmp_path: Path) -> Flow:
     """A flow of journals; ``raw`` has records, which its first stages are to read."""
     fill(tmp_path / "raw", {0: [RECORDS]})
-    flow = Flow("shop", ledger=f"sqlite:///{tmp_path}/headgate.db", checkpoints=tmp_path / "c")
+    flow = Flow("shop", ledger=f"sqlite:///{tmp_path}/headrace.db", checkpoints=tmp_path / "c")
     for name in ("raw", "clean"):
         flow.channel(name, journal(str(tmp_path / name)))
     return flow
@@ -94,11 +94,11 @@ class When(logging.Handler):
 
 @contextmanager
 def listening(handler: When) -> Iterator[When]:
-    logging.getLogger("headgate.flow").addHandler(handler)
+    logging.getLogger("headrace.flow").addHandler(handler)
     try:
         yield handler
     finally:
-        logging.getLogger("headgate.flow").removeHandler(handler)
+        logging.getLogger("headrace.flow").removeHandler(handler)
 
 
 def declare(flow: Flow, raw: Path, stored: list[bytes]) -> None:
@@ -129,7 +129,7 @@ def test_a_stage_that_fails_before_its_handler_was_called_is_started_again(
     (sentence,) = told.messages
     assert sentence.startswith(
         "Stage 'parse' of flow 'shop' failed before its handler was called, and is started again"
-        " (1 of 3): headgate.errors.SourceError: There is no journal at "
+        " (1 of 3): headrace.errors.SourceError: There is no journal at "
     )
     assert len(stored) == RECORDS
 

@@ -8,9 +8,9 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.errors import SourceError
-from headgate.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
-from headgate.gate import Batch
+from headrace.errors import SourceError
+from headrace.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
+from headrace.gate import Batch
 
 PARTITIONS = 2
 RECORDS = 600  # in each partition, and again after the restart
@@ -34,7 +34,7 @@ def test_each_record_arrives_once_before_and_after_a_restart(
     stored: dict[str, list[str]] = {}
     flow = Flow(
         "shop",
-        ledger=f"sqlite:///{tmp_path}/headgate.db",
+        ledger=f"sqlite:///{tmp_path}/headrace.db",
         checkpoints=tmp_path / "checkpoints",
         signals=signals,
     )
@@ -68,7 +68,7 @@ def test_a_topic_that_is_only_written_must_be_there_before_anything_starts(
     spark: SparkSession, topic: TopicFactory, tmp_path: Path
 ) -> None:
     raw = topic(PARTITIONS)
-    flow = Flow("shop", ledger=f"sqlite:///{tmp_path}/headgate.db", checkpoints=tmp_path / "c")
+    flow = Flow("shop", ledger=f"sqlite:///{tmp_path}/headrace.db", checkpoints=tmp_path / "c")
     flow.channel("raw", kafka(raw.name, raw.bootstrap_servers))
     flow.channel("clean", kafka("nowhere", raw.bootstrap_servers))
 

@@ -13,11 +13,11 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.control import HopSettings, InputQueue
-from headgate.flow.agent import StageAgent, StagePlace
-from headgate.flow.culprit import culprits
-from headgate.flow.signals_ledger import ledger_states
-from headgate.ledger import Ledger
+from headrace.control import HopSettings, InputQueue
+from headrace.flow.agent import StageAgent, StagePlace
+from headrace.flow.culprit import culprits
+from headrace.flow.signals_ledger import ledger_states
+from headrace.ledger import Ledger
 
 SETTINGS = HopSettings(
     overload_bytes=10_000,
@@ -110,7 +110,7 @@ class Flow:
 @pytest.fixture
 def flow_of_two(own_zookeeper: ZookeeperServer, flow: str, tmp_path: Path) -> Iterator[Flow]:
     with (
-        Ledger.open(f"sqlite:///{tmp_path}/headgate.db") as ledger,
+        Ledger.open(f"sqlite:///{tmp_path}/headrace.db") as ledger,
         ZookeeperWorld(flow, own_zookeeper.hosts, session_timeout_s=BRIEF_SESSION_S) as world,
     ):
         yield Flow(world, ledger)

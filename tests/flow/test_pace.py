@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.flow.pace import LEAST_LOOK_S, LOOK_S, LookPace
+from headrace.flow.pace import LEAST_LOOK_S, LOOK_S, LookPace
 
 OVERLOAD_BYTES = 50_000_000
 

@@ -10,9 +10,9 @@ from tests.flow.samples import RUN, pressing, state_of_stage
 from tests.flow.worlds import World
 from tests.services.waiting import wait_until
 
-from headgate.control.assertion import Assertion, Incarnation
-from headgate.errors import OptionError, SignalError
-from headgate.flow.wire import text_of
+from headrace.control.assertion import Assertion, Incarnation
+from headrace.errors import OptionError, SignalError
+from headrace.flow.wire import text_of
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -246,13 +246,13 @@ def test_a_forged_state_is_told_once_and_seen_by_nobody(
 def test_nothing_is_written_or_told_by_stages_that_have_nothing_to_say(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.flow.zookeeper._TELL_S", 60.0)  # a slow server is told of
+    monkeypatch.setattr("headrace.flow.zookeeper._TELL_S", 60.0)  # a slow server is told of
     with caplog.at_level(logging.INFO):
         a, b = world.join("a", ["b"]), world.join("b")
         wait_until(lambda: a.is_connected and b.is_connected)
         assert a.receive(0.1) == b.receive() == []
         assert (world.messages("a"), a.states()) == ([], {})
-    assert [line for line in caplog.records if line.name.startswith("headgate")] == []
+    assert [line for line in caplog.records if line.name.startswith("headrace")] == []
 
 
 def test_sending_waits_for_nobody(world: World) -> None:

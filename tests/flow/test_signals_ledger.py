@@ -15,10 +15,10 @@ from tests.flow.worlds import LedgerWorld
 from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.waiting import wait_until
 
-from headgate.flow import ledger_signals
-from headgate.flow.signals_ledger import LOOK_S
-from headgate.ledger import Ledger, normalize_url
-from headgate.ledger.signals import REMEMBERED_MS, Note
+from headrace.flow import ledger_signals
+from headrace.flow.signals_ledger import LOOK_S
+from headrace.ledger import Ledger, normalize_url
+from headrace.ledger.signals import REMEMBERED_MS, Note
 
 WAIT_S = 30.0
 
@@ -39,7 +39,7 @@ def url(tmp_path: Path) -> str:
 def test_an_outage_passes_and_what_counts_is_delivered(
     server: PostgresqlServer, flow: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "headgate.flow")
+    caplog.set_level(logging.INFO, "headrace.flow")
     with LedgerWorld(flow, server.url) as world:
         a, b = world.join("a", ["b"]), world.join("b")
         a.publish(state_of_stage("a", flow=flow))

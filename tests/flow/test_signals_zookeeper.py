@@ -13,9 +13,9 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.control.assertion import Assertion
-from headgate.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
-from headgate.flow.wire import text_of
+from headrace.control.assertion import Assertion
+from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
+from headrace.flow.wire import text_of
 
 WAIT_S = 30.0
 ANYBODY = Id("world", "anyone")
@@ -47,7 +47,7 @@ def test_the_nodes_are_those_that_the_documentation_names(world: ZookeeperWorld)
     b.send(to_a(world, 1))
     b.publish(state_of_stage("b", flow=world.flow))
     wait_until(lambda: "b" in b.states() and world.messages("a"))
-    root = f"/headgate/{world.flow}"
+    root = f"/headrace/{world.flow}"
     for path, value in (
         (f"{root}/taskmessage/a/b", to_a(world, 1)),
         (f"{root}/taskstate/b", state_of_stage("b", flow=world.flow)),
@@ -60,7 +60,7 @@ def test_the_nodes_are_those_that_the_documentation_names(world: ZookeeperWorld)
 def test_a_state_is_kept_and_updated_not_made_anew(
     world: ZookeeperWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.flow.zookeeper.ANSWER_S", WAIT_S)  # or it is written once more
+    monkeypatch.setattr("headrace.flow.zookeeper.ANSWER_S", WAIT_S)  # or it is written once more
     b = world.join("b")
     states = [state_of_stage("b", flow=world.flow, queue_bytes=number) for number in range(20)]
     for state in states:
@@ -81,7 +81,7 @@ def test_a_session_that_expires_is_begun_anew_and_all_goes_on(
         signals.publish(state_of_stage(name, flow=world.flow))
     wait_until(lambda: set(a.states()) == {"a", "b"})
     before = world.sessions[stage].id
-    with caplog.at_level(logging.INFO, "headgate.flow"):
+    with caplog.at_level(logging.INFO, "headrace.flow"):
         world.expire(stage)
         wait_until(lambda: world.sessions[stage].id != before)
         wait_until(lambda: set(a.states()) == {"a", "b"})
@@ -126,7 +126,7 @@ def test_an_outage_passes_and_what_counts_is_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = own_world
-    caplog.set_level(logging.INFO, "headgate.flow")
+    caplog.set_level(logging.INFO, "headrace.flow")
     a, b = world.join("a", ["b"]), world.join("b")
     a.publish(state_of_stage("a", flow=world.flow))
     b.send(to_a(world, 0))
@@ -150,7 +150,7 @@ def test_an_outage_passes_and_what_counts_is_delivered(
             own_zookeeper.lose_data()
         own_zookeeper.start()
     # A server that has only just begun may lose them again, which is no outage of this test.
-    monkeypatch.setattr("headgate.flow.zookeeper._TELL_S", WAIT_S)
+    monkeypatch.setattr("headrace.flow.zookeeper._TELL_S", WAIT_S)
     assert a.receive(WAIT_S) == [to_a(world, 99)]
     wait_until(lambda: "a" in b.states())
     assert a.receive() == []

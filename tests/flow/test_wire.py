@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.samples import pressing, state_of_stage
 
-from headgate.control.assertion import MOST_LEASE_MS, MOST_LEVELS, Assertion, Incarnation
-from headgate.errors import OptionError
-from headgate.flow import StageState
-from headgate.flow.wire import MOST_BYTES, assertion_of, state_of, text_of
+from headrace.control.assertion import MOST_LEASE_MS, MOST_LEVELS, Assertion, Incarnation
+from headrace.errors import OptionError
+from headrace.flow import StageState
+from headrace.flow.wire import MOST_BYTES, assertion_of, state_of, text_of
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)

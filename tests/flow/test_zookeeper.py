@@ -12,12 +12,12 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-import headgate.flow
-from headgate.errors import OptionError, SetupError, SignalError
-from headgate.flow import ZookeeperSession, ZookeeperSettings
-from headgate.flow.carrier import AwayError
-from headgate.local import Java
-from headgate.local.ports import free_ports
+import headrace.flow
+from headrace.errors import OptionError, SetupError, SignalError
+from headrace.flow import ZookeeperSession, ZookeeperSettings
+from headrace.flow.carrier import AwayError
+from headrace.local import Java
+from headrace.local.ports import free_ports
 
 SECRET = "pa55:word/@"  # noqa: S105
 
@@ -62,7 +62,7 @@ def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
             wait_until(lambda: caplog.text.count("is away") == 2)
             server.start()
             # It may lose them again, having only just begun, which is no outage of this test.
-            monkeypatch.setattr("headgate.flow.zookeeper._TELL_S", 60.0)
+            monkeypatch.setattr("headrace.flow.zookeeper._TELL_S", 60.0)
             assert a.receive(30) == [pressing(flow=flow)]
             assert caplog.text.count("is away") == 2
     finally:
@@ -81,7 +81,7 @@ def test_an_answer_that_nobody_understands_is_none(zookeeper: ZookeeperServer) -
         ZookeeperSession(settings(zookeeper.hosts)) as session,
         pytest.raises(AwayError, match="was not understood: RuntimeError"),
     ):
-        session.answer("/headgate", Stumbling())
+        session.answer("/headrace", Stumbling())
 
 
 @pytest.mark.parametrize("hosts", ["no-such-host.invalid:2181", "127.0.0.1:1"])
@@ -96,7 +96,7 @@ def test_the_password_is_shown_nowhere(
     zookeeper: ZookeeperServer, flow: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(1)
-    for name in ("headgate", "headgate.flow", "headgate.flow.kazoo", "kazoo"):
+    for name in ("headrace", "headrace.flow", "headrace.flow.kazoo", "kazoo"):
         caplog.set_level(1, name)
     with ZookeeperWorld(flow, zookeeper.hosts + "/secret", user="flows", password=SECRET) as world:
         b = world.join("b")
@@ -107,11 +107,11 @@ def test_the_password_is_shown_nowhere(
         shown = f"{world.settings!r} {world.sessions['b']!r} {b!r} {world.sessions['b'].id}"
     assert SECRET not in shown
     assert SECRET not in caplog.text
-    assert logging.getLogger("headgate.flow.kazoo").level == 1, "kazoo's own lines were asked for"
+    assert logging.getLogger("headrace.flow.kazoo").level == 1, "kazoo's own lines were asked for"
 
 
 def test_the_hosts_may_name_where_everything_is_kept() -> None:
-    assert settings("zk1:2181,zk2,[::1]:2181").chroot == "/headgate"
+    assert settings("zk1:2181,zk2,[::1]:2181").chroot == "/headrace"
     named = settings("zk1:2181,zk2/prod/flows")
     assert (named.servers, named.chroot) == ("zk1:2181,zk2", "/prod/flows")
 
@@ -150,17 +150,17 @@ def test_a_wrong_setting_is_refused(changes: dict[str, Any], sentence: str) -> N
 def test_without_its_package_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "headgate.flow.zookeeper")
-    monkeypatch.delitem(sys.modules, "headgate.flow.signals_zookeeper")
+    monkeypatch.delitem(sys.modules, "headrace.flow.zookeeper")
+    monkeypatch.delitem(sys.modules, "headrace.flow.signals_zookeeper")
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
     for name in ("ZookeeperSession", "zookeeper_signals"):
-        with pytest.raises(SetupError, match=r"pip install 'headgate\[zookeeper\]'\.$"):
-            getattr(headgate.flow, name)
+        with pytest.raises(SetupError, match=r"pip install 'headrace\[zookeeper\]'\.$"):
+            getattr(headrace.flow, name)
 
 
 def test_everything_that_is_public_is_there_and_in_order() -> None:
-    assert headgate.flow.__all__ == sorted(headgate.flow.__all__)
-    for name in headgate.flow.__all__:
-        assert getattr(headgate.flow, name).__name__ == name
+    assert headrace.flow.__all__ == sorted(headrace.flow.__all__)
+    for name in headrace.flow.__all__:
+        assert getattr(headrace.flow, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'signal'"):
-        getattr(headgate.flow, "signal")  # noqa: B009
+        getattr(headrace.flow, "signal")  # noqa: B009

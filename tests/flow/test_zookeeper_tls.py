@@ -11,10 +11,10 @@ from tests.kafka.client_certificates import CERTIFICATE, KEY
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headgate.errors import OptionError, SignalError
-from headgate.flow import ZookeeperSession, ZookeeperSettings
-from headgate.local import Java
-from headgate.local.ports import free_ports
+from headrace.errors import OptionError, SignalError
+from headrace.flow import ZookeeperSession, ZookeeperSettings
+from headrace.local import Java
+from headrace.local.ports import free_ports
 
 WAIT_S = 60.0
 

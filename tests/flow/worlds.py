@@ -13,14 +13,14 @@ from kazoo.exceptions import NoNodeError
 from sqlalchemy import text
 from tests.services.waiting import wait_until
 
-from headgate.flow import (
+from headrace.flow import (
     Signals,
     ZookeeperSession,
     ZookeeperSettings,
     ledger_signals,
     zookeeper_signals,
 )
-from headgate.ledger import Ledger, normalize_url
+from headrace.ledger import Ledger, normalize_url
 
 SESSION_TIMEOUT_S = 30.0
 """Longer than a busy machine stalls: a session that ends by itself takes with it what was said."""

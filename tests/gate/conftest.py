@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headgate.control import EstimatorSettings
-from headgate.ledger import Ledger
+from headrace.control import EstimatorSettings
+from headrace.ledger import Ledger
 
 GATES = ("orders", "payments")
 
 
 @pytest.fixture
 def ledger_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/headgate.db"
+    return f"sqlite:///{tmp_path}/headrace.db"
 
 
 @pytest.fixture

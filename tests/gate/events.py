@@ -12,9 +12,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from headgate.control import OffsetRange, TopicPartition
-from headgate.ledger import PlannedBatch, PlannedRange
-from headgate.source.positions import StreamOffset, nested
+from headrace.control import OffsetRange, TopicPartition
+from headrace.ledger import PlannedBatch, PlannedRange
+from headrace.source.positions import StreamOffset, nested
 
 RUN = "the checkpoint's life"
 

@@ -9,8 +9,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.services.kafka import Topic
 from tests.services.waiting import wait_until
 
-from headgate.gate import Batch, Gate
-from headgate.ledger import Ledger, Status
+from headrace.gate import Batch, Gate
+from headrace.ledger import Ledger, Status
 
 DEADLINE_S = 180
 """Below the limit of a whole test, which would not say what was waited for."""

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.control.isolation import Ranges
-from headgate.control.ranges import OffsetRange
-from headgate.gate import Batch
-from headgate.gate.replay import Replay
-from headgate.kafka.connector import KAFKA
-from headgate.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.control.isolation import Ranges
+from headrace.control.ranges import OffsetRange
+from headrace.gate import Batch
+from headrace.gate.replay import Replay
+from headrace.kafka.connector import KAFKA
+from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 
 Place = tuple[int, int]
 """Partition and offset."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from tests.services.waiting import wait_until
 
-import headgate
-from headgate import Batch, Gate
+import headrace
+from headrace import Batch, Gate
 
 
 def main(folder: Path, servers: str, topic: str) -> None:
@@ -53,10 +53,10 @@ def main(folder: Path, servers: str, topic: str) -> None:
     # By options alone, as another gate of the same ledger. Here Spark itself has to know a secret
     # by its option's name; as with its own connector, a private key without a password is none.
     del options["kafka.ssl.keystore.key"]
-    headgate.register(spark, ledger=given["ledger"])
+    headrace.register(spark, ledger=given["ledger"])
     bare = (
-        spark.readStream.format("headgate-kafka")
-        .options(**options, **{"headgate.gate": "bare", "headgate.ledger": given["public"]})
+        spark.readStream.format("headrace-kafka")
+        .options(**options, **{"headrace.gate": "bare", "headrace.ledger": given["public"]})
         .load()
     )
     other = (
@@ -69,7 +69,7 @@ def main(folder: Path, servers: str, topic: str) -> None:
     # What is written is shown as well, as a command.
     row = spark.range(1).selectExpr("'good' as value")
     sink = {name: value for name, value in options.items() if name.startswith("kafka.")}
-    row.write.format("headgate-kafka").mode("append").options(**sink, topic=topic).save()
+    row.write.format("headrace-kafka").mode("append").options(**sink, topic=topic).save()
     query.awaitTermination()
     other.awaitTermination()
     wait_until(lambda: query.lastProgress and other.lastProgress)

@@ -6,7 +6,7 @@ import traceback
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from headgate.gate.cut_off import cut_off_in_short
+from headrace.gate.cut_off import cut_off_in_short
 
 
 class Thrown:

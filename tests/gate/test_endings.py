@@ -13,14 +13,14 @@ from tests.cli.outcomes import invoke
 from tests.gate.events import planned
 from tests.gate.replays import FakeReplay, frame
 
-from headgate.backfill import Dispatch, Failed, Unlimited
-from headgate.control import OffsetRange
-from headgate.errors import HandlerExitError, OptionError
-from headgate.gate import Batch, Gate
-from headgate.gate.batch import Handler, refuse_unless_a_handler
-from headgate.gate.handler import GatedHandler
-from headgate.gate.policy import OnFailure, parse_on_failure, retry
-from headgate.ledger import BatchRecord, Ledger, Status
+from headrace.backfill import Dispatch, Failed, Unlimited
+from headrace.control import OffsetRange
+from headrace.errors import HandlerExitError, OptionError
+from headrace.gate import Batch, Gate
+from headrace.gate.batch import Handler, refuse_unless_a_handler
+from headrace.gate.handler import GatedHandler
+from headrace.gate.policy import OnFailure, parse_on_failure, retry
+from headrace.ledger import BatchRecord, Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 8)
 SECOND = OffsetRange("orders-topic", 0, 8, 16)

@@ -14,10 +14,10 @@ from tests.gate.queries import DEADLINE_S, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-import headgate
-from headgate.errors import OptionError
-from headgate.gate import Batch, Gate, OnFailure
-from headgate.ledger import Kind, Ledger, Status
+import headrace
+from headrace.errors import OptionError
+from headrace.gate import Batch, Gate, OnFailure
+from headrace.ledger import Kind, Ledger, Status
 
 BAD = b"poison"
 
@@ -184,7 +184,7 @@ def test_a_topic_is_told_of_what_stands_alone(
 ) -> None:
     fill(scene.orders, 20, 7)
     dead = topic()
-    query = scene.start(scene.read(), sink, headgate.isolate(topic=dead.name))
+    query = scene.start(scene.read(), sink, headrace.isolate(topic=dead.name))
     try:
         told = first_record(dead)
     finally:
@@ -192,9 +192,9 @@ def test_a_topic_is_told_of_what_stands_alone(
     (kept,) = ledger.dead_letters("orders")
     assert (told.value(), kept.letter.offset) == (BAD, 7)
     headers = dict(told.headers() or ())
-    assert headers["headgate.dead-letter.topic"] == scene.orders.name.encode()
-    assert headers["headgate.dead-letter.offset"] == b"7"
-    assert headers["headgate.error.message"] == b"this cannot be kept"
+    assert headers["headrace.dead-letter.topic"] == scene.orders.name.encode()
+    assert headers["headrace.dead-letter.offset"] == b"7"
+    assert headers["headrace.error.message"] == b"this cannot be kept"
 
 
 def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(
@@ -237,7 +237,7 @@ def test_a_retry_in_place_helps_through_what_passes_by_itself(
             raise ConnectionError("the database restarts")
         sink(df, batch)
 
-    policy = headgate.retry(3, "10 ms")
+    policy = headrace.retry(3, "10 ms")
     query = scene.start(scene.read(), fail_twice, policy)
     try:
         (sample,) = wait_until(lambda: ledger.rates("orders"), DEADLINE_S)
@@ -275,14 +275,14 @@ def test_a_stream_with_state_cannot_go_on_without_a_batch(
     df, gate = derive(scene.read()), scene.gate
     with pytest.raises(OptionError, match=rf"on_failure is '{last}'.*with state \({operator}\)"):
         gate.write(df, sink, on_failure=last)
-    gate.write(df, sink, on_failure=headgate.retry(2))
+    gate.write(df, sink, on_failure=headrace.retry(2))
 
 
 def test_two_streams_in_one_query_cannot_either(
     spark: SparkSession, topic: TopicFactory, gate: Gate, sink: KeyedFiles
 ) -> None:
     df = read(gate, spark, topic())
-    other = spark.readStream.format("headgate-kafka").options(subscribe=topic().name)
+    other = spark.readStream.format("headrace-kafka").options(subscribe=topic().name)
     other = other.option("kafka.bootstrap.servers", topic().bootstrap_servers)
     with pytest.raises(OptionError, match="from more than one stream"):
         gate.write(df.union(other.load()), sink, on_failure="defer")

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from tests.services.kafka import Topic, TopicFactory
 
-import headgate
-from headgate.errors import BrokerError, HeadgateError, LedgerError, OptionError, SourceError
-from headgate.gate import Gate
-from headgate.kafka.options import parse_options
-from headgate.ledger import Ledger
-from headgate.local.ports import free_ports
+import headrace
+from headrace.errors import BrokerError, HeadraceError, LedgerError, OptionError, SourceError
+from headrace.gate import Gate
+from headrace.kafka.options import parse_options
+from headrace.ledger import Ledger
+from headrace.local.ports import free_ports
 
 PASSWORD = "hunter2"  # noqa: S105  (nobody's)
 
@@ -42,7 +42,7 @@ def options_of(topic: Topic, reader: DataStreamReader) -> DataStreamReader:
     )
 
 
-def ignore(_df: DataFrame, _batch: headgate.Batch) -> None:
+def ignore(_df: DataFrame, _batch: headrace.Batch) -> None:
     """A handler."""
 
 
@@ -104,9 +104,9 @@ def test_what_is_no_duration_or_longer_than_a_year_is_refused(
     | st.integers()
 )
 def test_the_option_takes_the_names_that_a_gate_takes(name: Any) -> None:
-    url = "sqlite:////tmp/headgate.db"
+    url = "sqlite:////tmp/headrace.db"
     options = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
-    options |= {"headgate.ledger": url, "headgate.gate": name}
+    options |= {"headrace.ledger": url, "headrace.gate": name}
     refused = []
     for make in (
         lambda: Gate(name, interval="1 second", ledger=url),
@@ -129,7 +129,7 @@ def test_a_timedelta_below_a_millisecond_is_refused(interval: timedelta, ledger_
 @pytest.mark.parametrize(
     "url",
     [
-        "headgate.db",
+        "headrace.db",
         f"mysql://app:{PASSWORD}@host/db",
         f"postgresql://app:{PASSWORD}@x@host/db",
         "sqlite://",
@@ -144,7 +144,7 @@ def test_what_is_no_ledgers_url_is_refused_and_its_password_not_shown(url: str) 
 def test_a_gate_shows_its_name_and_interval_and_nothing_of_its_ledger() -> None:
     gate = Gate("orders", interval="1 second", ledger=f"postgresql://app:{PASSWORD}@host/db")
     assert repr(gate) == "Gate('orders', interval='1 second')"
-    gate = Gate("orders", interval=timedelta(seconds=1), ledger="sqlite:///headgate.db")
+    gate = Gate("orders", interval=timedelta(seconds=1), ledger="sqlite:///headrace.db")
     assert repr(gate) == "Gate('orders', interval=datetime.timedelta(seconds=1))"
 
 
@@ -155,10 +155,10 @@ def test_a_relative_ledger_stays_where_it_was_when_the_gate_was_made(
     before.mkdir()
     after.mkdir()
     monkeypatch.chdir(before)
-    gate = Gate("orders", interval="1 second", ledger="sqlite:///headgate.db")
+    gate = Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
     monkeypatch.chdir(after)
     options_of(orders, gate.read(spark, "kafka")).load()
-    assert (before / "headgate.db").exists()
+    assert (before / "headrace.db").exists()
     assert list(after.iterdir()) == []
 
 
@@ -224,7 +224,7 @@ def test_an_option_set_to_none_is_not_set(reader: DataStreamReader) -> None:
     assert reader.option("maxOffsetsPerTrigger", None).load().isStreaming
 
 
-@pytest.mark.parametrize("option", ["headgate.gate", "headgate.ledger", "Headgate.Interval"])
+@pytest.mark.parametrize("option", ["headrace.gate", "headrace.ledger", "Headrace.Interval"])
 def test_what_the_gate_sets_cannot_be_set_against_it(reader: DataStreamReader, option: str) -> None:
     with pytest.raises(OptionError, match=f"{option} is set by the gate"):
         reader.options(**{option: "1 second"})
@@ -234,7 +234,7 @@ def test_another_format_is_refused_for_it_would_not_heed_the_gate(reader: DataSt
     for load in (lambda: reader.format("kafka"), lambda: reader.load(format="kafka")):
         with pytest.raises(OptionError, match="format is 'kafka', but behind the gate 'orders'"):
             load()
-    assert reader.format("headgate-kafka") is reader
+    assert reader.format("headrace-kafka") is reader
 
 
 def test_a_broker_that_is_not_there_is_told_when_the_stream_loads(
@@ -256,7 +256,7 @@ def test_a_ledger_that_cannot_be_made_is_told_when_the_stream_loads_or_is_writte
     spark: SparkSession, orders: Topic, tmp_path: Path
 ) -> None:
     missing = tmp_path / "no-such-folder"
-    gate = Gate("orders", interval="1 second", ledger=f"sqlite:///{missing}/headgate.db")
+    gate = Gate("orders", interval="1 second", ledger=f"sqlite:///{missing}/headrace.db")
     for use in (
         lambda: options_of(orders, gate.read(spark, "kafka")).load(),
         lambda: gate.write(rows(spark), ignore),
@@ -269,7 +269,7 @@ def test_a_ledger_that_cannot_be_made_is_told_when_the_stream_loads_or_is_writte
 def test_no_secret_is_seen_whatever_is_wrong(
     spark: SparkSession, orders: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "headgate")
+    caplog.set_level(logging.DEBUG, "headrace")
     jaas = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required"
         f' username="app" password="{PASSWORD}";'
@@ -300,7 +300,7 @@ def test_no_secret_is_seen_whatever_is_wrong(
         ),
     ]
     for action in wrong:
-        with pytest.raises(HeadgateError) as raised:
+        with pytest.raises(HeadraceError) as raised:
             action()
         assert PASSWORD not in "".join(format_exception(raised.value))
     assert PASSWORD not in caplog.text

@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.events import planned
 
-from headgate.control import OffsetRange
-from headgate.errors import LedgerError
-from headgate.gate import Batch
-from headgate.gate.handler import GatedHandler
-from headgate.gate.policy import retry
-from headgate.gate.stream_state import state_of
-from headgate.ledger import BatchRecord, ErrorReport, Ledger, Status
+from headrace.control import OffsetRange
+from headrace.errors import LedgerError
+from headrace.gate import Batch
+from headrace.gate.handler import GatedHandler
+from headrace.gate.policy import retry
+from headrace.gate.stream_state import state_of
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 100)
 SECOND = OffsetRange("orders-topic", 0, 100, 200)

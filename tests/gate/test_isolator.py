@@ -12,13 +12,13 @@ from tests.gate.events import planned
 from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
 from tests.services.ledgers import new_ledger
 
-from headgate.backfill import LEASE_MS, MAX_BACKFILLS
-from headgate.control import EstimatorSettings, OffsetRange
-from headgate.gate.batch import Handler
-from headgate.gate.policy import OnFailure, isolate, parse_on_failure, retry
-from headgate.gate.runner import BatchRunner
-from headgate.ledger import BatchRecord, Ledger, LetterStatus, Status
-from headgate.processes import new_owner
+from headrace.backfill import LEASE_MS, MAX_BACKFILLS
+from headrace.control import EstimatorSettings, OffsetRange
+from headrace.gate.batch import Handler
+from headrace.gate.policy import OnFailure, isolate, parse_on_failure, retry
+from headrace.gate.runner import BatchRunner
+from headrace.ledger import BatchRecord, Ledger, LetterStatus, Status
+from headrace.processes import new_owner
 
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
 EVERYTHING = places(WHOLE)
@@ -26,7 +26,7 @@ EVERYTHING = places(WHOLE)
 
 @contextmanager
 def open_ledger(folder: Path) -> Iterator[Ledger]:
-    with new_ledger(f"sqlite:///{folder}/headgate.db") as ledger:
+    with new_ledger(f"sqlite:///{folder}/headrace.db") as ledger:
         ledger.declare_gate(
             "orders", interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
         )

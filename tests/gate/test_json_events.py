@@ -17,8 +17,8 @@ from pyspark.sql.streaming.listener import (
 from tests.gate.events import gated_source, progress
 from tests.services.waiting import wait_until
 
-from headgate.control import OffsetRange
-from headgate.gate.events import JsonStreamingQueryListener, progress_event
+from headrace.control import OffsetRange
+from headrace.gate.events import JsonStreamingQueryListener, progress_event
 
 
 class _Notes:

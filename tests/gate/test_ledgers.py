@@ -9,14 +9,14 @@ from uuid import uuid4
 import pytest
 from tests.services.planners import ManualTime
 
-from headgate.errors import LedgerError
-from headgate.gate.ledgers import keep_books, ledger_of, shared_ledger
-from headgate.ledger import patience, sqlite_file
+from headrace.errors import LedgerError
+from headrace.gate.ledgers import keep_books, ledger_of, shared_ledger
+from headrace.ledger import patience, sqlite_file
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     yield url
     shared_ledger(url).close()
 

@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 import pytest
 from tests.gate.events import gated_source, planned, progress, source, started, terminated
 
-from headgate.control import EstimatorSettings, OffsetRange
-from headgate.errors import LedgerError
-from headgate.gate.listener import GateListener
-from headgate.gate.stream_state import state_of
-from headgate.ledger import Ledger, Status
-from headgate.processes import new_owner
+from headrace.control import EstimatorSettings, OffsetRange
+from headrace.errors import LedgerError
+from headrace.gate.listener import GateListener
+from headrace.gate.stream_state import state_of
+from headrace.ledger import Ledger, Status
+from headrace.processes import new_owner
 
 START_MS = 1_700_000_000_000
 
@@ -35,7 +35,7 @@ def listener(ledger: Ledger) -> GateListener:
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """The warnings of the gate's log so far."""
-    caplog.set_level(logging.WARNING, "headgate.gate")
+    caplog.set_level(logging.WARNING, "headrace.gate")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
@@ -484,7 +484,7 @@ def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
     for _ in range(3):
         listener.onQueryProgress(progress(gated_source("orders", orders(0, 5)), run=run))
     (told,) = warnings()
-    assert "headgate.register(spark, ledger=...)" in told
+    assert "headrace.register(spark, ledger=...)" in told
     listener.onQueryTerminated(terminated(run, "it failed"))
     assert listener._watched == {}
 

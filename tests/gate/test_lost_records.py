@@ -23,16 +23,16 @@ from tests.services.queries import sentence
 from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
-import headgate
-from headgate.cli.app import app
-from headgate.gate import Batch, Gate
-from headgate.journal import Journal, repair
+import headrace
+from headrace.cli.app import app
+from headrace.gate import Batch, Gate
+from headrace.journal import Journal, repair
 
 Handle = Callable[[DataFrame, Batch], None]
 
 
 def gate_of(folder: Path) -> Gate:
-    return Gate("orders", interval="1 second", ledger=f"sqlite:///{folder}/headgate.db")
+    return Gate("orders", interval="1 second", ledger=f"sqlite:///{folder}/headrace.db")
 
 
 def start(
@@ -46,7 +46,7 @@ def start(
 
 def said(folder: Path, *command: str) -> str:
     """What a command answers of the ledger there."""
-    answer = CliRunner().invoke(app, [*command, "--ledger", f"sqlite:///{folder}/headgate.db"])
+    answer = CliRunner().invoke(app, [*command, "--ledger", f"sqlite:///{folder}/headrace.db"])
     assert answer.exit_code in {0, 3}, answer.output
     return answer.output
 
@@ -58,7 +58,7 @@ def told(folder: Path, *command: str) -> dict[str, Any]:
 
 def asked(folder: Path, question: str) -> list[Any]:
     """What the ledger's tables answer to SQL."""
-    with sqlite3.connect(folder / "headgate.db") as file:
+    with sqlite3.connect(folder / "headrace.db") as file:
         return list(file.execute(question))
 
 
@@ -127,7 +127,7 @@ def test_a_batch_reads_nothing_of_a_topic_that_was_made_anew_since_it_was_planne
     df = read(gate, spark, orders, failOnDataLoss=fails, maxOffsetsPerTrigger=10)
     if fails:
         with pytest.raises(StreamingQueryException) as raised:
-            start(gate, df, handle, tmp_path, headgate.retry(2, then="isolate"))
+            start(gate, df, handle, tmp_path, headrace.retry(2, then="isolate"))
         assert sentence(raised.value).startswith("DataLossError: ")
         assert f"{orders.name}-0 [10, 20)" in sentence(raised.value)
         assert asked(tmp_path, "SELECT count(*) FROM dead_letter") == [(0,)]
@@ -148,7 +148,7 @@ def test_a_loss_that_stops_the_query_is_no_failure_of_the_handler(
     tmp_path: Path,
 ) -> None:
     orders, gate = topic(), gate_of(tmp_path)
-    policy = headgate.retry(2, then="isolate")
+    policy = headrace.retry(2, then="isolate")
     orders.produce(*[b"x"] * 100)
     handle = Deleting(admin, orders, before=80)
     df = read(gate, spark, orders)
@@ -192,7 +192,7 @@ def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dea
         df.select("*") if not derived else df.filter("offset >= 0"),
         handle,
         tmp_path,
-        headgate.isolate(max_runs=40),
+        headrace.isolate(max_runs=40),
     )
     found = asked(tmp_path, "SELECT topic, partition, offset FROM dead_letter")
     assert found == [(orders.name, 0, 60)]
@@ -201,7 +201,7 @@ def test_what_goes_while_a_batch_is_isolated_is_left_to_a_backfill_and_is_no_dea
         "SELECT start_offset, until_offset, error_class FROM control JOIN failure USING"
         " (schedule_id) WHERE status = 'failed'",
     )
-    assert {error for _, _, error in left} == {"headgate.errors.DataLossError"}
+    assert {error for _, _, error in left} == {"headrace.errors.DataLossError"}
     unread = {offset for begin, end, _ in left for offset in range(begin, end)}
     assert set(range(20)) <= unread
     assert sorted([*handled, *unread, 60]) == list(range(100))
@@ -267,8 +267,8 @@ def test_a_bounded_read_names_what_a_repair_declared_lost(
 ) -> None:
     path = tmp_path / "orders"
     repair(damaged(path))
-    headgate.register(spark)
-    reader = spark.read.format("headgate-journal")
+    headrace.register(spark)
+    reader = spark.read.format("headrace-journal")
     with pytest.raises(PySparkException) as raised:
         reader.load(str(path)).collect()
     assert sentence(raised.value).startswith("DataLossError: ")
@@ -343,7 +343,7 @@ def test_each_record_is_handled_or_explained_however_many_are_deleted_when(
     assert len(rows_of_lost(tmp_path)) >= losses - 2  # the last batch was cut off
     proof = told(tmp_path, "verify")
     assert proof["verdict"] in {"proven", "open"}
-    logging.getLogger("headgate.tests").info(
+    logging.getLogger("headrace.tests").info(
         "%d losses, %d records handled, %d explained", caused, len(handled), len(explained)
     )
 

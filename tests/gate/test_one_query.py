@@ -10,9 +10,9 @@ from tests.gate.queries import DEADLINE_S, finish, read, wait_until_reported
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.errors import GateInUseError, OptionError
-from headgate.gate import Batch, Gate
-from headgate.ledger import Ledger
+from headrace.errors import GateInUseError, OptionError
+from headrace.gate import Batch, Gate
+from headrace.ledger import Ledger
 
 
 class Received:
@@ -91,10 +91,10 @@ def test_a_second_query_by_options_alone_is_refused_by_its_planner(
             "kafka.bootstrap.servers": green.bootstrap_servers,
             "subscribe": green.name,
             "startingOffsets": "earliest",
-            "headgate.gate": "orders",
-            "headgate.ledger": ledger_url,
+            "headrace.gate": "orders",
+            "headrace.ledger": ledger_url,
         }
-        bare = spark.readStream.format("headgate-kafka").options(**options).load()
+        bare = spark.readStream.format("headrace-kafka").options(**options).load()
         writer = bare.writeStream.format("noop")
         second = writer.option("checkpointLocation", str(tmp_path / "green")).start()
         with pytest.raises(StreamingQueryException) as refused:

@@ -11,12 +11,12 @@ import pytest
 from tests.gate.events import planned
 from tests.services.waiting import wait_until
 
-from headgate.control import OffsetRange
-from headgate.gate.owner import Leases
-from headgate.ledger import Ledger, Status, sqlite_file
-from headgate.processes import is_gone, new_owner
+from headrace.control import OffsetRange
+from headrace.gate.owner import Leases
+from headrace.ledger import Ledger, Status, sqlite_file
+from headrace.processes import is_gone, new_owner
 
-TELL_OWNER = "from headgate.processes import new_owner; print(new_owner(), flush=True); input()"
+TELL_OWNER = "from headrace.processes import new_owner; print(new_owner(), flush=True); input()"
 
 
 def begin(ledger: Ledger, owner: str, start: int = 0) -> str:
@@ -86,7 +86,7 @@ def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
             leases.keep(batch)
             assert waits.wait(60)
         other.rollback()
-    assert {thread.name for thread in threading.enumerate()} & {"headgate-leases"} == set()
+    assert {thread.name for thread in threading.enumerate()} & {"headrace-leases"} == set()
 
 
 def test_what_is_settled_is_not_kept_any_more(ledger: Ledger) -> None:

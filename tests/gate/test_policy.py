@@ -1,8 +1,8 @@
 import pytest
 
-from headgate.control.isolation import Budget
-from headgate.errors import OptionError
-from headgate.gate.policy import OnFailure, isolate, parse_on_failure, retry
+from headrace.control.isolation import Budget
+from headrace.errors import OptionError
+from headrace.gate.policy import OnFailure, isolate, parse_on_failure, retry
 
 
 @pytest.mark.parametrize("word", ["stop", "defer", "isolate"])

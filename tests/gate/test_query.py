@@ -24,11 +24,11 @@ from tests.gate.queries import (
 )
 from tests.services.kafka import TopicFactory
 
-import headgate
-from headgate.control import OffsetRange, Reason
-from headgate.gate import Batch, Gate
-from headgate.gate.listener import GateListener
-from headgate.ledger import Ledger, Status
+import headrace
+from headrace.control import OffsetRange, Reason
+from headrace.gate import Batch, Gate
+from headrace.gate.listener import GateListener
+from headrace.ledger import Ledger, Status
 
 INITIAL = 200  # records: backpressure.pid.minRate, 100 records/s, for an interval of 2 s
 
@@ -86,9 +86,9 @@ def test_a_query_that_is_started_again_goes_on_with_the_rate_that_was_learnt(
 def test_every_batch_is_reported_once_however_often_the_session_was_registered(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
 ) -> None:
-    headgate.register(spark)
-    headgate.register(spark)
-    headgate.register(SparkSession(spark.sparkContext, spark._jsparkSession))  # the same session
+    headrace.register(spark)
+    headrace.register(spark)
+    headrace.register(SparkSession(spark.sparkContext, spark._jsparkSession))  # the same session
     orders = topic()
     orders.produce(*[b"x"] * 300)
     finish(write(gate, read(gate, spark, orders), Handled(), checkpoint))
@@ -271,16 +271,16 @@ def test_a_gate_by_options_alone_learns_with_the_ledger_that_the_session_was_tol
     spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, checkpoint: Path
 ) -> None:
     with chdir(checkpoint.parent):  # the ledger is found again from any other folder
-        headgate.register(spark, ledger="sqlite:///headgate.db")
+        headrace.register(spark, ledger="sqlite:///headrace.db")
     orders = topic()
     orders.produce(*[b"x"] * 500)
     df = (
-        spark.readStream.format("headgate-kafka")
+        spark.readStream.format("headrace-kafka")
         .option("kafka.bootstrap.servers", orders.bootstrap_servers)
         .option("subscribe", orders.name)
         .option("startingOffsets", "earliest")
-        .option("headgate.gate", "by-options")
-        .option("headgate.ledger", ledger_url)
+        .option("headrace.gate", "by-options")
+        .option("headrace.ledger", ledger_url)
         .load()
     )
     writer = df.writeStream.format("noop").option("checkpointLocation", str(checkpoint))

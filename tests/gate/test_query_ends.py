@@ -14,9 +14,9 @@ from tests.gate.queries import DEADLINE_S, Handled, everything_in, finish, read,
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.gate import Batch, Gate
-from headgate.gate.batch import Handler
-from headgate.ledger import BatchRecord, Ledger, Status
+from headrace.gate import Batch, Gate
+from headrace.gate.batch import Handler
+from headrace.ledger import BatchRecord, Ledger, Status
 
 
 @dataclass

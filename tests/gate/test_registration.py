@@ -10,25 +10,25 @@ from pyspark.sql import SparkSession
 from tests.gate.queries import finish
 from tests.journal.journals import fill
 
-import headgate
-from headgate.errors import LedgerError
-from headgate.gate import RECOMMENDED_CONF
+import headrace
+from headrace.errors import LedgerError
+from headrace.gate import RECOMMENDED_CONF
 
 
 def test_a_default_ledger_that_cannot_be_opened_is_told_at_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(LedgerError, match="no-such-folder"):
-        headgate.register(spark, ledger=f"sqlite:///{tmp_path}/no-such-folder/headgate.db")
+        headrace.register(spark, ledger=f"sqlite:///{tmp_path}/no-such-folder/headrace.db")
 
 
 def test_a_session_can_be_built_with_what_makes_small_batches_fast() -> None:
     builder = SparkSession.Builder()
-    assert headgate.configure(builder) is builder
+    assert headrace.configure(builder) is builder
     assert RECOMMENDED_CONF.items() <= builder._options.items()
 
 
-@pytest.mark.parametrize("source", ["headgate-kafka", "headgate-journal"])
+@pytest.mark.parametrize("source", ["headrace-kafka", "headrace-journal"])
 def test_a_query_that_starts_does_not_disturb_the_tasks_of_another(
     spark: SparkSession, source: str
 ) -> None:
@@ -37,29 +37,29 @@ def test_a_query_that_starts_does_not_disturb_the_tasks_of_another(
     All queries share the variables. A map that cannot bear both refuses to be read on, or, where
     two queries add at the same moment, loses one and cannot be sent to any task any more.
     """
-    headgate.register(spark)
+    headrace.register(spark)
     manager: Any = spark._jsparkSession.sessionState().dataSourceManager()
     variables = manager.lookupDataSource(source).dataSourceCls().envVars()
     reading = variables.entrySet().iterator()
-    variables.put("HEADGATE_TEST", "another query starts")
+    variables.put("HEADRACE_TEST", "another query starts")
     try:
         while reading.hasNext():
             reading.next()
         assert variables.get("PYTHONHASHSEED") is not None
     finally:
-        variables.remove("HEADGATE_TEST")
+        variables.remove("HEADRACE_TEST")
 
 
 @pytest.mark.soak
 def test_queries_that_start_at_the_same_moment_all_run(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "orders", {0: [5], 1: [5]})
-    headgate.register(spark)
+    headrace.register(spark)
     for number in range(25):
         moment = threading.Barrier(4)
 
         def start(name: str, moment: Any = moment) -> None:
             folder = tmp_path / name
-            reader = spark.readStream.format("headgate-journal")
+            reader = spark.readStream.format("headrace-journal")
             writer = reader.load(str(tmp_path / "orders")).writeStream.format("parquet")
             writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
             writer = writer.trigger(availableNow=True)

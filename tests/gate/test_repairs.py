@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.gate.queries import finish
 from tests.services.queries import sentence
 
-from headgate.errors import CorruptionError
-from headgate.gate import Batch, Gate
-from headgate.journal import Journal, Records, repair
-from headgate.ledger import Ledger, Verdict, verify
+from headrace.errors import CorruptionError
+from headrace.gate import Batch, Gate
+from headrace.journal import Journal, Records, repair
+from headrace.ledger import Ledger, Verdict, verify
 
 LANES = 2
 
@@ -102,7 +102,7 @@ def test_each_record_arrives_once_or_is_explained_however_often_blocks_are_damag
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201
     chance = random.Random(seed)
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     gate = Gate("orders", interval="1 second", ledger=url)
     journalist = Journalist(tmp_path / "orders", chance)
     sink = Sink(journalist, chance)
@@ -118,7 +118,7 @@ def test_each_record_arrives_once_or_is_explained_however_often_blocks_are_damag
 
     arrived = Counter(value for values in sink.batches.values() for value in values)
     assert [value for value, times in arrived.items() if times > 1] == []
-    with sqlite3.connect(tmp_path / "headgate.db") as file:
+    with sqlite3.connect(tmp_path / "headrace.db") as file:
         rows = file.execute("SELECT partition, from_offset, until_offset FROM lost").fetchall()
     explained = {f"{lane}/{n}" for lane, begin, until in rows for n in range(begin, until)}
     assert journalist.sent - arrived.keys() - explained == set()

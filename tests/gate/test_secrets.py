@@ -16,7 +16,7 @@ from tests.services.kafka import TopicFactory
 from tests.services.queries import sentence, stream_of
 from tests.services.spark_home import spark_home
 
-from headgate.ledger import Ledger, Status
+from headrace.ledger import Ledger, Status
 
 PASSWORD = "hunter-of-the-ledger"  # noqa: S105  (it is the test's own)
 KAFKA = {
@@ -68,11 +68,11 @@ def test_no_secret_is_in_a_plan_a_page_an_event_log_a_checkpoint_or_a_command_li
             assert secret not in text
 
 
-@pytest.mark.parametrize("option", ["headgate.ledger", "headgate.channel"])
+@pytest.mark.parametrize("option", ["headrace.ledger", "headrace.channel"])
 def test_a_password_that_spark_would_show_is_refused_without_a_word_of_it(
     spark: SparkSession, topic: TopicFactory, option: str
 ) -> None:
-    options = {"headgate.gate": "orders", "headgate.ledger": "sqlite:///x.db"}
+    options = {"headrace.gate": "orders", "headrace.ledger": "sqlite:///x.db"}
     options[option] = f"postgresql://app:{PASSWORD}@db/orders"
     with pytest.raises(AnalysisException) as raised:
         stream_of(spark, topic(), options)

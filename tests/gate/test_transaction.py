@@ -20,14 +20,14 @@ from tests.gate.replays import FakeReplay
 from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
 
-from headgate.backfill import Dispatch, Done, Unlimited
-from headgate.control import EstimatorSettings, OffsetRange
-from headgate.errors import HandlerExitError, LedgerError
-from headgate.gate import Batch
-from headgate.gate.handler import GatedHandler
-from headgate.gate.ledgers import shared_ledger
-from headgate.gate.policy import parse_on_failure, retry
-from headgate.ledger import Ledger, normalize_url
+from headrace.backfill import Dispatch, Done, Unlimited
+from headrace.control import EstimatorSettings, OffsetRange
+from headrace.errors import HandlerExitError, LedgerError
+from headrace.gate import Batch
+from headrace.gate.handler import GatedHandler
+from headrace.gate.ledgers import shared_ledger
+from headrace.gate.policy import parse_on_failure, retry
+from headrace.ledger import Ledger, normalize_url
 
 DF = cast(DataFrame, None)
 HERE = OffsetRange("orders-topic", 0, 0, 8)
@@ -156,7 +156,7 @@ def test_what_is_raised_after_the_commit_is_kept_with_the_batch_which_is_not_run
 ) -> None:
     error, words = ("ValueError", "the mail server is away")
     if handler is write_twice:
-        error, words = ("headgate.errors.LedgerError", "is used a second time")
+        error, words = ("headrace.errors.LedgerError", "is used a second time")
     reached_spark = scene.run(handler, policy)
     assert (reached_spark is None) == (policy in ("defer", "isolate"))
     status, kept, message = scene.row
@@ -174,7 +174,7 @@ def test_what_ends_a_program_after_the_commit_ends_the_query_and_nothing_is_run_
     scene: Scene,
 ) -> None:
     assert isinstance(scene.run(write_and_exit, "defer"), HandlerExitError)
-    assert scene.row[:2] == ("success", "headgate.errors.HandlerExitError")
+    assert scene.row[:2] == ("success", "headrace.errors.HandlerExitError")
     assert "SystemExit: 3" in (scene.row[2] or "")
     scene.start_again(write_and_exit)
     assert (scene.calls, scene.sink) == ([1], ["tea"])
@@ -382,8 +382,8 @@ def test_a_batch_lends_nothing_once_its_handler_has_returned(scene: Scene) -> No
     [
         (write, "success", None),
         (write_and_raise, "success", "ValueError"),
-        (leave_open_and_keep, "failed", "headgate.errors.LedgerError"),
-        (within(commit), "failed", "headgate.errors.LedgerError"),
+        (leave_open_and_keep, "failed", "headrace.errors.LedgerError"),
+        (within(commit), "failed", "headrace.errors.LedgerError"),
     ],
 )
 def test_a_backfill_says_what_happened_too(

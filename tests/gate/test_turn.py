@@ -3,7 +3,7 @@
 import threading
 from typing import cast
 
-from headgate.gate.stream_state import Turn
+from headrace.gate.stream_state import Turn
 
 
 class Held:

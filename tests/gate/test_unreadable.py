@@ -3,13 +3,13 @@
 import pytest
 from pyspark.errors import PythonException
 
-from headgate.errors import CorruptionError, DataLossError, LedgerError
-from headgate.gate.unreadable import unreadable
+from headrace.errors import CorruptionError, DataLossError, LedgerError
+from headrace.gate.unreadable import unreadable
 
 TASK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
-  File "/app/headgate/source/readers.py", line 103, in read
-headgate.errors.{}: it is gone; do this.
+  File "/app/headrace/source/readers.py", line 103, in read
+headrace.errors.{}: it is gone; do this.
 """
 
 
@@ -33,9 +33,9 @@ def test_what_a_task_raised_is_found_wherever_the_handler_has_wrapped_it(
 
 
 def test_what_a_handler_says_by_itself_is_its_own() -> None:
-    said = ValueError("a bad record:\nheadgate.errors.DataLossError: it says so")
+    said = ValueError("a bad record:\nheadrace.errors.DataLossError: it says so")
     assert unreadable(said) is None
     assert unreadable(LedgerError("it is locked")) is None
     assert unreadable(of_spark(TASK.format("BrokerError"))) is None
-    in_a_line = of_spark("ValueError: bad: headgate.errors.DataLossError: it says so")
+    in_a_line = of_spark("ValueError: bad: headrace.errors.DataLossError: it says so")
     assert unreadable(in_a_line) is None

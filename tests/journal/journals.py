@@ -3,9 +3,9 @@
 from pathlib import Path
 from unittest import mock
 
-from headgate.journal import Journal, Records
-from headgate.journal.local import LocalStorage
-from headgate.journal.storage import Unlocked
+from headrace.journal import Journal, Records
+from headrace.journal.local import LocalStorage
+from headrace.journal.storage import Unlocked
 
 TIME_MS = 1_700_000_000_000
 

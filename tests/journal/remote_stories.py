@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.journal.samples import numbered, values_of
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import JournalError, LaneTakenError
-from headgate.journal import FindingKind, Journal, LaneWriter, repair, verify
+from headrace.control.ranges import OffsetRange
+from headrace.errors import JournalError, LaneTakenError
+from headrace.journal import FindingKind, Journal, LaneWriter, repair, verify
 
 
 @dataclass(frozen=True)

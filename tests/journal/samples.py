@@ -4,8 +4,8 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from headgate.control.ranges import OffsetRange
-from headgate.journal import Journal, Records
+from headrace.control.ranges import OffsetRange
+from headrace.journal import Journal, Records
 
 NOW_MS: Final = 1_700_000_000_000
 

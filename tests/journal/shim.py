@@ -19,8 +19,8 @@ from typing import Final
 
 import pytest
 
-from headgate.journal.block import Part
-from headgate.journal.disk import Disk
+from headrace.journal.block import Part
+from headrace.journal.disk import Disk
 
 EVERY_SIXTH_OR_EACH: Final = pytest.mark.parametrize(
     "every", [6, pytest.param(1, marks=pytest.mark.soak)]

@@ -11,12 +11,12 @@ from typing import TypeVar
 from tests.journal.samples import numbered
 from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import HeadgateError, JournalError
-from headgate.journal import Journal, verify
-from headgate.journal.disk import Disk
-from headgate.journal.local import LocalStorage
-from headgate.journal.names import is_temporary
+from headrace.control.ranges import OffsetRange
+from headrace.errors import HeadraceError, JournalError
+from headrace.journal import Journal, verify
+from headrace.journal.disk import Disk
+from headrace.journal.local import LocalStorage
+from headrace.journal.names import is_temporary
 
 T = TypeVar("T")
 StorageOf = Callable[[Path, Disk], LocalStorage]
@@ -110,7 +110,7 @@ def violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
     """What does not hold of a journal that is opened after a crash."""
     try:
         yield from _violations(base, told, disk)
-    except HeadgateError as error:
+    except HeadraceError as error:
         yield f"{type(error).__name__}: {error}"
 
 

@@ -12,19 +12,19 @@ from tests.journal.samples import numbered
 from tests.journal.shim import EVERY_SIXTH_OR_EACH, Fast, Files, Mark, Recorder, crashes
 from tests.journal.stories import again, on_disk, opened
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import (
+from headrace.control.ranges import OffsetRange
+from headrace.errors import (
     CorruptionError,
-    HeadgateError,
+    HeadraceError,
     JournalError,
     LaneTakenError,
     OptionError,
 )
-from headgate.journal import Journal, verify
-from headgate.journal.batch_writer import BatchWriter
-from headgate.journal.local import LocalStorage
-from headgate.journal.records import HEADERS
-from headgate.journal.staging import new_attempt, stage
+from headrace.journal import Journal, verify
+from headrace.journal.batch_writer import BatchWriter
+from headrace.journal.local import LocalStorage
+from headrace.journal.records import HEADERS
+from headrace.journal.staging import new_attempt, stage
 
 NOW_MS = 1_700_000_000_000
 KEYS = ("a", "b")
@@ -127,7 +127,7 @@ def violations(base: Path, marks: list[Mark]) -> Iterator[str]:
             yield f"what was written was run again: {found}"
         if findings := verify(journal).findings:
             yield str(findings)
-    except (HeadgateError, AssertionError) as error:
+    except (HeadraceError, AssertionError) as error:
         yield f"{type(error).__name__}: {error}"
 
 

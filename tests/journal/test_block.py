@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import numbered, records
 
-from headgate.errors import CorruptionError
-from headgate.journal.block import (
+from headrace.errors import CorruptionError
+from headrace.journal.block import (
     HEADER_BYTES,
     BlockHeader,
     Compression,
@@ -19,7 +19,7 @@ from headgate.journal.block import (
     decode_payload,
     encode,
 )
-from headgate.journal.records import SCHEMA, Records
+from headrace.journal.records import SCHEMA, Records
 
 ID = bytes(range(16))
 COMPRESSIONS: list[Compression] = ["lz4", "zstd", "none"]
@@ -114,7 +114,7 @@ def test_a_header_that_lies_is_not_believed(what: str, header: BlockHeader) -> N
 def test_a_newer_version_is_refused_by_name() -> None:
     data = stored(numbered(0, 3))
     newer = _with_crc(data[:7] + b"\x02" + data[8 : HEADER_BYTES - 4]) + data[HEADER_BYTES:]
-    with pytest.raises(CorruptionError, match="version 2, and this Headgate reads version 1"):
+    with pytest.raises(CorruptionError, match="version 2, and this Headrace reads version 1"):
         read(newer)
 
 

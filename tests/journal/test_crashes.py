@@ -9,12 +9,12 @@ from tests.journal.samples import numbered
 from tests.journal.shim import EVERY_SIXTH_OR_EACH, Change, Mark, Recorder, Sync, SyncFolder, Write
 from tests.journal.stories import append, explored, explored_twice, life, opened
 
-from headgate.errors import JournalError
-from headgate.journal import Journal
-from headgate.journal.block import Part
-from headgate.journal.disk import Disk, write_all
-from headgate.journal.local import LocalStorage, PreparedFile
-from headgate.journal.names import temporary_name
+from headrace.errors import JournalError
+from headrace.journal import Journal
+from headrace.journal.block import Part
+from headrace.journal.disk import Disk, write_all
+from headrace.journal.local import LocalStorage, PreparedFile
+from headrace.journal.names import temporary_name
 
 
 @pytest.fixture

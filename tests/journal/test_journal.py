@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.journal.samples import NOW_MS, numbered, values_of
 from tests.journal.shim import Fast
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import CorruptionError, DataLossError, JournalError, OptionError
-from headgate.journal import ARROW_SCHEMA, Journal, Records, repair
-from headgate.journal.block import Compression, Part
-from headgate.journal.local import LocalStorage
-from headgate.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
+from headrace.control.ranges import OffsetRange
+from headrace.errors import CorruptionError, DataLossError, JournalError, OptionError
+from headrace.journal import ARROW_SCHEMA, Journal, Records, repair
+from headrace.journal.block import Compression, Part
+from headrace.journal.local import LocalStorage
+from headrace.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ import pytest
 from tests.journal.samples import NOW_MS, numbered, values_of
 from tests.journal.shim import Fast
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import CorruptionError, JournalError, OptionError
-from headgate.journal import Journal, LaneWriter, Records
-from headgate.journal.block import Part
-from headgate.journal.disk import Disk, write_all
-from headgate.journal.local import LocalStorage
+from headrace.control.ranges import OffsetRange
+from headrace.errors import CorruptionError, JournalError, OptionError
+from headrace.journal import Journal, LaneWriter, Records
+from headrace.journal.block import Part
+from headrace.journal.disk import Disk, write_all
+from headrace.journal.local import LocalStorage
 
 HOLD: Final = """
 import sys
-from headgate.journal import Journal
+from headrace.journal import Journal
 writer = Journal.open(sys.argv[1]).writer(0)
 print("open", flush=True)
 sys.stdin.read()
@@ -385,7 +385,7 @@ def test_a_closed_writer_writes_nothing(journal: Journal, writer: LaneWriter) ->
 def test_a_block_has_at_least_one_record_and_not_too_many(
     writer: LaneWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.journal.lane.MAX_RECORDS", 3)
+    monkeypatch.setattr("headrace.journal.lane.MAX_RECORDS", 3)
     with pytest.raises(OptionError, match="A block of 0 records"):
         writer.append(Records.of([], timestamp_ms=NOW_MS))
     with pytest.raises(OptionError, match=r"A block of 4 records .*; 1 to 3 are allowed"):

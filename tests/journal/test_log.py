@@ -13,13 +13,13 @@ from tests.journal.journals import TIME_MS, fill
 from tests.journal.shim import Fast
 from tests.services.planners import next_batch
 
-from headgate.control import OffsetRange, TopicPartition
-from headgate.errors import DataLossError
-from headgate.journal import Journal, Records, repair
-from headgate.journal.local import LocalStorage
-from headgate.journal.log import JournalLog
-from headgate.journal.options import parse_options
-from headgate.source.planner import StreamPlanner
+from headrace.control import OffsetRange, TopicPartition
+from headrace.errors import DataLossError
+from headrace.journal import Journal, Records, repair
+from headrace.journal.local import LocalStorage
+from headrace.journal.log import JournalLog
+from headrace.journal.options import parse_options
+from headrace.source.planner import StreamPlanner
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from tests.journal.test_batch_writer import write
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.ledgers import new_ledger
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import CorruptionError, JournalError
-from headgate.journal import FindingKind, Journal, Lost, Records, repair, verify
-from headgate.journal.batch_writer import BatchWriter
-from headgate.journal.local import LocalStorage
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.control.ranges import OffsetRange
+from headrace.errors import CorruptionError, JournalError
+from headrace.journal import FindingKind, Journal, Lost, Records, repair, verify
+from headrace.journal.batch_writer import BatchWriter
+from headrace.journal.local import LocalStorage
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
 BLOCKS: Final = ((0, 3), (3, 10), (10, 12))
 
@@ -167,7 +167,7 @@ def test_a_lane_of_which_nothing_is_left_does_not_begin_again(
 def test_a_mark_that_is_gone_or_of_an_earlier_time_is_made_anew(
     journal: Journal, mark: int | None
 ) -> None:
-    """As of a journal that an earlier Headgate has written."""
+    """As of a journal that an earlier Headrace has written."""
     remove(journal, "end")
     if mark is not None:
         (lane(journal) / f"{mark:020d}.end").write_bytes(b"")

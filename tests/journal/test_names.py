@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import OptionError
-from headgate.journal.names import (
+from headrace.errors import OptionError
+from headrace.journal.names import (
     MAX_OFFSET,
     checked_journal_name,
     checked_lane,

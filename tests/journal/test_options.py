@@ -2,9 +2,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.errors import OptionError
-from headgate.journal.options import parse_options
-from headgate.source.bounds import Edge
+from headrace.errors import OptionError
+from headrace.journal.options import parse_options
+from headrace.source.bounds import Edge
 
 
 def test_a_stream_begins_with_what_was_acknowledged_first() -> None:
@@ -23,7 +23,7 @@ def test_lanes_are_numbers_with_commas() -> None:
         ({}, "Nothing says which journal to read"),
         ({"path": " "}, "Nothing says which journal to read"),
         ({"path": "x", "lanes": "0,../1"}, "lanes is '0,../1'; it must be the numbers of lanes"),
-        ({"path": "x", "subscribe": "a"}, "There is no option subscribe for headgate-journal"),
+        ({"path": "x", "subscribe": "a"}, "There is no option subscribe for headrace-journal"),
         ({"path": "x", "endingOffsets": "latest"}, "endingOffsets is for a bounded read"),
     ],
 )

@@ -3,9 +3,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import OffsetRange
-from headgate.journal.packing import cut_at_blocks
-from headgate.source.packing import RECORDS_WORTH_A_TASK
+from headrace.control import OffsetRange
+from headrace.journal.packing import cut_at_blocks
+from headrace.source.packing import RECORDS_WORTH_A_TASK
 
 counts = st.lists(st.integers(1, 60_000), min_size=1, max_size=30)
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import records
 
-from headgate.errors import OptionError
-from headgate.journal.records import SCHEMA, Records
+from headrace.errors import OptionError
+from headrace.journal.records import SCHEMA, Records
 
 
 @given(st.lists(st.binary().filter(lambda line: b"\n" not in line and not line.endswith(b"\r"))))
@@ -61,7 +61,7 @@ def test_parts_put_together_are_the_whole(some: Records, data: st.DataObject) ->
 
 
 def test_too_much_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.journal.records._MAX_BYTES", 4)
+    monkeypatch.setattr("headrace.journal.records._MAX_BYTES", 4)
     assert Records.of_lines(b"a\nb\n", timestamp_ms=0).count == 2
     with pytest.raises(OptionError, match="5 bytes of lines are more than the 4"):
         Records.of_lines(b"a\nb\nc", timestamp_ms=0)

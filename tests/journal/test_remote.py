@@ -10,8 +10,8 @@ import s3fs
 from moto.server import ThreadedMotoServer
 from tests.journal.remote_stories import Remote, RemoteStories
 
-from headgate.errors import JournalError
-from headgate.journal import Journal
+from headrace.errors import JournalError
+from headrace.journal import Journal
 
 URL = "s3://bucket/a/orders"
 
@@ -57,12 +57,12 @@ def test_without_the_library_it_is_told_how_to_get_it() -> None:
     code = """
 import sys
 sys.modules["s3fs"] = None
-from headgate.errors import SetupError
-from headgate.journal import Journal
+from headrace.errors import SetupError
+from headrace.journal import Journal
 try:
     Journal.open("s3://bucket/orders")
 except SetupError as error:
     print(error)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'headgate[s3]'" in ended.stdout
+    assert "pip install 'headrace[s3]'" in ended.stdout

@@ -14,13 +14,13 @@ from tests.journal.stories import on_disk
 from tests.ledger.readers import LANES, Readers, Step, steps
 from tests.services.ledgers import new_ledger
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import JournalError
-from headgate.journal import Journal, Kept, LanePruning, prune, repair
-from headgate.journal.block import Part
-from headgate.journal.disk import Disk
-from headgate.journal.local import LocalStorage
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
+from headrace.control.ranges import OffsetRange
+from headrace.errors import JournalError
+from headrace.journal import Journal, Kept, LanePruning, prune, repair
+from headrace.journal.block import Part
+from headrace.journal.disk import Disk
+from headrace.journal.local import LocalStorage
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
 
 NUMBERS = itertools.count()
 LONG_AFTER_MS = 10**14

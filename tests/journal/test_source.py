@@ -11,13 +11,13 @@ from tests.gate.queries import Handled, finish
 from tests.journal.journals import TIME_MS, fill, values_of
 from tests.services.queries import sentence
 
-import headgate
-from headgate.errors import OptionError, SourceError
-from headgate.gate import Gate
-from headgate.journal import Journal, Records
-from headgate.journal.columns import ARROW_SCHEMA
-from headgate.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
-from headgate.ledger import Ledger, Status, verify
+import headrace
+from headrace.errors import OptionError, SourceError
+from headrace.gate import Gate
+from headrace.journal import Journal, Records
+from headrace.journal.columns import ARROW_SCHEMA
+from headrace.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
+from headrace.ledger import Ledger, Status, verify
 
 Read = Callable[..., DataFrame]
 
@@ -25,11 +25,11 @@ Read = Callable[..., DataFrame]
 @pytest.fixture
 def read(spark: SparkSession) -> Read:
     """``read(journal, option=value)``: a bounded read."""
-    headgate.register(spark)
+    headrace.register(spark)
 
     def read(journal: Path, **options: object) -> DataFrame:
         given = {name: str(value) for name, value in options.items()}
-        return spark.read.format("headgate-journal").options(**given).load(str(journal))
+        return spark.read.format("headrace-journal").options(**given).load(str(journal))
 
     return read
 
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_told_in_one_sentence(read: Read, tmp_path: Path) -> No
 def test_a_gate_refuses_what_is_wrong_before_a_query_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    gate = Gate("orders", interval="1 second", ledger=f"sqlite:///{tmp_path}/headgate.db")
+    gate = Gate("orders", interval="1 second", ledger=f"sqlite:///{tmp_path}/headrace.db")
     with pytest.raises(SourceError, match="There is no journal at"):
         gate.read(spark, "journal").load(str(tmp_path / "orders"))
     with pytest.raises(OptionError, match="Nothing says which journal to read"):
@@ -83,7 +83,7 @@ def test_a_gate_refuses_what_is_wrong_before_a_query_starts(
 def test_a_gated_query_reads_each_record_once_over_restarts_and_new_lanes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path, url = tmp_path / "orders", f"sqlite:///{tmp_path}/headgate.db"
+    path, url = tmp_path / "orders", f"sqlite:///{tmp_path}/headrace.db"
     fill(path, {0: [100, 50]})
     gate, handled = Gate("orders", interval="1 second", ledger=url), Handled()
 
@@ -113,13 +113,13 @@ def test_a_gated_query_reads_each_record_once_over_restarts_and_new_lanes(
 def test_a_batch_that_failed_is_read_again_from_the_journal(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path, url = tmp_path / "orders", f"sqlite:///{tmp_path}/headgate.db"
+    path, url = tmp_path / "orders", f"sqlite:///{tmp_path}/headrace.db"
     journal = fill(path, {0: [20, 20]})
     with journal.writer(0) as writer:
         writer.append(Records.of([b"bad"], timestamp_ms=TIME_MS))
     gate, seen = Gate("orders", interval="1 second", ledger=url), list[bytes]()
 
-    def handle(df: DataFrame, _batch: headgate.Batch) -> None:
+    def handle(df: DataFrame, _batch: headrace.Batch) -> None:
         found = values(df)
         if b"bad" in found:
             raise ValueError("this cannot be processed")

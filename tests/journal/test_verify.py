@@ -9,12 +9,12 @@ from tests.journal.samples import numbered, values_of
 from tests.journal.shim import Fast, Recorder, crashes
 from tests.journal.stories import on_disk
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import JournalError
-from headgate.journal import Finding, FindingKind, Journal, Lost, repair, verify
-from headgate.journal.block import HEADER_BYTES, MAX_RECORDS
-from headgate.journal.disk import Disk
-from headgate.journal.local import LocalStorage
+from headrace.control.ranges import OffsetRange
+from headrace.errors import JournalError
+from headrace.journal import Finding, FindingKind, Journal, Lost, repair, verify
+from headrace.journal.block import HEADER_BYTES, MAX_RECORDS
+from headrace.journal.disk import Disk
+from headrace.journal.local import LocalStorage
 
 FIRST, SECOND, THIRD = (f"{first:020d}.block" for first in (0, 3, 10))
 

@@ -21,12 +21,12 @@ from tests.kafka.client_certificates import CERTIFICATE
 from tests.services.hdfs import HdfsServer, hdfs_jars
 from tests.services.waiting import wait_until
 
-from headgate.errors import JournalError, OptionError, SetupError
-from headgate.journal import Journal, LaneWriter, verify, webhdfs
-from headgate.journal.batch_writer import BatchWriter
-from headgate.journal.names import is_temporary
-from headgate.journal.webhdfs import WebHdfsStorage
-from headgate.local import Java
+from headrace.errors import JournalError, OptionError, SetupError
+from headrace.journal import Journal, LaneWriter, verify, webhdfs
+from headrace.journal.batch_writer import BatchWriter
+from headrace.journal.names import is_temporary
+from headrace.journal.webhdfs import WebHdfsStorage
+from headrace.local import Java
 
 BLOCK = "0/00000000000000000012.block"
 
@@ -287,6 +287,6 @@ def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 
 def test_without_the_packages_it_is_told_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "requests", None)
-    monkeypatch.delitem(sys.modules, "headgate.journal.webhdfs")
-    with pytest.raises(SetupError, match=re.escape("pip install 'headgate[hdfs]'")):
+    monkeypatch.delitem(sys.modules, "headrace.journal.webhdfs")
+    with pytest.raises(SetupError, match=re.escape("pip install 'headrace[hdfs]'")):
         Journal.open("webhdfs://host/orders")

@@ -10,11 +10,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.services.kafka import Topic
 from tests.services.waiting import wait_until
 
-from headgate.control.ranges import OffsetRange
-from headgate.kafka.columns import ARROW_SCHEMA
-from headgate.kafka.consumers import ClientConfig
-from headgate.kafka.reader import ReaderConfig, read_ranges
-from headgate.source.losses import Losses
+from headrace.control.ranges import OffsetRange
+from headrace.kafka.columns import ARROW_SCHEMA
+from headrace.kafka.consumers import ClientConfig
+from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.source.losses import Losses
 
 Row = dict[str, Any]
 
@@ -23,7 +23,7 @@ def client(servers: str, **settings: str | float | bool) -> ClientConfig:
     """Consumer settings; of names with dots, write ``_`` for the dot."""
     return {
         "bootstrap.servers": servers,
-        "group.id": "headgate-tests",
+        "group.id": "headrace-tests",
         "isolation.level": "read_uncommitted",
         **{name.replace("_", "."): value for name, value in settings.items()},
     }

@@ -8,18 +8,18 @@ import pytest
 from tests.kafka.reads import reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import BrokerError, SourceError
-from headgate.journal.records import HEADERS
-from headgate.kafka.attempts import HEADER, Attempts, known_id, tag
-from headgate.kafka.client_config import client_config
-from headgate.kafka.log import KafkaLog
-from headgate.kafka.options import parse_options
-from headgate.kafka.producing import produce
-from headgate.kafka.reader import ReaderConfig, read_ranges
-from headgate.ledger import Ledger
-from headgate.source.log import Topic as Known
-from headgate.source.losses import Losses
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import BrokerError, SourceError
+from headrace.journal.records import HEADERS
+from headrace.kafka.attempts import HEADER, Attempts, known_id, tag
+from headrace.kafka.client_config import client_config
+from headrace.kafka.log import KafkaLog
+from headrace.kafka.options import parse_options
+from headrace.kafka.producing import produce
+from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.ledger import Ledger
+from headrace.source.log import Topic as Known
+from headrace.source.losses import Losses
 
 Sent = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 
@@ -90,7 +90,7 @@ def test_a_log_ends_where_an_attempt_that_is_not_decided_began(
     given = {
         "kafka.bootstrap.servers": to.bootstrap_servers,
         "subscribe": to.name,
-        "headgate.channel": url,
+        "headrace.channel": url,
     }
     options = parse_options(given, streaming=True)
     assert url not in repr(options)

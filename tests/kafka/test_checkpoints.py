@@ -15,9 +15,9 @@ from tests.services.queries import available_now, stream_of
 from tests.services.waiting import wait_until
 from typer.testing import CliRunner, Result
 
-import headgate
-from headgate.cli.app import app
-from headgate.errors import SourceError
+import headrace
+from headrace.cli.app import app
+from headrace.errors import SourceError
 
 
 def export(*arguments: object) -> Result:
@@ -42,7 +42,7 @@ def values(*counts: range) -> list[bytes]:
     return [b"%d" % number for numbers in counts for number in numbers]
 
 
-def test_every_record_is_processed_once_by_headgate_or_by_the_native_source_after_it(
+def test_every_record_is_processed_once_by_headrace_or_by_the_native_source_after_it(
     topic: TopicFactory, spark: SparkSession, tmp_path: Path
 ) -> None:
     orders = topic(2)
@@ -51,7 +51,7 @@ def test_every_record_is_processed_once_by_headgate_or_by_the_native_source_afte
     orders.produce(*sent[7:], partition=1)
     checkpoint, copy, second = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "second"
     native = stream_of(spark, orders, {"failOnDataLoss": "true"}, source="kafka")
-    gate = {"headgate.gate": "orders", "headgate.ledger": f"sqlite:///{tmp_path}/headgate.db"}
+    gate = {"headrace.gate": "orders", "headrace.ledger": f"sqlite:///{tmp_path}/headrace.db"}
     ours = stream_of(spark, orders, {"maxOffsetsPerTrigger": 4, **gate})
 
     seen = Counter(available_now(ours, checkpoint).values)
@@ -115,14 +115,14 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
     topic: TopicFactory, spark: SparkSession, tmp_path: Path
 ) -> None:
     orders = topic(2)
-    ledger, older = tmp_path / "headgate.db", tmp_path / "older.db"
+    ledger, older = tmp_path / "headrace.db", tmp_path / "older.db"
     checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
-    headgate.register(spark)
-    gate = headgate.Gate("orders", interval="1 second", ledger=f"sqlite:///{ledger}")
+    headrace.register(spark)
+    gate = headrace.Gate("orders", interval="1 second", ledger=f"sqlite:///{ledger}")
     read = gate.read(spark, "kafka").option("kafka.bootstrap.servers", orders.bootstrap_servers)
     df = read.option("subscribe", orders.name).option("startingOffsets", "earliest").load()
 
-    def handler(batch_df: DataFrame, _batch: headgate.Batch) -> None:
+    def handler(batch_df: DataFrame, _batch: headrace.Batch) -> None:
         batch_df.collect()
 
     def run() -> None:
@@ -132,7 +132,7 @@ def test_a_ledger_or_a_checkpoint_that_is_an_older_copy_is_not_called_proven(
         wait_until(lambda: verify().exit_code == 0)
 
     def verify(*arguments: object, file: Path = ledger) -> Result:
-        runner = CliRunner(env={"HEADGATE_LEDGER": f"sqlite:///{file}", "COLUMNS": "200"})
+        runner = CliRunner(env={"HEADRACE_LEDGER": f"sqlite:///{file}", "COLUMNS": "200"})
         return runner.invoke(app, ["verify", *map(str, arguments)])
 
     orders.produce(*values(range(6)))

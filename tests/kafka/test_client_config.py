@@ -7,8 +7,8 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import OptionError
-from headgate.kafka.client_config import client_config
+from headrace.errors import OptionError
+from headrace.kafka.client_config import client_config
 
 SERVERS = {"bootstrap.servers": "kafka:9092"}
 DEFAULTS = {**SERVERS, "isolation.level": "read_uncommitted", "check.crcs": True}
@@ -112,17 +112,17 @@ def test_an_address_that_is_none_is_shown(address: str) -> None:
     ("name", "instead"),
     [
         ("auto.offset.reset", "startingOffsets"),
-        ("enable.auto.commit", "headgate.commit.group"),
+        ("enable.auto.commit", "headrace.commit.group"),
         ("key.deserializer", "cast"),
         ("value.deserializer", "cast"),
         ("interceptor.classes", "transform the DataFrame"),
         ("ssl.engine.factory.class", "PEM"),
         ("acks", "producers; leave it out"),
         ("value.serializer", "producers; leave it out"),
-        ("enable.auto.offset.store", "for Headgate itself to set"),
-        ("enable.partition.eof", "for Headgate itself to set"),
-        ("plugin.library.paths", "for Headgate itself to set"),
-        ("stats_cb", "for Headgate itself to set"),
+        ("enable.auto.offset.store", "for Headrace itself to set"),
+        ("enable.partition.eof", "for Headrace itself to set"),
+        ("plugin.library.paths", "for Headrace itself to set"),
+        ("stats_cb", "for Headrace itself to set"),
         ("metadata.broker.list", "kafka.bootstrap.servers"),
         ("sasl.mechanisms", "kafka.sasl.mechanism"),
     ],
@@ -139,7 +139,7 @@ def test_what_cannot_be_set_is_refused_with_what_to_use(name: str, instead: str)
         ("request.timeout.m", "did you mean kafka.request.timeout.ms?"),
         ("boostrap.server", "did you mean kafka.bootstrap.servers?"),
         ("colour", "check its spelling."),
-        ("headgate.stop", "check its spelling."),
+        ("headrace.stop", "check its spelling."),
     ],
 )
 def test_a_name_that_nobody_knows_is_refused_with_the_nearest(name: str, hint: str) -> None:

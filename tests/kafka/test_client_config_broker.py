@@ -15,10 +15,10 @@ from tests.kafka.client_certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, PAS
 from tests.kafka.test_jaas import quoted
 from tests.services.waiting import wait_until
 
-from headgate.kafka.client_config import client_config
-from headgate.local import Java, KafkaBroker, kafka_server_jars
-from headgate.local.broker import HOST
-from headgate.local.ports import free_ports
+from headrace.kafka.client_config import client_config
+from headrace.local import Java, KafkaBroker, kafka_server_jars
+from headrace.local.broker import HOST
+from headrace.local.ports import free_ports
 
 MODULES = "org.apache.kafka.common.security"
 SECRET = "a \"quoted\" \\ and 'single' passwörd;"  # noqa: S105

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import OptionError
-from headgate.kafka.client_config import client_config
-from headgate.kafka.client_options import JAVA_OPTIONS
-from headgate.kafka.client_values import TEXT, Combined, Fate, NoEffect, Refused, Translated
+from headrace.errors import OptionError
+from headrace.kafka.client_config import client_config
+from headrace.kafka.client_options import JAVA_OPTIONS
+from headrace.kafka.client_values import TEXT, Combined, Fate, NoEffect, Refused, Translated
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "kafka-client-options.md"

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kafka.test_jaas import quoted
 
-from headgate.errors import OptionError
-from headgate.kafka.client_config import client_config
-from headgate.kafka.client_sasl import sasl_config
+from headrace.errors import OptionError
+from headrace.kafka.client_config import client_config
+from headrace.kafka.client_sasl import sasl_config
 
 SERVERS = {"bootstrap.servers": "kafka:9092", "security.protocol": "SASL_PLAINTEXT"}
 MODULES = "org.apache.kafka.common.security"

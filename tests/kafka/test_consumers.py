@@ -6,8 +6,8 @@ from confluent_kafka import TopicPartition as Position
 from tests.kafka.reads import client
 from tests.services.kafka import TopicFactory
 
-from headgate.kafka import consumers
-from headgate.kafka.consumers import (
+from headrace.kafka import consumers
+from headrace.kafka.consumers import (
     REFUSALS,
     ClientConfig,
     WarmConsumer,

@@ -6,9 +6,9 @@ from tests.services.groups import committed
 from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.control import TopicPartition
-from headgate.kafka import group as group_module
-from headgate.kafka.group import GroupOffsets
+from headrace.control import TopicPartition
+from headrace.kafka import group as group_module
+from headrace.kafka.group import GroupOffsets
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import OptionError
-from headgate.kafka.jaas import parse_jaas
+from headrace.errors import OptionError
+from headrace.kafka.jaas import parse_jaas
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.errors import BrokerError, OptionError
-from headgate.kafka.letters import LetterProducer, LetterTopic, sent_again, set_aside
-from headgate.ledger import DeadLetter, ErrorReport
+from headrace.errors import BrokerError, OptionError
+from headrace.kafka.letters import LetterProducer, LetterTopic, sent_again, set_aside
+from headrace.ledger import DeadLetter, ErrorReport
 
 LETTER = DeadLetter(
     topic="orders",
@@ -25,13 +25,13 @@ LETTER = DeadLetter(
     error=ErrorReport("shop.PriceError", "price is -1\nof order é", "Traceback"),
 )
 ORIGIN = (
-    ("headgate.dead-letter.topic", b"orders"),
-    ("headgate.dead-letter.partition", b"3"),
-    ("headgate.dead-letter.offset", b"50"),
+    ("headrace.dead-letter.topic", b"orders"),
+    ("headrace.dead-letter.partition", b"3"),
+    ("headrace.dead-letter.offset", b"50"),
 )
 WHY = (
-    ("headgate.error.class", b"shop.PriceError"),
-    ("headgate.error.message", "price is -1\nof order é".encode()),
+    ("headrace.error.class", b"shop.PriceError"),
+    ("headrace.error.message", "price is -1\nof order é".encode()),
 )
 
 
@@ -58,7 +58,7 @@ def records_of(topic: Topic, count: int) -> list[Message]:
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged, but by the client."""
-    records = [record for record in caplog.records if record.name == "headgate.kafka"]
+    records = [record for record in caplog.records if record.name == "headrace.kafka"]
     assert {record.levelno for record in records} <= {logging.WARNING}
     return [record.getMessage() for record in records]
 
@@ -171,7 +171,7 @@ def test_a_topic_is_told_of_dead_letters(
     first, second = records_of(dead, 2)
     assert first.value() == LETTER.value
     assert first.headers() == [*(LETTER.headers or ()), *ORIGIN, *WHY]
-    assert ("headgate.dead-letter.offset", b"51") in (second.headers() or ())
+    assert ("headrace.dead-letter.offset", b"51") in (second.headers() or ())
     assert warnings_of(caplog) == []
 
 

@@ -5,12 +5,12 @@ import json
 import pytest
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.control import OffsetRange, TopicPartition
-from headgate.errors import OptionError, SourceError
-from headgate.kafka.log import KafkaLog
-from headgate.kafka.options import parse_options
-from headgate.source.bounds import AtOffsets, AtTime, AtTimes, Bound, Edge
-from headgate.source.locate import bounded_ranges, locate, starting_positions
+from headrace.control import OffsetRange, TopicPartition
+from headrace.errors import OptionError, SourceError
+from headrace.kafka.log import KafkaLog
+from headrace.kafka.options import parse_options
+from headrace.source.bounds import AtOffsets, AtTime, AtTimes, Bound, Edge
+from headrace.source.locate import bounded_ranges, locate, starting_positions
 
 EARLIEST = Bound("startingOffsets", Edge.EARLIEST)
 LATEST = Bound("endingOffsets", Edge.LATEST)

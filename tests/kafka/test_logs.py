@@ -4,10 +4,10 @@ from confluent_kafka.admin import AdminClient
 from tests.kafka.reads import Transactions, client
 from tests.services.kafka import TopicFactory
 
-from headgate.control.ranges import TopicPartition
-from headgate.kafka import logs
-from headgate.kafka.consumers import warm_consumer
-from headgate.kafka.logs import Log, find_log, find_missing
+from headrace.control.ranges import TopicPartition
+from headrace.kafka import logs
+from headrace.kafka.consumers import warm_consumer
+from headrace.kafka.logs import Log, find_log, find_missing
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from tests.kafka.reads import Transactions, client
 from tests.services.kafka import Topic, TopicFactory, Topics
 from tests.services.waiting import wait_until
 
-from headgate.control.ranges import TopicPartition
-from headgate.errors import BrokerError
-from headgate.kafka import lookup as lookup_module
-from headgate.kafka.lookup import Lookup
-from headgate.local import KafkaBroker
-from headgate.local.ports import free_ports
+from headrace.control.ranges import TopicPartition
+from headrace.errors import BrokerError
+from headrace.kafka import lookup as lookup_module
+from headrace.kafka.lookup import Lookup
+from headrace.local import KafkaBroker
+from headrace.local.ports import free_ports
 
 
 def look(broker: KafkaBroker, **settings: str | bool) -> Lookup:
@@ -148,7 +148,7 @@ def test_all_partitions_of_a_broker_are_asked_for_in_one_request(
     made = topic(60)
     told = look(broker, debug="protocol")
     told.bounds(partitions(made))
-    with caplog.at_level(logging.DEBUG, "headgate.kafka"):
+    with caplog.at_level(logging.DEBUG, "headrace.kafka"):
         told._admin.poll(0)  # what has been logged so far
         caplog.clear()
         told.latest(partitions(made))

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import stream_of
 
-import headgate
+import headrace
 
 SIZES = (7, 200, 250, 868)
 
@@ -44,18 +44,18 @@ def test_a_bounded_read_and_a_stream_have_as_many(
     for bounds in ({}, ends, ends | {"startingOffsets": offsets(orders, 2, 2, 2, 2)}):
         ours, native = (
             bounded(spark, orders, options | bounds, source)
-            for source in ("headgate-kafka", "kafka")
+            for source in ("headrace-kafka", "kafka")
         )
         assert ours == native, bounds
     ours, native = (
         streamed(spark, orders, options, source, tmp_path / source)
-        for source in ("headgate-kafka", "kafka")
+        for source in ("headrace-kafka", "kafka")
     )
     assert ours == native
 
 
 def bounded(spark: SparkSession, topic: Topic, options: Mapping[str, str], source: str) -> int:
-    headgate.register(spark)
+    headrace.register(spark)
     given = {"kafka.bootstrap.servers": topic.bootstrap_servers, "subscribe": topic.name}
     df = spark.read.format(source).options(**given, **options).load()
     return df.rdd.getNumPartitions()

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import TopicPartition
-from headgate.errors import OptionError
-from headgate.kafka.options import OPTIONS, KafkaOptions, parse_options
+from headrace.control import TopicPartition
+from headrace.errors import OptionError
+from headrace.kafka.options import OPTIONS, KafkaOptions, parse_options
 
 NEEDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
-GATE = {"headgate.gate": "orders", "headgate.ledger": "sqlite:///headgate.db"}
+GATE = {"headrace.gate": "orders", "headrace.ledger": "sqlite:///headrace.db"}
 
 
 def stream(**options: str) -> KafkaOptions:
@@ -102,17 +102,17 @@ def test_every_query_has_a_consumer_group_of_its_own_unless_told_otherwise() -> 
          "minOffsetsPerTrigger is 9, more than the 8 of maxOffsetsPerTrigger"),
         ({"subscribe": "a", "minRatePerPartition": "50", "maxRatePerPartition": "5"},
          "minRatePerPartition is 50"),
-        ({"subscribe": "a", "headgate.gate": "g"}, "without a headgate.ledger"),
-        ({"subscribe": "a", "headgate.gate": " ", "headgate.ledger": "sqlite:///x"},
-         "headgate.gate is ' '; it must have 1 to 200 letters"),
+        ({"subscribe": "a", "headrace.gate": "g"}, "without a headrace.ledger"),
+        ({"subscribe": "a", "headrace.gate": " ", "headrace.ledger": "sqlite:///x"},
+         "headrace.gate is ' '; it must have 1 to 200 letters"),
         ({"subscribe": "a", **GATE, "backpressure.initialRate": "99.5"},
          "backpressure.initialRate is 99.5 records/s, below the 100 of backpressure.pid.minRate"),
         ({"subscribe": "a", **GATE, "backpressure.initialRate": "100",
           "backpressure.pid.minRate": "101"}, "below the 101 of backpressure.pid.minRate"),
-        ({"subscribe": "a", "headgate.interval": "366 days"}, "at most 365 days"),
+        ({"subscribe": "a", "headrace.interval": "366 days"}, "at most 365 days"),
         ({"subscribe": "a", "backpressure.initialRate": "5"}, "needs a gate"),
-        ({"subscribe": "a", "headgate.ledger": "sqlite:///x"}, "needs a gate"),
-        ({"subscribe": "a", "headgate.interval": "0"}, "headgate.interval is 0"),
+        ({"subscribe": "a", "headrace.ledger": "sqlite:///x"}, "needs a gate"),
+        ({"subscribe": "a", "headrace.interval": "0"}, "headrace.interval is 0"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "now"},
          "startingOffsetsByTimestampStrategy is 'now'; it must be error or latest"),
         ({"subscribe": "a", **GATE, "backpressure.rateEstimator": "gradient"},
@@ -140,7 +140,7 @@ def test_a_stream_has_no_end(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["headgate.gate", "backpressure.initialRate", "maxBytesPerTrigger"]
+    "name", ["headrace.gate", "backpressure.initialRate", "maxBytesPerTrigger"]
 )
 def test_a_bounded_read_has_no_gate(name: str) -> None:
     assert f"The option {name} is for a stream" in refusal(NEEDED | {name: "1"}, streaming=False)
@@ -154,11 +154,11 @@ def test_a_bounded_read_takes_the_native_connector_s_stream_options_without_effe
 FREE_TEXT = {
     "subscribe",
     "groupIdPrefix",
-    "headgate.gate",
-    "headgate.ledger",
-    "headgate.read",
-    "headgate.commit.group",
-    "headgate.channel",
+    "headrace.gate",
+    "headrace.ledger",
+    "headrace.read",
+    "headrace.commit.group",
+    "headrace.channel",
 }
 
 
@@ -180,7 +180,7 @@ def test_what_is_secret_is_never_shown(secret: str) -> None:
     options = stream(
         **{"kafka.sasl.mechanism": "PLAIN", "kafka.security.protocol": "SASL_PLAINTEXT"},
         **{"kafka.sasl.username": "app", "kafka.sasl.password": secret},
-        **{"headgate.gate": "g", "headgate.ledger": f"postgresql://app:{secret}@db/x"},
+        **{"headrace.gate": "g", "headrace.ledger": f"postgresql://app:{secret}@db/x"},
     )
     assert secret not in repr(options)
 

@@ -8,13 +8,13 @@ import pytest
 from tests.kafka.reads import offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, Topics
 
-from headgate.control.ranges import TopicPartition
-from headgate.errors import BrokerError
-from headgate.kafka import logs
-from headgate.kafka.consumers import close_idle_consumers
-from headgate.kafka.lookup import Lookup
-from headgate.kafka.reader import read_ranges
-from headgate.local import Java, KafkaBroker, kafka_server_jars
+from headrace.control.ranges import TopicPartition
+from headrace.errors import BrokerError
+from headrace.kafka import logs
+from headrace.kafka.consumers import close_idle_consumers
+from headrace.kafka.lookup import Lookup
+from headrace.kafka.reader import read_ranges
+from headrace.local import Java, KafkaBroker, kafka_server_jars
 
 COUNT = 3000
 

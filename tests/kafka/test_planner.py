@@ -8,8 +8,8 @@ from tests.services.changes import add_partitions
 from tests.services.kafka import TopicFactory
 from tests.services.planners import ManualTime, next_batch, planner_of
 
-from headgate.control import OffsetRange
-from headgate.errors import OptionError, SourceError
+from headrace.control import OffsetRange
+from headrace.errors import OptionError, SourceError
 
 
 def test_a_stream_reads_all_there_is_and_then_what_comes(topic: TopicFactory) -> None:

@@ -6,9 +6,9 @@ import pytest
 from tests.services.kafka import TopicFactory
 from tests.services.planners import gated, next_batch, planner_of
 
-from headgate.control import OffsetRange, Reason
-from headgate.errors import LedgerError
-from headgate.ledger import Ledger, PlannedRange, RateSample, Status
+from headrace.control import OffsetRange, Reason
+from headrace.errors import LedgerError
+from headrace.ledger import Ledger, PlannedRange, RateSample, Status
 
 
 def report(ledger: Ledger, rate_per_s: float | None) -> None:
@@ -24,7 +24,7 @@ def report(ledger: Ledger, rate_per_s: float | None) -> None:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/headgate.db"
+    return f"sqlite:///{tmp_path}/headrace.db"
 
 
 def count(ranges: list[OffsetRange]) -> int:
@@ -125,8 +125,8 @@ def test_an_empty_first_batch_has_no_row(topic: TopicFactory, url: str) -> None:
 def test_a_ledger_that_cannot_be_opened_stops_the_stream_before_it_plans(
     topic: TopicFactory, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path}/no-such-folder/headgate.db"
-    with pytest.raises(LedgerError, match=r"no-such-folder/headgate\.db"):
+    url = f"sqlite:///{tmp_path}/no-such-folder/headrace.db"
+    with pytest.raises(LedgerError, match=r"no-such-folder/headrace\.db"):
         planner_of(topic(), gated(url))
 
 
@@ -138,13 +138,13 @@ def test_a_ledger_that_is_lost_stops_the_stream_before_the_batch_is_read(
     with planner_of(orders, gated(url)) as planner:
         start = planner.initial()
         end = planner.advance(start, everything=False)
-        for file in tmp_path.glob("headgate.db*"):
+        for file in tmp_path.glob("headrace.db*"):
             file.unlink()
         for _ in range(2):
             with pytest.raises(LedgerError) as raised:
                 planner.begin(start, end)
             assert str(raised.value) == (
-                f"The ledger {tmp_path}/headgate.db was deleted or replaced while it was open; put"
+                f"The ledger {tmp_path}/headrace.db was deleted or replaced while it was open; put"
                 " it back, and start what used it again."
             )
         with pytest.raises(LedgerError):

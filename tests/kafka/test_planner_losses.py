@@ -9,16 +9,16 @@ from tests.services.changes import add_partitions, create_again, delete_records,
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.planners import ManualTime, gated, next_batch, planner_of
 
-from headgate.control import OffsetRange, TopicPartition
-from headgate.errors import DataLossError
-from headgate.kafka import lookup
-from headgate.kafka.lookup import Lookup
-from headgate.ledger import Ledger
+from headrace.control import OffsetRange, TopicPartition
+from headrace.errors import DataLossError
+from headrace.kafka import lookup
+from headrace.kafka.lookup import Lookup
+from headrace.ledger import Ledger
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/headgate.db"
+    return f"sqlite:///{tmp_path}/headrace.db"
 
 
 def half_read(topic: TopicFactory) -> tuple[Topic, dict[str, Any]]:

@@ -7,12 +7,12 @@ from tests.kafka.reads import offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import SourceError
-from headgate.kafka import consumers
-from headgate.kafka.columns import ARROW_SCHEMA
-from headgate.kafka.reader import read_ranges
-from headgate.local import KafkaBroker
+from headrace.control.ranges import OffsetRange
+from headrace.errors import SourceError
+from headrace.kafka import consumers
+from headrace.kafka.columns import ARROW_SCHEMA
+from headrace.kafka.reader import read_ranges
+from headrace.local import KafkaBroker
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 from tests.kafka.reads import offsets, reader_config
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import BrokerError, DataLossError, SourceError
-from headgate.kafka import consumers, reader
-from headgate.kafka.reader import read_ranges
+from headrace.control.ranges import OffsetRange
+from headrace.errors import BrokerError, DataLossError, SourceError
+from headrace.kafka import consumers, reader
+from headrace.kafka.reader import read_ranges
 
 RANGE = OffsetRange("t", 0, 3, 9)
 

@@ -8,10 +8,10 @@ from tests.kafka.reads import offsets, reader_config, rows, whole
 from tests.services.changes import delete_topic
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import DataLossError
-from headgate.kafka import reader
-from headgate.kafka.reader import read_ranges
+from headrace.control.ranges import OffsetRange
+from headrace.errors import DataLossError
+from headrace.kafka import reader
+from headrace.kafka.reader import read_ranges
 
 
 def delete_before(admin: AdminClient, topic: Topic, *ends: int) -> None:
@@ -72,12 +72,12 @@ def test_where_the_user_says_so_they_are_passed_over_and_logged(
     cut: Topic, caplog: pytest.LogCaptureFixture, wanted: OffsetRange, missing: OffsetRange
 ) -> None:
     config = reader_config(cut.bootstrap_servers, timeout_ms=TIMEOUT_MS, fail_on_data_loss=False)
-    with caplog.at_level(logging.WARNING, "headgate.source"):
+    with caplog.at_level(logging.WARNING, "headrace.source"):
         found = offsets(config, OffsetRange(cut.name, wanted.partition, wanted.start, wanted.until))
     assert found == [
         o for o in range(wanted.start, wanted.until) if not missing.start <= o < missing.until
     ]
-    told = [record.getMessage() for record in caplog.records if record.name == "headgate.source"]
+    told = [record.getMessage() for record in caplog.records if record.name == "headrace.source"]
     assert [text for text in told if f"Offsets {cut.name}{missing} are gone" in text]
     assert len([text for text in told if "are gone" in text]) == 1
 
@@ -89,7 +89,7 @@ def test_losses_in_several_partitions_of_one_read_are_each_told_once(
     ranges = [whole(cut, 10, partition=partition) for partition in range(3)]
     for _ in range(5):
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "headgate.source"):
+        with caplog.at_level(logging.WARNING, "headrace.source"):
             found = rows(read_ranges(config, ranges))
         assert sorted((row["partition"], row["offset"]) for row in found) == [
             *((0, offset) for offset in range(6, 10)),
@@ -138,7 +138,7 @@ def test_a_topic_that_was_deleted_is_a_loss_long_before_the_timeout(
     with pytest.raises(DataLossError, match=rf"{gone.name}-0 \[0, 2\).*does not exist"):
         offsets(patient, whole(gone, 2))
     lenient = reader_config(gone.bootstrap_servers, timeout_ms=100_000, fail_on_data_loss=False)
-    with caplog.at_level(logging.WARNING, "headgate.source"):
+    with caplog.at_level(logging.WARNING, "headrace.source"):
         found = rows(read_ranges(lenient, [whole(gone, 2, start=1), whole(stays, 2)]))
     assert [(row["topic"], row["offset"]) for row in found] == [(stays.name, 0), (stays.name, 1)]
     assert any(f"{gone.name}-0 [1, 2) are gone" in text for text in caplog.messages)

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from tests.kafka.reads import Transactions, reader_config, rows
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.control.ranges import OffsetRange
-from headgate.kafka.reader import read_ranges
+from headrace.control.ranges import OffsetRange
+from headrace.kafka.reader import read_ranges
 
 # Each partition gets these, one after the other: (records, how they are written).
 WRITES = [

@@ -4,9 +4,9 @@ import pytest
 from tests.kafka.reads import Transactions, offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.errors import BrokerError
-from headgate.kafka.reader import ReaderConfig, read_ranges
-from headgate.source.losses import Losses
+from headrace.errors import BrokerError
+from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.source.losses import Losses
 
 # Offsets of `mixed`: 0-1 committed, 2 control; 3-5 aborted, 6 control; 7-8 plain;
 # 9 committed, 10 control; 11-12 aborted, 13 control. The log ends with a control record.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.kafka.redaction import REDACTED, is_secret, redact, shown
+from headrace.kafka.redaction import REDACTED, is_secret, redact, shown
 
 SECRETS = [
     "sasl.jaas.config",
@@ -47,13 +47,13 @@ def test_what_helps_to_find_a_mistake_is_shown(option: str) -> None:
 
 def test_of_a_ledgers_url_only_the_password_is_hidden() -> None:
     url = "postgresql+psycopg://app:hunter2@db/orders"
-    for name in ("headgate.ledger", "headgate.LEDGER"):
+    for name in ("headrace.ledger", "headrace.LEDGER"):
         assert is_secret(name)
         assert redact({name: url}) == {name: "postgresql+psycopg://app:***@db/orders"}
 
 
 def test_of_what_is_no_ledgers_url_nothing_is_shown() -> None:
-    assert redact({"headgate.ledger": "hunter2 at db"}) == {"headgate.ledger": "***(redacted)"}
+    assert redact({"headrace.ledger": "hunter2 at db"}) == {"headrace.ledger": "***(redacted)"}
 
 
 @given(st.sampled_from(SECRETS), st.text(min_size=6).filter(lambda text: text not in REDACTED))

@@ -1,4 +1,4 @@
-"""``format("headgate-kafka")`` as a sink: what the native connector writes, it writes."""
+"""``format("headrace-kafka")`` as a sink: what the native connector writes, it writes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import sentence, stream_of
 
-import headgate
-from headgate.errors import OptionError
-from headgate.kafka.producer_options import producer_config
-from headgate.local.ports import free_ports
+import headrace
+from headrace.errors import OptionError
+from headrace.kafka.producer_options import producer_config
+from headrace.local.ports import free_ports
 
-SINKS = ("headgate-kafka", "kafka")
+SINKS = ("headrace-kafka", "kafka")
 PARTITIONS = 3
 
 HEADERS = "headers array<struct<key: string, value: binary>>"
@@ -56,12 +56,12 @@ def records_in(topic: Topic) -> list[Record]:
 
 
 def rows(spark: SparkSession, given: Sequence[tuple[Any, ...]] = ROWS) -> DataFrame:
-    headgate.register(spark)
+    headrace.register(spark)
     return spark.createDataFrame(given, COLUMNS).repartition(2)
 
 
 def save(
-    df: DataFrame, topic: Topic, options: Mapping[str, object], sink: str = "headgate-kafka"
+    df: DataFrame, topic: Topic, options: Mapping[str, object], sink: str = "headrace-kafka"
 ) -> None:
     given = {"kafka.bootstrap.servers": topic.bootstrap_servers, **options}
     writer = df.write.format(sink).mode("append")
@@ -131,7 +131,7 @@ def test_a_stream_is_written_as_by_the_native_sink(
     [
         (["key"], {"topic": "t"}, "There is no column value"),
         (["value"], {}, "Nothing says to which topic"),
-        (["1 as value"], {"topic": "t"}, "The column value is int, and headgate-kafka writes bi"),
+        (["1 as value"], {"topic": "t"}, "The column value is int, and headrace-kafka writes bi"),
         (["value", "'0' as partition"], {"topic": "t"}, "The column partition is string"),
         (["value"], {"topic": "t", "subscribe": "t"}, "There is no option subscribe for writing"),
         (["value"], {"topic": "t", "topics": "t"}, "did you mean topic?"),
@@ -152,13 +152,13 @@ def test_a_topic_is_not_overwritten_and_a_journal_not_saved_to(
 ) -> None:
     orders = topic()
     df = rows(spark).select("value")
-    overwriting = df.write.format("headgate-kafka").mode("overwrite").option("topic", orders.name)
+    overwriting = df.write.format("headrace-kafka").mode("overwrite").option("topic", orders.name)
     with pytest.raises(AnalysisException) as raised:
         overwriting.option("kafka.bootstrap.servers", orders.bootstrap_servers).save()
     assert 'only appends to topics; write mode("append")' in sentence(raised.value)
     with pytest.raises(AnalysisException) as raised:
-        df.write.format("headgate-journal").mode("append").save(str(tmp_path))
-    assert "headgate receive" in sentence(raised.value)
+        df.write.format("headrace-journal").mode("append").save(str(tmp_path))
+    assert "headrace receive" in sentence(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,7 +179,7 @@ def test_a_topic_is_not_overwritten_and_a_journal_not_saved_to(
 def test_a_row_that_is_not_taken_fails_its_task_in_a_sentence(
     spark: SparkSession, topic: TopicFactory, made: str, told: str
 ) -> None:
-    headgate.register(spark)
+    headrace.register(spark)
     orders = topic(1, {"max.message.bytes": "1000"})
     df = spark.sql(f"select {made.format(topic=orders.name)}")
     with pytest.raises(PySparkException) as raised:

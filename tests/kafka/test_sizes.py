@@ -1,7 +1,7 @@
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.control import TopicPartition
-from headgate.kafka.sizes import RecordSizes
+from headrace.control import TopicPartition
+from headrace.kafka.sizes import RecordSizes
 
 
 def sizes_of(topic: Topic) -> RecordSizes:

@@ -11,7 +11,7 @@ from tests.services.changes import delete_records
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import sentence
 
-import headgate
+import headrace
 
 Read = Callable[..., DataFrame]
 Same = Callable[..., list[Row]]
@@ -22,7 +22,7 @@ KEEP = {"retention.ms": "-1"}  # though the records' own time be of 1970
 @pytest.fixture
 def read(spark: SparkSession) -> Read:
     """``read(format, topic, {option: value}, schema)``."""
-    headgate.register(spark)
+    headrace.register(spark)
 
     def read(
         source: str, topic: Topic, options: Mapping[str, object], schema: str | None = None
@@ -43,7 +43,7 @@ def same(read: Read) -> Same:
     """The rows that both connectors give for the same options; they and the schemas are equal."""
 
     def same(topic: Topic, options: Mapping[str, object]) -> list[Row]:
-        native, ours = (read(source, topic, options) for source in ("kafka", "headgate-kafka"))
+        native, ours = (read(source, topic, options) for source in ("kafka", "headrace-kafka"))
         assert ours.schema == native.schema
         rows = in_order(ours)
         assert rows == in_order(native)
@@ -154,7 +154,7 @@ def test_a_read_begins_and_ends_where_the_native_one_does(
 
 def test_tasks_are_as_many_as_asked_for(timed: Topic, read: Read) -> None:
     def tasks(**options: object) -> int:
-        return read("headgate-kafka", timed, options).rdd.getNumPartitions()
+        return read("headrace-kafka", timed, options).rdd.getNumPartitions()
 
     assert tasks() == 2, "partitions share tasks; the test session runs two at once"
     native = read("kafka", timed, {"minPartitions": 4}).rdd.getNumPartitions()
@@ -166,7 +166,7 @@ def test_tasks_are_as_many_as_asked_for(timed: Topic, read: Read) -> None:
 
 def test_a_schema_chooses_columns_in_its_own_order(timed: Topic, read: Read) -> None:
     df = read(
-        "headgate-kafka",
+        "headrace-kafka",
         timed,
         {},
         schema="offset bigint, headers array<struct<key:string,value:binary>>, topic string",
@@ -177,9 +177,9 @@ def test_a_schema_chooses_columns_in_its_own_order(timed: Topic, read: Read) -> 
 
 def test_a_schema_with_a_column_that_kafka_has_not_is_refused(timed: Topic, read: Read) -> None:
     with pytest.raises(PySparkException) as raised:
-        read("headgate-kafka", timed, {}, schema="value string").collect()
+        read("headrace-kafka", timed, {}, schema="value string").collect()
     assert sentence(raised.value) == (
-        "OptionError: The schema's column value string is not one that headgate-kafka has; it has"
+        "OptionError: The schema's column value string is not one that headrace-kafka has; it has"
         " key binary, value binary, topic string, partition int, offset bigint, timestamp"
         " timestamp, timestampType int, headers array<struct<key:string,value:binary>>."
     )
@@ -194,7 +194,7 @@ def test_a_bounded_read_is_refused_in_one_sentence(
 
     def refusal(of: Topic, **options: object) -> str:
         with pytest.raises(PySparkException) as raised:
-            read("headgate-kafka", of, options).collect()
+            read("headrace-kafka", of, options).collect()
         return sentence(raised.value)
 
     assert refusal(timed, subscribe="no-such-topic", **{"fetchOffset.numRetries": 0}) == (

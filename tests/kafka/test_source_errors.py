@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 from tests.services.kafka import TopicFactory
 from tests.services.queries import available_now, sentence, stream_of
 
-from headgate.errors import BrokerError, OptionError, SourceError
-from headgate.kafka.connector import KAFKA
-from headgate.local.ports import free_ports
+from headrace.errors import BrokerError, OptionError, SourceError
+from headrace.kafka.connector import KAFKA
+from headrace.local.ports import free_ports
 
 
 def test_with_the_bare_format_spark_shows_the_sentence(
@@ -20,7 +20,7 @@ def test_with_the_bare_format_spark_shows_the_sentence(
     for options, told in (
         (
             {"maxOffsetPerTrigger": 3},
-            "OptionError: There is no option maxoffsetpertrigger for headgate-kafka; did you mean"
+            "OptionError: There is no option maxoffsetpertrigger for headrace-kafka; did you mean"
             " maxOffsetsPerTrigger?",
         ),
         (

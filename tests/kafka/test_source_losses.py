@@ -10,8 +10,8 @@ from tests.services.changes import create_again, delete_records, delete_topic
 from tests.services.kafka import TopicFactory
 from tests.services.queries import available_now, running, sentence, stream_of
 
-from headgate.control import OffsetRange
-from headgate.ledger import Ledger
+from headrace.control import OffsetRange
+from headrace.ledger import Ledger
 
 
 def test_a_query_goes_on_past_what_is_lost_where_the_user_says_so(
@@ -19,12 +19,12 @@ def test_a_query_goes_on_past_what_is_lost_where_the_user_says_so(
 ) -> None:
     aged, deleted, made_anew, quiet = (topic(prefix=f"lossy-{n}") for n in range(4))
     every = (aged, deleted, made_anew, quiet)
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
     options = {
         "subscribe": ",".join(t.name for t in every),
         "failOnDataLoss": False,
-        "headgate.gate": "lossy",
-        "headgate.ledger": url,
+        "headrace.gate": "lossy",
+        "headrace.ledger": url,
     }
     checkpoint = tmp_path / "checkpoint"
     df = stream_of(spark, aged, options)

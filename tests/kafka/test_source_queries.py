@@ -9,8 +9,8 @@ from pyspark.sql import functions as f
 from tests.services.kafka import TopicFactory
 from tests.services.queries import available_now, running, stream_of
 
-from headgate.control import OffsetRange
-from headgate.ledger import Ledger
+from headrace.control import OffsetRange
+from headrace.ledger import Ledger
 
 NOON = datetime(2020, 1, 1, 12, tzinfo=UTC)
 
@@ -40,12 +40,12 @@ def test_two_gated_sources_are_joined_and_each_keeps_its_own_books(
     topic: TopicFactory, spark: SparkSession, tmp_path: Path
 ) -> None:
     orders, payments = topic(), topic()
-    url = f"sqlite:///{tmp_path}/headgate.db"
+    url = f"sqlite:///{tmp_path}/headrace.db"
 
     def gated(name: str) -> dict[str, object]:
         return {
-            "headgate.gate": name,
-            "headgate.ledger": url,
+            "headrace.gate": name,
+            "headrace.ledger": url,
             "backpressure.initialRate": 10,
             "backpressure.pid.minRate": 10,
             "includeHeaders": True,

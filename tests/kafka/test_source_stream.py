@@ -9,7 +9,7 @@ from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import available_now, running, stream_of
 
-from headgate.kafka.source import KafkaSource
+from headrace.kafka.source import KafkaSource
 
 
 def produce(topic: Topic, *values: str, partition: int = 0) -> None:
@@ -21,7 +21,7 @@ def test_a_stream_begins_at_the_end_and_goes_on_from_its_checkpoint(
 ) -> None:
     orders = topic(2)
     produce(orders, "before", "before")
-    # With the source alone: no gate, no listener, nothing that headgate.register knows.
+    # With the source alone: no gate, no listener, nothing that headrace.register knows.
     bare = type("Bare", (KafkaSource,), {"name": classmethod(lambda _: "bare-kafka")})
     spark.dataSource.register(bare)
     df = (
@@ -60,7 +60,7 @@ def test_available_now_reads_what_was_there_in_bounded_batches_and_tells_a_group
     produce(orders, *there[:5])
     produce(orders, *there[5:], partition=1)
     group = f"watchers-of-{orders.name}"
-    df = stream_of(spark, orders, {"maxOffsetsPerTrigger": 4, "headgate.commit.group": group})
+    df = stream_of(spark, orders, {"maxOffsetsPerTrigger": 4, "headrace.commit.group": group})
 
     def produce_late(batch: int) -> None:
         if batch == 0:

@@ -2,9 +2,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.control import TopicPartition
-from headgate.errors import OptionError
-from headgate.kafka.subscription import parse_subscription
+from headrace.control import TopicPartition
+from headrace.errors import OptionError
+from headrace.kafka.subscription import parse_subscription
 
 
 def test_topics_are_named_with_commas_and_spaces_and_each_counts_once() -> None:

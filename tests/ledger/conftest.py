@@ -16,7 +16,7 @@ from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.ledgers import new_ledger
 from tests.services.planners import ManualTime
 
-from headgate.ledger import Ledger, normalize_url, patience
+from headrace.ledger import Ledger, normalize_url, patience
 
 NewUrl = Callable[[], str]
 Execute = Callable[[Executable], None]

@@ -7,9 +7,9 @@ from itertools import count
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from headgate.control.isolation import halves
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import Covered, Loss, Status
+from headrace.control.isolation import halves
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import Covered, Loss, Status
 
 DONE = (Status.SUCCESS, Status.DEAD)
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headgate.ledger import Ledger
+from headrace.ledger import Ledger
 
 
 class Moment(StrEnum):

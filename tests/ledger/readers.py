@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headgate.control.isolation import halves
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.control.isolation import halves
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     DeadLetter,
     ErrorReport,
     Ledger,

@@ -3,8 +3,8 @@
 import traceback
 from dataclasses import dataclass
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverSeen
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverSeen
 
 
 @dataclass

@@ -10,9 +10,9 @@ from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch, everything_of
 from tests.services.waiting import wait_until
 
-from headgate.errors import LedgerError
-from headgate.ledger import Ledger, postgresql_server
-from headgate.ledger.tables import metadata
+from headrace.errors import LedgerError
+from headrace.ledger import Ledger, postgresql_server
+from headrace.ledger.tables import metadata
 
 
 def refusal(url: str) -> LedgerError:

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     BatchRecord,
     Covered,
     ErrorReport,

@@ -7,11 +7,11 @@ import pytest
 from tests.ledger.samples import ManualClock, a_batch
 from tests.services.ledgers import new_ledger
 
-from headgate.backfill import LEASE_MS, Monitor
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
-from headgate.ledger import ErrorReport, Ledger, Status
-from headgate.ledger.leases import LONGEST_LEASE_MS
+from headrace.backfill import LEASE_MS, Monitor
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import ErrorReport, Ledger, Status
+from headrace.ledger.leases import LONGEST_LEASE_MS
 
 DAY_MS = 86_400_000
 ERROR = ErrorReport("ValueError", "no", "")

@@ -12,10 +12,10 @@ from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number
 from tests.services.planners import ManualTime
 
-from headgate.errors import LedgerError
-from headgate.ledger import Ledger, sqlite_file
-from headgate.ledger.patience import QUERY_PATIENCE_S
-from headgate.ledger.tables import gate, metadata
+from headrace.errors import LedgerError
+from headrace.ledger import Ledger, sqlite_file
+from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.tables import gate, metadata
 
 
 @pytest.fixture

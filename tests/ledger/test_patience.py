@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.planners import ManualTime
 
-from headgate.errors import LedgerError
-from headgate.ledger.patience import (
+from headrace.errors import LedgerError
+from headrace.ledger.patience import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
     OutageError,
@@ -24,7 +24,7 @@ seconds = st.floats(0, 10_000)
 
 @pytest.fixture(autouse=True)
 def every_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "headgate.ledger")
+    caplog.set_level(logging.INFO, "headrace.ledger")
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

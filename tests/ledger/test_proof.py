@@ -12,8 +12,8 @@ from tests.ledger.conftest import Execute
 from tests.ledger.covered import DONE, Told, a_range, covered, in_order, pruned, valid_histories
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     DEFECTS,
     BatchRecord,
     Covered,
@@ -30,8 +30,8 @@ from headgate.ledger import (
     lost_records,
     verify,
 )
-from headgate.ledger.proof import prove
-from headgate.ledger.tables import control, failure
+from headrace.ledger.proof import prove
+from headrace.ledger.tables import control, failure
 
 ERROR = ErrorReport("ValueError", "no", "Traceback ...")
 TOLD_ERROR = replace(ERROR, trace="")

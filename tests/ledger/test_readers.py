@@ -11,8 +11,8 @@ from tests.ledger.conftest import NewUrl, Ordinary
 from tests.ledger.samples import a_batch
 from tests.ledger.servers import url_as_new_role
 
-from headgate.errors import LedgerError
-from headgate.ledger import Ledger
+from headrace.errors import LedgerError
+from headrace.ledger import Ledger
 
 COMMANDS = {
     "status": ["status", "--json"],

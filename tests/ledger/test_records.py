@@ -2,10 +2,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import a_batch
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import DataLossError
-from headgate.ledger import ErrorReport, schedule_id
-from headgate.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
+from headrace.control.ranges import OffsetRange
+from headrace.errors import DataLossError
+from headrace.ledger import ErrorReport, schedule_id
+from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
 
 
 def raised(error: BaseException) -> BaseException:
@@ -17,7 +17,7 @@ def raised(error: BaseException) -> BaseException:
 
 def test_an_exception_is_described_by_its_class_message_and_trace() -> None:
     report = ErrorReport.of(raised(DataLossError("offsets 3 to 5 are gone")))
-    assert report.error_class == "headgate.errors.DataLossError"
+    assert report.error_class == "headrace.errors.DataLossError"
     assert report.message == "offsets 3 to 5 are gone"
     assert report.trace.startswith("Traceback (most recent call last)")
     assert "in raised" in report.trace

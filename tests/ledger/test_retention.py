@@ -5,8 +5,8 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import ERROR, LANES, Readers, Step, steps
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     DeadLetter,
     Ledger,
     LetterStatus,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.ledger import ErrorReport
-from headgate.ledger.root_cause import root_cause
+from headrace.ledger import ErrorReport
+from headrace.ledger.root_cause import root_cause
 
 PY4J = "py4j.protocol.Py4JJavaError"
 WORKER = "pyspark.errors.exceptions.captured.PythonException"

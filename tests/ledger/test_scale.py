@@ -11,8 +11,8 @@ import pytest
 from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
 from sqlalchemy import event
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import DeadLetter, ErrorReport, Kind, Ledger, LetterStatus, RateSample, Status
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import DeadLetter, ErrorReport, Kind, Ledger, LetterStatus, RateSample, Status
 
 GATE = GATES[0]
 SHORT, LONG = 400, 4_000

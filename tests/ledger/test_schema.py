@@ -12,9 +12,9 @@ from tests.ledger.samples import a_batch
 from tests.ledger.servers import url_as_new_role
 from tests.services.ledgers import make_tables
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError, SchemaError
-from headgate.ledger import (
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError, SchemaError
+from headrace.ledger import (
     ErrorReport,
     Ledger,
     Loss,
@@ -25,8 +25,8 @@ from headgate.ledger import (
     schedule_id,
     verify,
 )
-from headgate.ledger.schema import MIGRATIONS
-from headgate.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, control, failure, metadata
+from headrace.ledger.schema import MIGRATIONS
+from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, control, failure, metadata
 
 REVISIONS = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())
 
@@ -36,7 +36,7 @@ def engine_of(url: str) -> Engine:
 
 
 def upgrade(url: str, revision: str) -> None:
-    """Bring a database to an older schema, as the Headgate of that time did."""
+    """Bring a database to an older schema, as the Headrace of that time did."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     engine = engine_of(url)
@@ -114,7 +114,7 @@ def test_a_ledger_of_schema_0001_is_used_on_once_it_is_brought_up_to_date(
     upgrade(url, "0001")
     for statement in OLD_ROWS.split(";"):
         execute(text(statement))
-    with pytest.raises(SchemaError, match="has schema 0001, and this Headgate reads schema 0004"):
+    with pytest.raises(SchemaError, match="has schema 0001, and this Headrace reads schema 0004"):
         Ledger.open(url, create=False)
     with Ledger.open(url) as ledger:
         assert ledger.rate("orders") == 50.5
@@ -150,20 +150,20 @@ def test_a_ledger_that_is_opened_again_keeps_what_is_in_it(ledger: Ledger, url: 
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_the_ledger_of_a_newer_headgate_is_refused(
+def test_the_ledger_of_a_newer_headrace_is_refused(
     ledger: Ledger, url: str, execute: Execute, create: bool
 ) -> None:
-    execute(text("UPDATE headgate_version SET version_num = '9999'"))
-    with pytest.raises(SchemaError, match="has schema 9999 of a newer Headgate"):
+    execute(text("UPDATE headrace_version SET version_num = '9999'"))
+    with pytest.raises(SchemaError, match="has schema 9999 of a newer Headrace"):
         Ledger.open(url, create=create)
 
 
-def test_the_ledger_of_an_older_headgate_is_not_changed_by_a_reader(
+def test_the_ledger_of_an_older_headrace_is_not_changed_by_a_reader(
     ledger: Ledger, url: str, execute: Execute
 ) -> None:
-    execute(text("UPDATE headgate_version SET version_num = '0000'"))
+    execute(text("UPDATE headrace_version SET version_num = '0000'"))
     for _ in range(2):
-        with pytest.raises(SchemaError, match="has schema 0000, and this Headgate reads"):
+        with pytest.raises(SchemaError, match="has schema 0000, and this Headrace reads"):
             Ledger.open(url, create=False)
 
 

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import DeadLetter, ErrorReport, Ledger, NotMadeGood, Status
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import DeadLetter, ErrorReport, Ledger, NotMadeGood, Status
 
 ERROR = ErrorReport("ValueError", "no", "")
 LEASE_MS = 30_000

@@ -13,17 +13,17 @@ from tests.ledger.servers import PostgresqlServer
 from tests.services.planners import ManualTime
 from tests.services.waiting import wait_until
 
-from headgate.errors import LedgerError
-from headgate.ledger import ErrorReport, Ledger, Status, normalize_url
-from headgate.ledger.outages import is_outage
-from headgate.ledger.patience import QUERY_PATIENCE_S
+from headrace.errors import LedgerError
+from headrace.ledger import ErrorReport, Ledger, Status, normalize_url
+from headrace.ledger.outages import is_outage
+from headrace.ledger.patience import QUERY_PATIENCE_S
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
 # Returns when they are cut: a statement that is running then would be tried again.
 CUT = (
     "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
-    " WHERE application_name = 'headgate'"
+    " WHERE application_name = 'headrace'"
 )
 ERROR = ErrorReport("ValueError", "no", "")
 

@@ -9,9 +9,9 @@ import pytest
 from tests.ledger.conftest import Ordinary
 from tests.ledger.samples import batch_number
 
-from headgate.errors import LedgerError, SchemaError
-from headgate.ledger import Ledger, sqlite_file
-from headgate.ledger.engine import Database
+from headrace.errors import LedgerError, SchemaError
+from headrace.ledger import Ledger, sqlite_file
+from headrace.ledger.engine import Database
 
 FULL = 2
 """SQLite's number of ``PRAGMA synchronous = FULL``."""

@@ -6,7 +6,7 @@ import sqlalchemy
 from sqlalchemy import CompoundSelect, Delete, Insert, Select, Update, event
 from tests.services.ledgers import make_tables
 
-from headgate.ledger import moves, pruning, retention, statements
+from headrace.ledger import moves, pruning, retention, statements
 
 STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update | Delete] = {
     name: value

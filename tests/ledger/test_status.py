@@ -1,4 +1,4 @@
-from headgate.ledger import ARROWS, Status
+from headrace.ledger import ARROWS, Status
 
 
 def test_the_arrows_are_those_of_the_reference() -> None:

@@ -8,10 +8,10 @@ from sqlalchemy import insert, text
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
-from headgate.errors import LedgerError
-from headgate.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headgate.ledger.backfills import OWNER_GONE
-from headgate.ledger.tables import control, gate
+from headrace.errors import LedgerError
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
+from headrace.ledger.backfills import OWNER_GONE
+from headrace.ledger.tables import control, gate
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000

@@ -1,4 +1,4 @@
-"""The moves of a batch, each named by its letter in `headgate.ledger.status`."""
+"""The moves of a batch, each named by its letter in `headrace.ledger.status`."""
 
 from dataclasses import replace
 
@@ -6,11 +6,11 @@ import pytest
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
-from headgate.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
-from headgate.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
-from headgate.ledger.tables import control, failure
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
+from headrace.ledger.tables import control, failure
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 

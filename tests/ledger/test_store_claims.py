@@ -7,8 +7,8 @@ import sqlalchemy
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number
 
-from headgate.errors import GateInUseError
-from headgate.ledger import GateClaim, Ledger
+from headrace.errors import GateInUseError
+from headrace.ledger import GateClaim, Ledger
 
 LEASE_MS = 60_000
 BLUE = GateClaim("orders", "blue", "driver", "read", "process 1 on a", 500, "kafka", "pid")

@@ -7,9 +7,9 @@ from sqlalchemy import text
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
-from headgate.ledger import (
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import (
     DeadLetter,
     DeadLetterRecord,
     ErrorReport,
@@ -17,7 +17,7 @@ from headgate.ledger import (
     LetterStatus,
     Status,
 )
-from headgate.ledger.tables import control
+from headrace.ledger.tables import control
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
-from headgate.ledger import ErrorReport, GateRecord, Ledger, Loss, Status
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import ErrorReport, GateRecord, Ledger, Loss, Status
 
 
 def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock) -> None:

@@ -3,8 +3,8 @@
 import pytest
 from tests.ledger.samples import a_sample
 
-from headgate.control import Bound
-from headgate.ledger import Admission, Ledger
+from headrace.control import Bound
+from headrace.ledger import Admission, Ledger
 
 BOUND = Bound(250.0, "enrich", 2.0, 1000.0)
 

@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 from tests.ledger.samples import ManualClock, a_sample, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     BatchRecord,
     ErrorReport,
     Kind,
@@ -32,7 +32,7 @@ from headgate.ledger import (
     RateSample,
     Status,
 )
-from headgate.ledger.backfills import OWNER_GONE
+from headrace.ledger.backfills import OWNER_GONE
 
 GATES = ("orders", "clicks")
 

@@ -11,11 +11,11 @@ from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, bat
 from tests.services.ledgers import new_ledger
 from tests.services.planners import ManualTime
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
-from headgate.ledger import DeadLetter, ErrorReport, Ledger, LetterStatus, Status
-from headgate.ledger.patience import QUERY_PATIENCE_S
-from headgate.ledger.tables import gate, metadata
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import DeadLetter, ErrorReport, Ledger, LetterStatus, Status
+from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.tables import gate, metadata
 
 KEY = batch_number(0).schedule_id
 HALVES = tuple(a_batch(OffsetRange("orders", 0, start, start + 5)) for start in (0, 5))

@@ -6,9 +6,9 @@ from threading import Barrier
 import pytest
 from tests.ledger.samples import ManualClock, a_batch
 
-from headgate.control import OffsetRange
-from headgate.ledger import Ledger
-from headgate.ledger.outputs import SLACK_MS
+from headrace.control import OffsetRange
+from headrace.ledger import Ledger
+from headrace.ledger.outputs import SLACK_MS
 
 TOPIC = "topic-id"
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import LedgerError
-from headgate.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedBatch, Status
+from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedBatch, Status
 
 ERROR = ErrorReport("ValueError", "no", "")
 LEASE_MS = 30_000

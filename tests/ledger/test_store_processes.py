@@ -11,7 +11,7 @@ import pytest
 from tests.ledger.conftest import NewUrl
 from tests.ledger.worker import Worker, wide_batch
 
-from headgate.ledger import Ledger, Status
+from headrace.ledger import Ledger, Status
 
 ROUNDS = 20
 

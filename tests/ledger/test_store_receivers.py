@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.ledger.samples import ManualClock, a_receiver, a_sample
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange, ReceiverRecord, StreamRate
-from headgate.ledger.receivers import PRESENT_MS, REMEMBERED_MS
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange, ReceiverRecord, StreamRate
+from headrace.ledger.receivers import PRESENT_MS, REMEMBERED_MS
 
 
 def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: ManualClock) -> None:

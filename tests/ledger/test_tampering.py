@@ -20,8 +20,8 @@ from tests.ledger.readers import Readers, Step, steps
 from tests.ledger.samples import ManualClock
 from tests.services.ledgers import new_ledger
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import (
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import (
     DeadLetter,
     ErrorReport,
     FindingKind,
@@ -130,7 +130,7 @@ class Story:
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a healthy ledger."""
-    path = tmp_path_factory.mktemp("healthy") / "headgate.db"
+    path = tmp_path_factory.mktemp("healthy") / "headrace.db"
     clock = ManualClock()
     with new_ledger(f"sqlite:///{path}", clock=clock) as ledger:
         for gate in (GATE, IDLE):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.engine import URL
 
-from headgate.errors import LedgerError
-from headgate.ledger import normalize_url, redact_url
+from headrace.errors import LedgerError
+from headrace.ledger import normalize_url, redact_url
 
 
 def refusal(url: str) -> str:

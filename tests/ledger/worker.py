@@ -12,8 +12,8 @@ from typing import Any, Self
 import alembic.command  # noqa: F401  (a ledger's file is locked where it would be imported else)
 from tests.ledger.samples import a_batch, a_sample
 
-from headgate.control.ranges import OffsetRange
-from headgate.ledger import ErrorReport, Ledger, PlannedBatch
+from headrace.control.ranges import OffsetRange
+from headrace.ledger import ErrorReport, Ledger, PlannedBatch
 
 RANGES = 20
 

@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from tests.services.kafka import TopicFactory, Topics
 from tests.services.waiting import wait_until
 
-from headgate.errors import SetupError
-from headgate.local import Java, KafkaBroker, kafka_server_jars
+from headrace.errors import SetupError
+from headrace.local import Java, KafkaBroker, kafka_server_jars
 
 PARENT = """
 import time
-from headgate.local import KafkaBroker, ensure_java, kafka_server_jars
+from headrace.local import KafkaBroker, ensure_java, kafka_server_jars
 java = ensure_java()
 broker = KafkaBroker(java, kafka_server_jars(java))
 broker.start()

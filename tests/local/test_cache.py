@@ -3,20 +3,20 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import SetupError
-from headgate.local.cache import cache_folder, exclusive
+from headrace.errors import SetupError
+from headrace.local.cache import cache_folder, exclusive
 
 
 def test_the_cache_is_in_the_users_cache_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("HEADGATE_CACHE", raising=False)
+    monkeypatch.delenv("HEADRACE_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder("jars") == tmp_path / "home" / ".cache" / "headgate" / "jars"
+    assert cache_folder("jars") == tmp_path / "home" / ".cache" / "headrace" / "jars"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder("jars") == tmp_path / "xdg" / "headgate" / "jars"
-    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "chosen"))
+    assert cache_folder("jars") == tmp_path / "xdg" / "headrace" / "jars"
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "chosen"))
     assert cache_folder("jars") == tmp_path / "chosen" / "jars"
     assert (tmp_path / "chosen" / "jars").is_dir()
 
@@ -25,8 +25,8 @@ def test_a_cache_that_cannot_be_made_is_an_error_that_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(SetupError, match=r"file/jars cannot be made .* let HEADGATE_CACHE name"):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(SetupError, match=r"file/jars cannot be made .* let HEADRACE_CACHE name"):
         cache_folder("jars")
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import SetupError
-from headgate.local import Java, connector_jars, kafka_server_jars
-from headgate.local.__main__ import main
-from headgate.local.jars import SPARK_CONNECTOR
+from headrace.errors import SetupError
+from headrace.local import Java, connector_jars, kafka_server_jars
+from headrace.local.__main__ import main
+from headrace.local.jars import SPARK_CONNECTOR
 
 SETTINGS = """\
 <ivysettings>
@@ -36,8 +36,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "repository"
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(SETTINGS.format(repository=folder))
-    monkeypatch.setenv("HEADGATE_IVY_SETTINGS", str(settings))
-    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_IVY_SETTINGS", str(settings))
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     return folder
 
 
@@ -57,7 +57,7 @@ def publish(repository: Path) -> Callable[[], None]:
 def test_jars_that_cannot_be_fetched_are_an_error_with_ivys_last_words(
     java: Java, repository: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SetupError, match="HEADGATE_IVY_SETTINGS") as raised:
+    with pytest.raises(SetupError, match="HEADRACE_IVY_SETTINGS") as raised:
         kafka_server_jars(java)
     assert "org.apache.kafka#kafka_2.13;4.1.0: not found" in str(raised.value)
     left = {path.name for path in (tmp_path / "cache" / "jars").iterdir()}
@@ -86,7 +86,7 @@ def test_the_connectors_jars_are_fetched_once_whoever_asks(
 def test_a_java_that_does_not_trust_the_server_is_told_whom_this_machine_trusts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     java = Java(tmp_path / "home", "17.0.15", "JAVA_HOME")
     java.executable.parent.mkdir(parents=True)
     java.executable.write_text(SUSPICIOUS)

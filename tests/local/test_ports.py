@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from headgate.errors import SetupError
-from headgate.local import ports
+from headrace.errors import SetupError
+from headrace.local import ports
 
 
 def test_the_ports_differ_and_can_all_be_bound() -> None:

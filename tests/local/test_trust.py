@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.local import Java
-from headgate.local.trust import key_store, system_certificates, trust_options
+from headrace.local import Java
+from headrace.local.trust import key_store, system_certificates, trust_options
 
-# "CN=Headgate test authority", of which nobody has the key, valid for a hundred years.
+# "CN=Headrace test authority", of which nobody has the key, valid for a hundred years.
 AUTHORITY = """\
 -----BEGIN CERTIFICATE-----
 MIIBmzCCAUGgAwIBAgIUcAAN0771wvg3DTWaXW8awpdoL/8wCgYIKoZIzj0EAwIw

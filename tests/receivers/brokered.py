@@ -12,9 +12,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from tests.receivers.serving import DEADLINE_S
 
-from headgate.receivers import MqttReceiver, MqttSettings
-from headgate.receivers.mqtt_connection import Connection
-from headgate.receivers.mqtt_message import MESSAGE_ID
+from headrace.receivers import MqttReceiver, MqttSettings
+from headrace.receivers.mqtt_connection import Connection
+from headrace.receivers.mqtt_message import MESSAGE_ID
 
 TOPIC = "sensors/1"
 _PUBLISH, _PUBACK = 3, 4

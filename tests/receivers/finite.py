@@ -1,7 +1,7 @@
 """A receiver that comes to an end by itself."""
 
-from headgate.journal.records import Records
-from headgate.receivers import Intake
+from headrace.journal.records import Records
+from headrace.receivers import Intake
 
 
 class Finite:

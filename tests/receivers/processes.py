@@ -1,4 +1,4 @@
-"""``headgate receive`` in a process of its own, and what it says."""
+"""``headrace receive`` in a process of its own, and what it says."""
 
 import json
 import os
@@ -71,7 +71,7 @@ class ReceiverProcess:
 def receiver(
     folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
 ) -> Iterator[ReceiverProcess]:
-    """Run ``headgate receive`` on a free port over the journal ``events`` in a folder."""
+    """Run ``headrace receive`` on a free port over the journal ``events`` in a folder."""
     places = ["--journal", "events", "--port", "0"]
     running = ReceiverProcess(folder, [*arguments, *places], variables or {})
     try:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headgate.control import OffsetRange
-from headgate.journal.records import Records
-from headgate.receivers import Intake, IntakeSettings
-from headgate.receivers.protocol import Receiver
+from headrace.control import OffsetRange
+from headrace.journal.records import Records
+from headrace.receivers import Intake, IntakeSettings
+from headrace.receivers.protocol import Receiver
 
 DEADLINE_S = 60
 

@@ -1,6 +1,6 @@
 """Who may be connected, and who has to go."""
 
-from headgate.receivers.connections import Connections
+from headrace.receivers.connections import Connections
 
 
 def test_the_longest_idle_one_goes_when_another_one_comes() -> None:

@@ -14,14 +14,14 @@ from tests.ledger.samples import a_sample
 from tests.receivers.finite import Finite
 from tests.receivers.serving import run, until
 
-from headgate.control import OffsetRange
-from headgate.errors import JournalError, LaneTakenError, LedgerError, OptionError, ReceiverError
-from headgate.journal import Journal
-from headgate.journal.records import Records
-from headgate.ledger import Ledger, PlannedBatch, PlannedRange
-from headgate.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt, host
-from headgate.receivers.host import serve
-from headgate.receivers.telling import event_of
+from headrace.control import OffsetRange
+from headrace.errors import JournalError, LaneTakenError, LedgerError, OptionError, ReceiverError
+from headrace.journal import Journal
+from headrace.journal.records import Records
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt, host
+from headrace.receivers.host import serve
+from headrace.receivers.telling import event_of
 
 
 class Hands:
@@ -145,7 +145,7 @@ def test_what_is_handed_in_before_the_end_is_stored(hosting: Hosting) -> None:
 def test_a_receiver_that_ends_by_itself_ends_its_host(
     hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="headgate.receivers")
+    caplog.set_level(logging.INFO, logger="headrace.receivers")
     run(serve(Finite(), hosting, asyncio.Event()))
     assert values_in(hosting) == [b"the", b"end"]
     ended = event_of(caplog.records[-1])
@@ -270,7 +270,7 @@ def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
                 begin(ledger, journal, 500, 1_990)
                 await until(lambda: limit_is(100))
 
-        with caplog.at_level(logging.INFO, "headgate.receivers"):
+        with caplog.at_level(logging.INFO, "headrace.receivers"):
             run(work())
     told = [each for line in caplog.records if (each := event_of(line))["event"] == "limit"]
     assert [(each["limit_per_s"], each["backlog"]) for each in told] == [(50, 1_500), (100, 0)]
@@ -285,7 +285,7 @@ def refusals_told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 def test_refusals_are_told_in_one_line_from_time_to_time(
     hosting: Hosting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.INFO, logger="headgate.receivers")
+    caplog.set_level(logging.INFO, logger="headrace.receivers")
     monkeypatch.setattr(host, "_REFUSALS_S", 0.01)
 
     async def work() -> None:
@@ -304,7 +304,7 @@ def test_refusals_are_told_in_one_line_from_time_to_time(
 def test_refusals_since_the_last_line_are_told_at_the_end(
     hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="headgate.receivers")
+    caplog.set_level(logging.INFO, logger="headrace.receivers")
 
     async def work() -> None:
         async with hosted(hosting) as hands:

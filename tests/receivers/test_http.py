@@ -15,8 +15,8 @@ from tests.receivers.serving import (
 )
 from tests.receivers.web import BYTES, JSON, LINES, TOKEN, served
 
-from headgate.errors import JournalError, ReceiverError
-from headgate.receivers import HttpReceiver, HttpSettings
+from headrace.errors import JournalError, ReceiverError
+from headrace.receivers import HttpReceiver, HttpSettings
 
 
 def test_a_request_is_answered_when_its_records_are_durable() -> None:
@@ -63,7 +63,7 @@ def test_each_content_type_gives_its_records() -> None:
 def test_a_key_is_given_to_all_records_of_a_request() -> None:
     async def work() -> None:
         async with served() as it:
-            await it.post(b"1\n2\n", LINES, **{"Headgate-Key": "sensor 7"})
+            await it.post(b"1\n2\n", LINES, **{"Headrace-Key": "sensor 7"})
             await it.post(b"3", BYTES)
             assert it.journal.keys == [b"sensor 7", b"sensor 7", None]
 
@@ -73,19 +73,19 @@ def test_a_key_is_given_to_all_records_of_a_request() -> None:
 def test_a_request_that_is_sent_again_with_its_id_is_stored_once() -> None:
     async def work() -> None:
         async with served() as it:
-            one = {"Headgate-Message-Id": "m-1"}
+            one = {"Headrace-Message-Id": "m-1"}
             assert (await it.post(b"a", BYTES, **one)).json()["first"] == 0
             again = await it.post(b"a", BYTES, **one)
             assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
 
-            many = {"Headgate-Message-Id": "m-2"}
+            many = {"Headrace-Message-Id": "m-2"}
             assert (await it.post(b"1\n2\n", LINES, **many)).json()["until"] == 3
             again = await it.post(b"1\n2\n", LINES, **many)
             assert again.json() == {"lane": 3, "first": 1, "until": 3, "duplicates": 2}
             assert it.journal.values == [b"a", b"1", b"2"]
 
             for wrong in ("", "x" * 201):
-                answer = await it.post(b"b", BYTES, **{"Headgate-Message-Id": wrong})
+                answer = await it.post(b"b", BYTES, **{"Headrace-Message-Id": wrong})
                 assert answer.status_code == 400
                 assert "1 to 200 characters" in answer.json()["error"]
 
@@ -98,13 +98,13 @@ def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record() -> N
             it.journal.going.clear()
             request = (
                 b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                b"headgate-message-id: m\r\ncontent-length: 1\r\n\r\na"
+                b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na"
             )
             _, writer = await it.raw(request)
             await until(lambda: it.intake.statistics.held_bytes)
             writer.transport.abort()
             it.journal.going.set()
-            again = await it.post(b"a", BYTES, **{"Headgate-Message-Id": "m"})
+            again = await it.post(b"a", BYTES, **{"Headrace-Message-Id": "m"})
             assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
             assert it.journal.values == [b"a"]
 
@@ -188,7 +188,7 @@ def test_a_failed_append_is_answered_503_and_the_next_goes_on(
             assert answer.json() == {"error": "The disk is full; make room."}
             assert (await it.post(b"a", BYTES)).json() == {"lane": 3, "first": 0, "until": 1}
 
-    with caplog.at_level(logging.ERROR, "headgate.receivers"):
+    with caplog.at_level(logging.ERROR, "headrace.receivers"):
         run(work())
     assert "The disk is full" in caplog.text
 
@@ -205,7 +205,7 @@ def test_while_the_intake_closes_requests_are_answered_503() -> None:
 
 
 def test_a_stop_answers_what_is_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.receivers.http._STOP_S", DEADLINE_S)
+    monkeypatch.setattr("headrace.receivers.http._STOP_S", DEADLINE_S)
 
     async def work() -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:

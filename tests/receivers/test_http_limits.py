@@ -18,8 +18,8 @@ from tests.receivers.serving import (
 )
 from tests.receivers.web import BYTES, LINES, served
 
-from headgate.errors import OptionError
-from headgate.receivers import HttpSettings, IntakeSettings
+from headrace.errors import OptionError
+from headrace.receivers import HttpSettings, IntakeSettings
 
 
 def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:

@@ -16,10 +16,10 @@ from tests.receivers.virtual import (
     values_of,
 )
 
-from headgate.control import OffsetRange
-from headgate.errors import JournalError, OptionError, ReceiverError
-from headgate.journal.records import Records
-from headgate.receivers import Intake, IntakeSettings, Later, Receipt
+from headrace.control import OffsetRange
+from headrace.errors import JournalError, OptionError, ReceiverError
+from headrace.journal.records import Records
+from headrace.receivers import Intake, IntakeSettings, Later, Receipt
 
 
 def offsets(start: int, until: int) -> OffsetRange:
@@ -122,7 +122,7 @@ def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
             assert intake.statistics.stored_records == 1
             assert intake.statistics.held_bytes == 0
 
-    with caplog.at_level(logging.ERROR, "headgate.receivers"):
+    with caplog.at_level(logging.ERROR, "headrace.receivers"):
         run(work())
     assert "A block of 2 records was not stored: The disk is full" in caplog.text
 

@@ -22,11 +22,11 @@ from tests.receivers.virtual import (
     values_of,
 )
 
-from headgate.control import OffsetRange
-from headgate.errors import JournalError
-from headgate.journal import Journal
-from headgate.journal.local import LocalStorage
-from headgate.receivers import Intake, IntakeSettings, Receipt
+from headrace.control import OffsetRange
+from headrace.errors import JournalError
+from headrace.journal import Journal
+from headrace.journal.local import LocalStorage
+from headrace.receivers import Intake, IntakeSettings, Receipt
 
 
 def offsets(start: int, until: int) -> OffsetRange:
@@ -204,7 +204,7 @@ sends = st.lists(
 @pytest.fixture(scope="module")
 def unlogged() -> Iterator[None]:
     """The errors of the blocks that are to fail are not told."""
-    log = logging.getLogger("headgate.receivers")
+    log = logging.getLogger("headrace.receivers")
     level = log.level
     log.setLevel(logging.CRITICAL)
     yield

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.receivers.json_text import MalformedError, check_lines, values_of
+from headrace.receivers.json_text import MalformedError, check_lines, values_of
 
 values = st.recursive(
     st.none()

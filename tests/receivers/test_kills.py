@@ -20,7 +20,7 @@ import pytest
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.waiting import wait_until
 
-from headgate.journal import Journal, verify
+from headrace.journal import Journal, verify
 
 SENDERS = 3
 MOST_LINES = 20
@@ -95,7 +95,7 @@ class HttpSender(Sender):
             while self._open or not self.record.is_over:
                 self._open = self._open or self.lines()
                 headers = {"content-type": "application/x-ndjson"}
-                headers["headgate-message-id"] = self._open[0].decode().strip('"')
+                headers["headrace-message-id"] = self._open[0].decode().strip('"')
                 connection.request("POST", "/records", b"\n".join(self._open), headers)
                 response = connection.getresponse()
                 said = response.read()

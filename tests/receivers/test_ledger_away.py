@@ -1,4 +1,4 @@
-"""``headgate receive --gate`` while its ledger, a real PostgreSQL server, is away."""
+"""``headrace receive --gate`` while its ledger, a real PostgreSQL server, is away."""
 
 import signal
 import socket
@@ -11,8 +11,8 @@ from tests.ledger.servers import postgresql_server
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.waiting import wait_until
 
-from headgate.journal import Journal
-from headgate.ledger import Ledger
+from headrace.journal import Journal
+from headrace.ledger import Ledger
 
 RATE_PER_S = 400.0
 LINES = 800

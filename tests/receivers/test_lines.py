@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.receivers.virtual import values_of
 
-from headgate.errors import ReceiverError
-from headgate.receivers import TcpSettings
-from headgate.receivers.lines import Lines
-from headgate.receivers.room import Room
+from headrace.errors import ReceiverError
+from headrace.receivers import TcpSettings
+from headrace.receivers.lines import Lines
+from headrace.receivers.room import Room
 
 contents = st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))
 

@@ -10,8 +10,8 @@ from tests.receivers.brokered import mqtt, publish, subscribe, wire
 from tests.receivers.serving import Journal, receiving, run, until
 from tests.services.mosquitto import Mosquitto
 
-from headgate.errors import JournalError, ReceiverError
-from headgate.receivers import Intake, IntakeSettings
+from headrace.errors import JournalError, ReceiverError
+from headrace.receivers import Intake, IntakeSettings
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_what_could_not_be_stored_is_not_acknowledged_and_comes_again(
             assert between.too_early == 0
         assert journal.values == [b"21.5"]
 
-    with caplog.at_level(logging.INFO, "headgate.receivers"):
+    with caplog.at_level(logging.INFO, "headrace.receivers"):
         run(work())
     assert "a block was not stored, and its messages are to be sent again" in caplog.text
 
@@ -165,7 +165,7 @@ def test_a_lost_connection_is_told_once_and_what_was_on_its_way_comes_again(
             assert set(between.again) == {between.delivered[0]}
         assert journal.values == [b"a", b"b"]
 
-    with caplog.at_level(logging.INFO, "headgate.receivers"):
+    with caplog.at_level(logging.INFO, "headrace.receivers"):
         run(work())
     assert caplog.text.count("Without the broker") == 1
     assert caplog.text.count("Connected to the broker") == 2
@@ -191,7 +191,7 @@ def test_a_broker_that_went_away_is_waited_for_and_holds_what_it_was_given(
         assert "lost this receiver's session" not in caplog.text
         assert caplog.text.count("Without the broker") == 1
 
-    with caplog.at_level(logging.INFO, "headgate.receivers"):
+    with caplog.at_level(logging.INFO, "headrace.receivers"):
         run(work())
 
 
@@ -208,7 +208,7 @@ def test_a_broker_that_has_forgotten_the_session_is_subscribed_to_anew_and_that_
             await until(lambda: journal.values == [b"after"])
         assert "has lost this receiver's session" in caplog.text
 
-    with caplog.at_level(logging.INFO, "headgate.receivers"):
+    with caplog.at_level(logging.INFO, "headrace.receivers"):
         run(work())
 
 

@@ -1,4 +1,4 @@
-"""``headgate receive mqtt``: what a broker was given is in the journal, whatever is killed."""
+"""``headrace receive mqtt``: what a broker was given is in the journal, whatever is killed."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from tests.receivers.processes import ReceiverProcess
 from tests.services.mosquitto import Mosquitto
 from tests.services.waiting import wait_until
 
-from headgate.journal import Journal, verify
+from headrace.journal import Journal, verify
 
 _PASSWORD = "tell-nobody"  # noqa: S105
 _LATEST_S = 0.2
@@ -74,7 +74,7 @@ def survive(kills: int, folder: Path) -> None:
     print(f"seed {seed}")  # noqa: T201  # shown when the test fails
     dice = random.Random(seed)
     with Mosquitto(folder) as broker:
-        asyncio.run(subscribe(mqtt(broker.url, client_id="headgate-events-0")))
+        asyncio.run(subscribe(mqtt(broker.url, client_id="headrace-events-0")))
         publisher = Publisher(broker.port)
         publisher.start()
         for _ in range(kills):
@@ -99,7 +99,7 @@ def survive(kills: int, folder: Path) -> None:
     (first, *_) = journal.records(0, 0).batch.to_pylist()
     assert (first["key"], first["id"]) == (TOPIC.encode(), first["value"].decode())
     assert first["headers"] == [
-        {"key": "headgate-message-id", "value": first["value"]},
+        {"key": "headrace-message-id", "value": first["value"]},
         {"key": "content-type", "value": b"text/plain"},
     ]
 
@@ -114,12 +114,12 @@ def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None
 
 
 def test_a_wrong_password_ends_it_with_one_sentence_without_it(tmp_path: Path) -> None:
-    variables = {"HEADGATE_MQTT_PASSWORD": _PASSWORD}
+    variables = {"HEADRACE_MQTT_PASSWORD": _PASSWORD}
     with (
         Mosquitto(tmp_path, users="") as broker,
         receiver(tmp_path, broker, "--username", "ada", **variables) as running,
     ):
         assert running.ended() == 1
-        assert "refuses the client 'headgate-events-0' as user 'ada': Not author" in running.errors
+        assert "refuses the client 'headrace-events-0' as user 'ada': Not author" in running.errors
         assert "Traceback" not in running.errors
         assert _PASSWORD not in running.errors + str(running.events("log"))

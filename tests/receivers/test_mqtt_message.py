@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.receivers.mqtt_message import MESSAGE_ID, Message, records_of
+from headrace.receivers.mqtt_message import MESSAGE_ID, Message, records_of
 
 
 def message(*ids: str) -> Message:

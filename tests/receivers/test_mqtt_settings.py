@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import OptionError
-from headgate.journal.records import Records
-from headgate.receivers import MqttSettings
-from headgate.receivers.mqtt_message import Message, records_of
+from headrace.errors import OptionError
+from headrace.journal.records import Records
+from headrace.receivers import MqttSettings
+from headrace.receivers.mqtt_message import Message, records_of
 
 
 def settings(**given: Any) -> MqttSettings:
@@ -57,7 +57,7 @@ def test_no_refusal_shows_a_password() -> None:
 
 
 def test_a_record_has_what_the_message_had() -> None:
-    properties = (("headgate-message-id", "7"), ("unit", "°C"), ("unit", "C"))
+    properties = (("headrace-message-id", "7"), ("unit", "°C"), ("unit", "C"))
     made = records_of(
         [
             Message(1, 1, "sensors/ä", b"21.5", properties, "text/plain"),

@@ -12,8 +12,8 @@ from tests.receivers.brokered import mqtt, publish, subscribe
 from tests.receivers.serving import Journal, receiving, run, until
 from tests.services.mosquitto import Mosquitto
 
-from headgate.errors import OptionError
-from headgate.receivers import MqttReceiver
+from headrace.errors import OptionError
+from headrace.receivers import MqttReceiver
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_without_the_right_certificate_nothing_is_received_and_that_is_told(
         async with receiving(over_tls(broker, **files), journal):
             await until(lambda: journal.values)
 
-    with caplog.at_level(logging.INFO, "headgate.receivers"):
+    with caplog.at_level(logging.INFO, "headrace.receivers"):
         run(work())
     assert caplog.text.count("Connected to the broker") == 1
 
@@ -104,7 +104,7 @@ def test_the_certificate_of_another_host_is_not_trusted(
         async with receiving(over_tls(broker, "127.0.0.2", **files), Journal()):
             await until(lambda: "IP address mismatch" in caplog.text)
 
-    with caplog.at_level(logging.INFO, "headgate.receivers"):
+    with caplog.at_level(logging.INFO, "headrace.receivers"):
         run(work())
     assert "Connected to the broker" not in caplog.text
 

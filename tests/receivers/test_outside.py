@@ -60,7 +60,7 @@ def post(
     target: bytes = b"/records",
     kind: bytes = b"application/x-ndjson",
 ) -> Answer:
-    headers = b"".join(b"Headgate-Message-Id: " + each + b"\r\n" for each in ids)
+    headers = b"".join(b"Headrace-Message-Id: " + each + b"\r\n" for each in ids)
     length = b"Content-Length: %d\r\n" % len(body)
     kind = b"Content-Type: " + kind + b"\r\n"
     start = b"POST " + target + b" HTTP/1.1\r\nHost: there\r\n"
@@ -107,7 +107,7 @@ def test_an_id_that_is_none_is_refused(tmp_path: Path, running: ReceiverProcess)
     for ids in ((b"",), (b"  ",), (b"y" * 201,), (b"a", b"b"), (b"a", b"a")):
         answer = post(running, b"1\n", *ids)
         assert answer.status == 400
-        assert str(answer.body["error"]).startswith("headgate-message-id ")
+        assert str(answer.body["error"]).startswith("headrace-message-id ")
     assert stored(tmp_path) == []
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.ledger.samples import ManualClock, a_receiver, a_sample
 from tests.services.waiting import wait_until
 
-from headgate.errors import LedgerError, OptionError
-from headgate.ledger import Ledger, ReceiverRecord, ReceiverSeen, StreamRate
-from headgate.receivers.meter import Meter
-from headgate.receivers.rates import Limits, Rates
-from headgate.receivers.telling import event_of
+from headrace.errors import LedgerError, OptionError
+from headrace.ledger import Ledger, ReceiverRecord, ReceiverSeen, StreamRate
+from headrace.receivers.meter import Meter
+from headrace.receivers.rates import Limits, Rates
+from headrace.receivers.telling import event_of
 
 rates_per_s = st.floats(1e-3, 1e9)
 
@@ -141,7 +141,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, logger="headgate.receivers")
+    caplog.set_level(logging.INFO, logger="headrace.receivers")
     return caplog
 
 
@@ -226,7 +226,7 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
 def test_a_thread_follows_the_rate_and_leaves_at_the_end(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.receivers.rates._LEAVE_S", 60.0)  # for a disk that is slow now
+    monkeypatch.setattr("headrace.receivers.rates._LEAVE_S", 60.0)  # for a disk that is slow now
     with scene.receiver(0), scene.receiver(1, max_rate=50):
         scene.publish(500.0)
         wait_until(lambda: scene.told[0][-1] == 250.0)
@@ -240,7 +240,7 @@ def test_a_ledger_that_is_away_holds_up_no_end(
 ) -> None:
     with scene.receiver():
         scene.ledger.away = True
-    assert "headgate-rates" not in {thread.name for thread in threading.enumerate()}
+    assert "headrace-rates" not in {thread.name for thread in threading.enumerate()}
     assert event_of(lines.records[-1])["event"] == "ledger-away"
 
 

@@ -5,9 +5,9 @@ import asyncio
 import httpx
 from tests.receivers.serving import DEADLINE_S, Journal, receiving, run, until
 
-from headgate.errors import JournalError
-from headgate.receivers import HttpReceiver, HttpSettings, TcpReceiver, TcpSettings
-from headgate.receivers.refusals import Refusals, Refused
+from headrace.errors import JournalError
+from headrace.receivers import HttpReceiver, HttpSettings, TcpReceiver, TcpSettings
+from headrace.receivers.refusals import Refusals, Refused
 
 
 def test_refusals_are_counted_until_somebody_asks() -> None:

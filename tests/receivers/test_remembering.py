@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from tests.receivers.serving import DEADLINE_S, run, until
 
-from headgate.control import OffsetRange
-from headgate.errors import ReceiverError
-from headgate.journal import Journal
-from headgate.journal.records import Records
-from headgate.receivers import Hosting, Intake
-from headgate.receivers.host import serve
-from headgate.receivers.remembering import remember
+from headrace.control import OffsetRange
+from headrace.errors import ReceiverError
+from headrace.journal import Journal
+from headrace.journal.records import Records
+from headrace.receivers import Hosting, Intake
+from headrace.receivers.host import serve
+from headrace.receivers.remembering import remember
 
 BLOCKS = 5
 
@@ -76,7 +76,7 @@ def test_no_more_blocks_are_read_than_the_time_allows_and_the_log_says_so(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     intake, clock = Watched(), count(step=4)
-    with caplog.at_level(logging.WARNING, "headgate.receivers"):
+    with caplog.at_level(logging.WARNING, "headrace.receivers"):
         run(remember(journal, 0, intake, asyncio.Event(), lambda: float(next(clock))))
     assert intake.known == [3, 4]
     (told,) = caplog.messages

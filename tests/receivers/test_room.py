@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.receivers.virtual import run
 
-from headgate.receivers.room import Room
+from headrace.receivers.room import Room
 
 
 @given(

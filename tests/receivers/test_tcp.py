@@ -18,8 +18,8 @@ from tests.receivers.serving import (
     until,
 )
 
-from headgate.errors import JournalError, OptionError, ReceiverError
-from headgate.receivers import IntakeSettings, TcpReceiver, TcpSettings
+from headrace.errors import JournalError, OptionError, ReceiverError
+from headrace.receivers import IntakeSettings, TcpReceiver, TcpSettings
 
 _TOKEN = "s3cret"  # noqa: S105
 
@@ -208,13 +208,13 @@ def test_a_failed_append_ends_the_connection_and_the_next_one_goes_on(
                 assert await client.answer() == "ok 1"
         assert journal.values == [b"a"]
 
-    with caplog.at_level(logging.ERROR, "headgate.receivers"):
+    with caplog.at_level(logging.ERROR, "headrace.receivers"):
         run(work())
     assert "The disk is full" in caplog.text
 
 
 def test_a_stop_acknowledges_what_is_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.receivers.tcp._STOP_S", DEADLINE_S)
+    monkeypatch.setattr("headrace.receivers.tcp._STOP_S", DEADLINE_S)
 
     async def work() -> None:
         journal, receiver = Journal(), tcp()

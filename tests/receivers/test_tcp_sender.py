@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.receivers.serving import Journal, is_closed, run, until
 
-from headgate.receivers import Intake, IntakeSettings, TcpSettings, tcp_sender
-from headgate.receivers.tcp_sender import Sender, Shared
+from headrace.receivers import Intake, IntakeSettings, TcpSettings, tcp_sender
+from headrace.receivers.tcp_sender import Sender, Shared
 
 
 class Pairs:

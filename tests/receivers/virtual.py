@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
-from headgate.control import OffsetRange
-from headgate.errors import JournalError
-from headgate.journal.records import Records
-from headgate.receivers import Intake, Receipt
+from headrace.control import OffsetRange
+from headrace.errors import JournalError
+from headrace.journal.records import Records
+from headrace.receivers import Intake, Receipt
 
 Answer = TypeVar("Answer")
 Arguments = TypeVarTuple("Arguments")

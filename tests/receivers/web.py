@@ -12,7 +12,7 @@ from tests.receivers.serving import (
     receiving,
 )
 
-from headgate.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings
+from headrace.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings
 
 TOKEN = "s3cret"  # noqa: S105
 LINES = {"content-type": "application/x-ndjson"}

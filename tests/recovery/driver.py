@@ -7,7 +7,7 @@ The job is a `Job`, as JSON. It says on its output which moment it has come to, 
 the handler ``handling``, or ``backfilling`` for a backfill's, and ``raising``, or ``writing`` and
 ``written``. It ends when it has processed what there is, or when its input ends.
 
-Into the folder go the checkpoint, the ledger ``headgate.db`` if the job names no other one, and the
+Into the folder go the checkpoint, the ledger ``headrace.db`` if the job names no other one, and the
 sink: a file for each batch, named by its key. ``runs`` has a line for every call of the handler,
 and a second one if it raises.
 """
@@ -28,12 +28,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 
-import headgate
-from headgate.backfill import Backoff, Dispatch, Monitor, admission
-from headgate.gate import handler, isolator, runner, stream_backfill
-from headgate.gate.owner import Leases
-from headgate.gate.policy import OnFailure
-from headgate.ledger import Ledger, Status
+import headrace
+from headrace.backfill import Backoff, Dispatch, Monitor, admission
+from headrace.gate import handler, isolator, runner, stream_backfill
+from headrace.gate.owner import Leases
+from headrace.gate.policy import OnFailure
+from headrace.ledger import Ledger, Status
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 """The process id of the executor that a record was processed in."""
@@ -62,7 +62,7 @@ def main(job: Job) -> None:
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Start the query."""
-    gate = headgate.Gate(GATE, interval="500 ms", ledger=job.ledger)
+    gate = headrace.Gate(GATE, interval="500 ms", ledger=job.ledger)
     if job.servers:
         reader = gate.read(spark, "kafka").option("kafka.bootstrap.servers", job.servers)
         reader = reader.option("subscribe", job.topic).option("startingOffsets", "earliest")
@@ -71,9 +71,9 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     df = reader.option("maxOffsetsPerTrigger", 60).load()
     policy: str | OnFailure = job.on_failure
     if policy == "isolate":
-        policy = headgate.isolate(max_runs=job.max_runs)
+        policy = headrace.isolate(max_runs=job.max_runs)
     if job.retries:
-        policy = headgate.retry(job.retries, "50 ms", then=policy)
+        policy = headrace.retry(job.retries, "50 ms", then=policy)
     writer = gate.write(df, Sink(job), on_failure=policy)
     writer = writer.option("checkpointLocation", str(job.path / "checkpoint"))
     return (writer if job.records else writer.trigger(availableNow=True)).start()
@@ -106,7 +106,7 @@ class Sink:
         self._calls_before_it_is_held = job.held
         self._refusals = refusals(job.raises_once_in, random.Random(job.seed))
 
-    def __call__(self, df: DataFrame, batch: headgate.Batch) -> None:
+    def __call__(self, df: DataFrame, batch: headrace.Batch) -> None:
         """Write one batch."""
         say("backfilling" if batch.kind == "backfill" else "handling")
         ranges = [[r.topic, r.partition, r.start, r.until] for r in batch.ranges]
@@ -165,10 +165,10 @@ def session(master: str) -> SparkSession:
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
-    builder = headgate.configure(SparkSession.builder.master(master).config(map=settings))
+    builder = headrace.configure(SparkSession.builder.master(master).config(map=settings))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    headgate.register(spark)
+    headrace.register(spark)
     return spark
 
 

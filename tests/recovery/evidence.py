@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from tests.recovery.job import GATE, Job
 
-from headgate.control import OffsetRange, TopicPartition
-from headgate.ledger import DEFECTS, FindingKind, Ledger, Status, verify
+from headrace.control import OffsetRange, TopicPartition
+from headrace.ledger import DEFECTS, FindingKind, Ledger, Status, verify
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from tests.recovery.driver import Sink, end_with_input, say, session
 from tests.recovery.job import Job
 
-import headgate
-from headgate.flow import Flow, RunningFlow, journal, kafka
+import headrace
+from headrace.flow import Flow, RunningFlow, journal, kafka
 
 FLOW: Final = "shop"
 BETWEEN: Final = "-parsed"
@@ -45,7 +45,7 @@ def declared(job: Job) -> Flow:
     options = {"maxOffsetsPerTrigger": 60}
 
     @flow.stage("parse", reads="raw", writes="parsed", interval="500 ms", options=options)
-    def parse(df: DataFrame, _batch: headgate.Batch) -> DataFrame:
+    def parse(df: DataFrame, _batch: headrace.Batch) -> DataFrame:
         say("parsing")
         # In partitions that nobody can foretell: what runs again has its records in other places.
         return df.select("value").repartition(2)

@@ -52,7 +52,7 @@ class Job:
     @property
     def ledger(self) -> str:
         """The ledger's URL."""
-        return self.ledger_url or f"sqlite:///{self.folder}/headgate.db"
+        return self.ledger_url or f"sqlite:///{self.folder}/headrace.db"
 
     @property
     def path(self) -> Path:

@@ -21,13 +21,13 @@ from unittest import mock
 
 from pyspark.sql.types import StructType
 
-from headgate.gate.connectors import CONNECTORS
-from headgate.kafka.connector import KAFKA
-from headgate.kafka.source import KafkaSource
-from headgate.ledger import Ledger
-from headgate.source.readers import SourceStreamReader
+from headrace.gate.connectors import CONNECTORS
+from headrace.kafka.connector import KAFKA
+from headrace.kafka.source import KafkaSource
+from headrace.ledger import Ledger
+from headrace.source.readers import SourceStreamReader
 
-_STOP: Final = "HEADGATE_TEST_STOP"
+_STOP: Final = "HEADRACE_TEST_STOP"
 
 PLANNERS: Final = ("plan", "begin")
 """Steps of the planner: to decide where a batch ends, and to write it down."""

@@ -9,15 +9,15 @@ from tests.recovery.drivers import Driver
 from tests.recovery.job import Job
 from tests.services.kafka import Topic
 
-from headgate.control import TopicPartition
+from headrace.control import TopicPartition
 
 Produced = Mapping[TopicPartition, int]
 
 
 def chance() -> random.Random:
-    """Randomness whose seed is shown if the test fails; `HEADGATE_SEED` sets it."""
-    seed = int(os.environ.get("HEADGATE_SEED", random.randrange(2**32)))
-    print(f"HEADGATE_SEED={seed}")  # noqa: T201
+    """Randomness whose seed is shown if the test fails; `HEADRACE_SEED` sets it."""
+    seed = int(os.environ.get("HEADRACE_SEED", random.randrange(2**32)))
+    print(f"HEADRACE_SEED={seed}")  # noqa: T201
     return random.Random(seed)
 
 

@@ -10,7 +10,7 @@ from tests.recovery.job import Job
 from tests.services.kafka import TopicFactory
 from tests.services.spark_home import spark_home
 
-from headgate.control import TopicPartition
+from headrace.control import TopicPartition
 
 PARTITIONS = 4
 RECORDS = 60

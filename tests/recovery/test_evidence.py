@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.recovery.evidence import Evidence, Run, problems, values
 
-from headgate.control import OffsetRange, TopicPartition
+from headrace.control import OffsetRange, TopicPartition
 
 BATCHES = {
     "a": (OffsetRange("t", 0, 0, 3), OffsetRange("t", 1, 0, 2)),

@@ -16,7 +16,7 @@ from tests.recovery.job import GATE, Job
 from tests.recovery.stories import Produced, chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
 
-from headgate.ledger import Ledger, Verdict, verify
+from headrace.ledger import Ledger, Verdict, verify
 
 PARTITIONS = 3
 RECORDS_PER_BATCH = 20  # in each partition, at most
@@ -96,7 +96,7 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
     with Ledger.open(job.ledger, create=False) as ledger:
         batches = ledger.batches(GATE, limit=1_000_000, parts=False)
     inner = dice.choice(sorted(batch.schedule_id for batch in batches[1:-1]))
-    with closing(sqlite3.connect(job.path / "headgate.db")) as database:
+    with closing(sqlite3.connect(job.path / "headrace.db")) as database:
         (dropped,) = database.execute(
             "DELETE FROM failure WHERE rowid = (SELECT min(rowid) FROM failure"
             " WHERE schedule_id = ?) RETURNING partition",

@@ -19,8 +19,8 @@ from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill
 from tests.services.kafka import Topics
 
-from headgate.journal import Journal, Records
-from headgate.ledger import DEFECTS, Ledger, verify
+from headrace.journal import Journal, Records
+from headrace.ledger import DEFECTS, Ledger, verify
 
 PROGRAM = "tests.recovery.flow_driver"
 RECORDS_PER_KILL = 150

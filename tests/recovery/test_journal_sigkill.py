@@ -14,9 +14,9 @@ from tests.recovery.job import Job
 from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill, kills, live_through
 
-from headgate.control import TopicPartition
-from headgate.journal import Journal, Records, prune
-from headgate.ledger import Ledger
+from headrace.control import TopicPartition
+from headrace.journal import Journal, Records, prune
+from headrace.ledger import Ledger
 
 LANES = 3
 RECORDS_PER_KILL = 50  # in each lane: more batches of 60 than are done before the last kill

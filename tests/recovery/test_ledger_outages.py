@@ -19,8 +19,8 @@ from tests.recovery.stories import fill
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.gate import Batch, Gate
-from headgate.ledger import Ledger, Status
+from headrace.gate import Batch, Gate
+from headrace.ledger import Ledger, Status
 
 PARTITIONS = 2
 RECORDS = 120  # in each partition: four batches or more

@@ -17,7 +17,7 @@ from tests.recovery.job import GATE, Job
 from tests.recovery.stories import chance, fill
 from tests.services.kafka import TopicFactory
 
-from headgate.ledger import DEFECTS, Ledger, verify
+from headrace.ledger import DEFECTS, Ledger, verify
 
 RECORDS_PER_ROUND = 60
 LIVE_S = 6.0
@@ -69,7 +69,7 @@ def require_each_once(job: Job, count: int, partitions: int) -> None:
 
 def survive(rounds: int, topic: TopicFactory, folder: Path) -> None:
     dice = chance()
-    ledger_url = f"sqlite:///{folder}/headgate.db"
+    ledger_url = f"sqlite:///{folder}/headrace.db"
     topics = [topic(2), topic(2)]
     jobs = [
         Job(each.bootstrap_servers, each.name, str(folder / name), ledger_url=ledger_url)

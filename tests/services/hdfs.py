@@ -11,10 +11,10 @@ from typing import Self
 import pyspark
 from tests.kafka.client_certificates import PASSWORD, PKCS12
 
-from headgate.local import Java, find_java
-from headgate.local.jars import Artifact, Progress, fetched_jars, ignore
-from headgate.local.ports import free_ports
-from headgate.local.server import ServerProcess
+from headrace.local import Java, find_java
+from headrace.local.jars import Artifact, Progress, fetched_jars, ignore
+from headrace.local.ports import free_ports
+from headrace.local.server import ServerProcess
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 120
@@ -43,7 +43,7 @@ class HdfsServer(ServerProcess):
         self.authority = f"{HOST}:{self.port}"
         self._java = java
         self._jars = jars
-        self._folder = Path(tempfile.mkdtemp(prefix="headgate-hdfs-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-hdfs-"))
 
     def start(self) -> None:
         """Start it, and return when files can be written."""
@@ -59,7 +59,7 @@ class HdfsServer(ServerProcess):
             *("-D", f"dfs.namenode.https-address={HOST}:{self.tls_port}"),
             *("-D", f"dfs.datanode.https.address={HOST}:0"),
         ]
-        process = self._launch("headgate-hdfs", self._folder, server)
+        process = self._launch("headrace-hdfs", self._folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not started.exists():
             words = (self._folder / "server.log").read_text(errors="replace")[-2000:]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 from sqlalchemy import Engine, event, make_url
 
-from headgate.ledger import Ledger
+from headrace.ledger import Ledger
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")
 _said: Final[dict[str, str]] = {}

@@ -12,8 +12,8 @@ from typing import Self
 
 from tests.services.waiting import wait_until
 
-from headgate.local.cache import cache_folder, exclusive
-from headgate.local.ports import free_ports
+from headrace.local.cache import cache_folder, exclusive
+from headrace.local.ports import free_ports
 
 _PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.services.kafka import Topic
 
-from headgate.control import OffsetRange
-from headgate.kafka.log import KafkaLog
-from headgate.kafka.options import parse_options
-from headgate.source.books import Clock
-from headgate.source.planner import StreamPlanner
+from headrace.control import OffsetRange
+from headrace.kafka.log import KafkaLog
+from headrace.kafka.options import parse_options
+from headrace.source.books import Clock
+from headrace.source.planner import StreamPlanner
 
 
 @dataclass
@@ -45,9 +45,9 @@ def planner_of(
 def gated(url: str, **options: object) -> dict[str, object]:
     """Options of a gate whose first batch is of 100 records at most."""
     return {
-        "headgate.gate": "orders",
-        "headgate.ledger": url,
-        "headgate.interval": "1 second",
+        "headrace.gate": "orders",
+        "headrace.ledger": url,
+        "headrace.interval": "1 second",
         "backpressure.initialRate": 100,
         **options,
     }

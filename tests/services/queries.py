@@ -13,17 +13,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.services.kafka import Topic
 from tests.services.waiting import wait_until
 
-import headgate
+import headrace
 
 
 def stream_of(
     spark: SparkSession,
     topic: Topic,
     options: Mapping[str, object] | None = None,
-    source: str = "headgate-kafka",
+    source: str = "headrace-kafka",
 ) -> DataFrame:
     """A stream of one topic from its beginning, unless the options say otherwise."""
-    headgate.register(spark)
+    headrace.register(spark)
     given: dict[str, object] = {
         "kafka.bootstrap.servers": topic.bootstrap_servers,
         "startingOffsets": "earliest",
@@ -36,8 +36,8 @@ def stream_of(
 
 
 def sentence(error: BaseException) -> str:
-    """Headgate's own line in an error of Spark's, which ends the traceback of Python's side."""
-    lines = re.findall(r"^headgate\.errors\.(.*)$", str(error), flags=re.MULTILINE)
+    """Headrace's own line in an error of Spark's, which ends the traceback of Python's side."""
+    lines = re.findall(r"^headrace\.errors\.(.*)$", str(error), flags=re.MULTILINE)
     assert len(set(lines)) == 1, str(error)
     return str(lines[0])
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from tests.services.spark_home import surroundings
 
-from headgate.local import ensure_java
+from headrace.local import ensure_java
 
 _ARCHIVE: Final = Path(sys.prefix, "spark.jsa")
 _USE: Final = "use"

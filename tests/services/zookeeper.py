@@ -11,9 +11,9 @@ from typing import Self
 
 import pyspark
 
-from headgate.local import Java
-from headgate.local.ports import free_ports
-from headgate.local.server import ServerProcess
+from headrace.local import Java
+from headrace.local.ports import free_ports
+from headrace.local.server import ServerProcess
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -47,7 +47,7 @@ class ZookeeperServer(ServerProcess):
         self._java = java
         self._settings = {**SETTINGS, **(settings or {})}
         self._quick_start = quick_start
-        self._folder = Path(tempfile.mkdtemp(prefix="headgate-zookeeper-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-zookeeper-"))
 
     @property
     def pid(self) -> int | None:
@@ -71,7 +71,7 @@ class ZookeeperServer(ServerProcess):
             *("-cp", f"{jars}/*"),
             *("org.apache.zookeeper.server.ZooKeeperServerMain", str(file)),
         ]
-        process = self._launch("headgate-zookeeper", self._folder, server)
+        process = self._launch("headrace-zookeeper", self._folder, server)
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.tell("ruok") != "imok":
             words = (self._folder / "server.log").read_text(errors="replace")[-2000:]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.control import HopSettings
-from headgate.errors import OptionError
-from headgate.simulation import Load, Shape, Slow, read_world
+from headrace.control import HopSettings
+from headrace.errors import OptionError
+from headrace.simulation import Load, Shape, Slow, read_world
 
 WORLD = """
 duration_s = 60

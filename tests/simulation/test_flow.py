@@ -18,8 +18,8 @@ from tests.simulation.worlds import (
     ran,
 )
 
-from headgate.control import HopSettings
-from headgate.simulation import (
+from headrace.control import HopSettings
+from headrace.simulation import (
     Dead,
     Load,
     Lost,

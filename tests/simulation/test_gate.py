@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control import (
+from headrace.control import (
     BatchProgress,
     Limits,
     PIDRateEstimator,
     Reason,
 )
-from headgate.simulation import SimulatedBatch, batches_to_settle, simulate
+from headrace.simulation import SimulatedBatch, batches_to_settle, simulate
 
 SLOW_FROM_MS, SLOW_UNTIL_MS = 20_000, 50_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.simulation import Load, Shape
+from headrace.simulation import Load, Shape
 
 
 def test_steps_stay_until_the_next_point_and_the_last_stays() -> None:

@@ -15,8 +15,8 @@ from tests.simulation.worlds import (
     ran,
 )
 
-from headgate.control import HopSettings
-from headgate.simulation import Load, Result, SimulatedStage, Slow, World
+from headrace.control import HopSettings
+from headrace.simulation import Load, Result, SimulatedStage, Slow, World
 
 ALMOST_FREE_S = 60
 """How long the worlds go on after the slow time."""

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from headgate.control import HopSettings
-from headgate.simulation import (
+from headrace.control import HopSettings
+from headrace.simulation import (
     Disturbance,
     Load,
     Policy,

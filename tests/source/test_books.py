@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.services.planners import ManualTime
 
-from headgate.control import (
+from headrace.control import (
     Bound,
     EstimatorSettings,
     Limits,
@@ -19,8 +19,8 @@ from headgate.control import (
     TopicPartition,
     plan,
 )
-from headgate.errors import LedgerError
-from headgate.ledger import (
+from headrace.errors import LedgerError
+from headrace.ledger import (
     Ledger,
     PlannedRange,
     RateSample,
@@ -29,8 +29,8 @@ from headgate.ledger import (
     schedule_id,
     sqlite_file,
 )
-from headgate.source.books import GateBooks, GateIdentity
-from headgate.source.positions import StreamOffset
+from headrace.source.books import GateBooks, GateIdentity
+from headrace.source.positions import StreamOffset
 
 RUN = "run"
 END = StreamOffset({}, "orders", RUN, {"orders": "first"})
@@ -40,7 +40,7 @@ GATE = GateIdentity("orders", 10_000, SETTINGS, "kafka", "broker:9092")
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/headgate.db"
+    return f"sqlite:///{tmp_path}/headrace.db"
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import pytest
 
-from headgate.control import TopicPartition
-from headgate.errors import OptionError
-from headgate.source.bounds import (
+from headrace.control import TopicPartition
+from headrace.errors import OptionError
+from headrace.source.bounds import (
     AtOffsets,
     AtTime,
     AtTimes,

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import OptionError, SourceError
-from headgate.ledger import FindingKind, Ledger, PlannedBatch, PlannedRange
-from headgate.source.checkpoint import Checkpoint
-from headgate.source.checkpoint_check import Comparison, compare, refuse_a_stranger
-from headgate.source.checkpoint_export import export, starting_offsets
-from headgate.source.log import Log, Topic
-from headgate.source.log_check import compare as compare_with_log
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import OptionError, SourceError
+from headrace.ledger import FindingKind, Ledger, PlannedBatch, PlannedRange
+from headrace.source.checkpoint import Checkpoint
+from headrace.source.checkpoint_check import Comparison, compare, refuse_a_stranger
+from headrace.source.checkpoint_export import export, starting_offsets
+from headrace.source.log import Log, Topic
+from headrace.source.log_check import compare as compare_with_log
 
 GATE, RUN, ID = "orders", "5ca1ab1e", "kA2bX0zTQ5q1sV3nY7wZ8g"
 BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -23,7 +23,7 @@ OTHER = '{"logOffset":3}'
 
 
 def ours(until: int, *, begins: int | None = None, gate: str = GATE, run: str = RUN) -> str:
-    """The offset of a source of one partition, as Headgate writes it."""
+    """The offset of a source of one partition, as Headrace writes it."""
     offset: dict[str, Any] = {"orders": {"0": until}, "@gate": gate, "@run": run}
     offset["@ids"] = {"orders": ID}
     if begins is not None:
@@ -64,7 +64,7 @@ THREE = {5: [ours(10)], 6: [ours(20)], 7: [ours(35, begins=25)]}
 # The way back
 
 
-def test_what_is_not_of_headgate_is_copied_as_it_is(tmp_path: Path) -> None:
+def test_what_is_not_of_headrace_is_copied_as_it_is(tmp_path: Path) -> None:
     native = '{"clicks":{"0":3}}'
     path = a_checkpoint(
         tmp_path / "checkpoint",
@@ -109,7 +109,7 @@ def test_the_first_batch_is_run_again_where_it_began(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("batches", "committed", "said"),
     [
-        ({1: [OTHER]}, [1], "has no offset of Headgate's; the native source takes"),
+        ({1: [OTHER]}, [1], "has no offset of Headrace's; the native source takes"),
         ({1: ['{"a":{"0":1},"@replay":"/f"}']}, [1], "reads batches once more; export that"),
         (
             {1: [OTHER, json.dumps({"a": {"0": 1}, "@run": "r", "@ids": {"a": "0f" * 16}})]},
@@ -159,7 +159,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    opened = new_ledger(f"sqlite:///{tmp_path}/headgate.db")
+    opened = new_ledger(f"sqlite:///{tmp_path}/headrace.db")
     opened.declare_gate(GATE, interval_ms=1_000, source="kafka", estimator="pid")
     return opened
 

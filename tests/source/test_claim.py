@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.errors import GateInUseError
-from headgate.ledger import GateQuery
-from headgate.processes import is_gone, new_owner, number_of, this_process
-from headgate.source.claim import await_turn, describe_process
+from headrace.errors import GateInUseError
+from headrace.ledger import GateQuery
+from headrace.processes import is_gone, new_owner, number_of, this_process
+from headrace.source.claim import await_turn, describe_process
 
 
 def query(owner: str, until_ms: int, driver: str | None = None) -> GateQuery:
@@ -39,7 +39,7 @@ def await_gate(gate: Gate) -> None:
 @pytest.fixture
 def ended() -> str:
     """The name of a process that has ended."""
-    tell = "from headgate.processes import this_process; print(this_process())"
+    tell = "from headrace.processes import this_process; print(this_process())"
     told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
     return told.stdout.strip()
 

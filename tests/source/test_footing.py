@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import DataLossError
-from headgate.source.footing import Footing, Loss, find_footing
-from headgate.source.log import Topic
-from headgate.source.positions import StreamOffset
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import DataLossError
+from headrace.source.footing import Footing, Loss, find_footing
+from headrace.source.log import Topic
+from headrace.source.positions import StreamOffset
 
 TP = TopicPartition("orders", 0)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.ledger.samples import a_batch
 from tests.services.ledgers import new_ledger
 
-from headgate.control.ranges import OffsetRange
-from headgate.errors import DataLossError
-from headgate.ledger import Ledger
-from headgate.source.losses import LossAccount, Losses
+from headrace.control.ranges import OffsetRange
+from headrace.errors import DataLossError
+from headrace.ledger import Ledger
+from headrace.source.losses import LossAccount, Losses
 
 BATCH = a_batch(OffsetRange("orders", 0, 0, 100), OffsetRange("orders", 1, 0, 100))
 GONE = OffsetRange("orders", 0, 0, 80)
@@ -21,7 +21,7 @@ GONE = OffsetRange("orders", 0, 0, 80)
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with new_ledger(f"sqlite:///{tmp_path}/headgate.db") as opened:
+    with new_ledger(f"sqlite:///{tmp_path}/headrace.db") as opened:
         opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         opened.begin(BATCH)
         yield opened
@@ -38,7 +38,7 @@ def test_a_loss_is_durable_when_it_is_passed_over_and_counted_once_however_often
     for until in (80, 80, 60, 90):
         losses.pass_over(OffsetRange("orders", 0, 0, until), "the log begins at 90")
     losses.pass_over(OffsetRange("orders", 0, 50, 90), "the log begins at 90")
-    with sqlite3.connect(tmp_path / "headgate.db") as file:
+    with sqlite3.connect(tmp_path / "headrace.db") as file:
         rows = list(file.execute("SELECT from_offset, until_offset, schedule_id FROM lost"))
     assert rows == [(0, 90, BATCH.schedule_id)]
     (loss,) = ledger.losses("orders")
@@ -83,7 +83,7 @@ def test_a_password_is_not_shown() -> None:
 def test_what_is_recorded_already_needs_no_lock(ledger: Ledger, tmp_path: Path) -> None:
     account = account_in(ledger.url)
     account.record(GONE, "why")
-    with sqlite3.connect(tmp_path / "headgate.db", isolation_level=None) as file:
+    with sqlite3.connect(tmp_path / "headrace.db", isolation_level=None) as file:
         file.execute("BEGIN IMMEDIATE")  # as a handler does that reads within its transaction
         account.record(OffsetRange("orders", 0, 10, 20), "why")
 
@@ -93,7 +93,7 @@ def test_tasks_that_run_again_and_beside_each_other_lose_no_offset_of_what_they_
     tmp_path_factory: pytest.TempPathFactory, tried: list[tuple[int, int, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("losses")
-    with new_ledger(f"sqlite:///{folder}/headgate.db") as opened:
+    with new_ledger(f"sqlite:///{folder}/headrace.db") as opened:
         opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
         opened.begin(BATCH)
         expected = set()

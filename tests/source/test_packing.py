@@ -6,8 +6,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from headgate.control import OffsetRange
-from headgate.source.packing import RECORDS_WORTH_A_TASK, pack
+from headrace.control import OffsetRange
+from headrace.source.packing import RECORDS_WORTH_A_TASK, pack
 
 counts = st.lists(st.integers(0, 200_000), max_size=40)
 

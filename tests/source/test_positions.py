@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.ranges import OffsetRange, TopicPartition
-from headgate.errors import SourceError
-from headgate.source.positions import StreamOffset, flat, nested, partitions_of
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import SourceError
+from headrace.source.positions import StreamOffset, flat, nested, partitions_of
 
 # Kafka's own rule for the names of topics.
 topics = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=20)

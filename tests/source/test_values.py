@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import TopicPartition
-from headgate.errors import OptionError
-from headgate.source import values
+from headrace.control import TopicPartition
+from headrace.errors import OptionError
+from headrace.source import values
 
 partitions = st.dictionaries(
     st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True),
@@ -31,14 +31,14 @@ partitions = st.dictionaries(
     ],
 )
 def test_a_duration_is_read_as_spark_writes_it(text: str, expected_ms: int) -> None:
-    assert values.duration_ms("headgate.interval", text) == expected_ms
+    assert values.duration_ms("headrace.interval", text) == expected_ms
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1 s", "1.5 s", "1 fortnight", "s", "1 s soon", "٣"])
 def test_what_is_no_duration_is_refused_with_its_name_and_value(text: str) -> None:
     with pytest.raises(OptionError) as refused:
-        values.duration_ms("headgate.interval", text)
-    assert "headgate.interval" in str(refused.value)
+        values.duration_ms("headrace.interval", text)
+    assert "headrace.interval" in str(refused.value)
     assert repr(text) in str(refused.value)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.tracker.channel import Channel
+from headrace.tracker.channel import Channel
 
 
 @pytest.fixture

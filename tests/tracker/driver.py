@@ -14,9 +14,9 @@ from dataclasses import asdict
 
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.receivers import Hosting, HttpReceiver, HttpSettings, IntakeSettings
-from headgate.tracker import HostedReceivers
+import headrace
+from headrace.receivers import Hosting, HttpReceiver, HttpSettings, IntakeSettings
+from headrace.tracker import HostedReceivers
 
 
 def session(master: str) -> SparkSession:
@@ -40,7 +40,7 @@ def main(master: str, journal: str) -> None:
     spark = session(master)
     hosting = Hosting(journal, intake=IntakeSettings(block_interval_ms=20))
     hosted = HostedReceivers([], [])
-    with headgate.Receivers(spark) as receivers:
+    with headrace.Receivers(spark) as receivers:
         for line in sys.stdin:
             match line.strip():
                 case "start":

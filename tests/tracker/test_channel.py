@@ -11,10 +11,10 @@ import pytest
 from tests.receivers.serving import comparisons
 from tests.services.waiting import wait_until
 
-from headgate.errors import ReceiverError
-from headgate.tracker import channel as channel_module
-from headgate.tracker.channel import Channel
-from headgate.tracker.messages import MAX_LINE_BYTES, Order, Report
+from headrace.errors import ReceiverError
+from headrace.tracker import channel as channel_module
+from headrace.tracker.channel import Channel
+from headrace.tracker.messages import MAX_LINE_BYTES, Order, Report
 
 TOKEN = "t0ken"  # noqa: S105
 
@@ -96,7 +96,7 @@ def test_whoever_does_not_show_the_token_is_not_answered(
 def test_strangers_are_told_of_once_and_no_token_is_shown(
     channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, logger="headgate.tracker")
+    caplog.set_level(logging.DEBUG, logger="headrace.tracker")
     for _ in range(3):
         with connected(channel) as connection:
             assert answer(connection, Report("s3cret", "worker").encode()) == b""

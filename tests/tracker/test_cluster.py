@@ -22,8 +22,8 @@ import pytest
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
-from headgate.errors import JournalError
-from headgate.journal import Journal, verify
+from headrace.errors import JournalError
+from headrace.journal import Journal, verify
 
 LANES = (0, 1)
 
@@ -106,7 +106,7 @@ class Sender(threading.Thread):
         with httpx.Client(timeout=60, trust_env=False) as client:
             while not self.is_over.is_set():
                 value = f"{self.lane}/{len(self.acknowledged)}"
-                headers = {"content-type": "text/plain", "headgate-message-id": value}
+                headers = {"content-type": "text/plain", "headrace-message-id": value}
                 self.sent = len(self.acknowledged) + 1
                 try:
                     answer = client.post(self.address, content=value, headers=headers)

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pytest
 from tests.services.waiting import wait_until
 
-from headgate.backfill.backoff import Backoff
-from headgate.tracker import lane as lane_module
-from headgate.tracker.channel import Reporting
-from headgate.tracker.lane import TrackedLane
-from headgate.tracker.messages import Order, Report
-from headgate.tracker.status import ReceiverStatus, State
-from headgate.tracker.task import Outcome
+from headrace.backfill.backoff import Backoff
+from headrace.tracker import lane as lane_module
+from headrace.tracker.channel import Reporting
+from headrace.tracker.lane import TrackedLane
+from headrace.tracker.messages import Order, Report
+from headrace.tracker.status import ReceiverStatus, State
+from headrace.tracker.task import Outcome
 
 HERE, THERE = object(), object()
 """Two connections."""

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.receivers.serving import run
 
-from headgate.errors import ReceiverError
-from headgate.tracker.messages import (
+from headrace.errors import ReceiverError
+from headrace.tracker.messages import (
     MAX_LINE_BYTES,
     Order,
     Report,

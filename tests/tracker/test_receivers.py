@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from tests.receivers.finite import Finite
 from tests.services.waiting import wait_until
 
-import headgate
-from headgate.errors import LedgerError, OptionError, ReceiverError
-from headgate.journal import Journal
-from headgate.journal.records import Records
-from headgate.ledger import Ledger
-from headgate.receivers import (
+import headrace
+from headrace.errors import LedgerError, OptionError, ReceiverError
+from headrace.journal import Journal
+from headrace.journal.records import Records
+from headrace.ledger import Ledger
+from headrace.receivers import (
     Hosting,
     HttpReceiver,
     HttpSettings,
@@ -31,10 +31,10 @@ from headgate.receivers import (
     TcpReceiver,
     TcpSettings,
 )
-from headgate.tracker import Receivers, ReceiverStatus, State, jobs
-from headgate.tracker import receivers as tracker
-from headgate.tracker.jobs import SparkJobs, last_words
-from headgate.tracker.task import Assignment, Outcome
+from headrace.tracker import Receivers, ReceiverStatus, State, jobs
+from headrace.tracker import receivers as tracker
+from headrace.tracker.jobs import SparkJobs, last_words
+from headrace.tracker.task import Assignment, Outcome
 
 WAIT_S = 180.0
 """The first task of a Spark that has just begun takes its time on a busy machine."""
@@ -84,7 +84,7 @@ def is_free(hosting: Hosting) -> bool:
     try:
         with Journal.open(hosting.journal).writer(hosting.lane):
             return True
-    except headgate.HeadgateError:
+    except headrace.HeadraceError:
         return False
 
 
@@ -104,14 +104,14 @@ def worker(hosting: Hosting) -> int:
 def test_what_is_sent_to_it_is_read_by_spark_beside_it(
     spark: SparkSession, receivers: Receivers, hosting: Hosting
 ) -> None:
-    headgate.register(spark)
+    headrace.register(spark)
     hosted = receivers.start(HTTP, 1, hosting)
     (status,) = hosted.wait_until_receiving(WAIT_S)
     assert (status.lane, status.state, status.restarts) == (0, State.RECEIVING, 0)
     assert hosted.status() == (status,)
     for number in range(3):
         post(status, f"{number}")
-    rows = spark.read.format("headgate-journal").load(hosting.journal).collect()
+    rows = spark.read.format("headrace-journal").load(hosting.journal).collect()
     assert sorted(bytes(row.value) for row in rows) == [b"0", b"1", b"2"]
     hosted.stop()
     assert [each.state for each in hosted.status()] == [State.STOPPED]
@@ -209,7 +209,7 @@ def test_spark_would_have_no_core_left(receivers: Receivers, hosting: Hosting) -
 def test_a_token_is_shown_nowhere(
     spark: SparkSession, receivers: Receivers, hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", logger="headgate")
+    caplog.set_level("DEBUG", logger="headrace")
     secret = HttpReceiver(HttpSettings(port=0, token="hunter2"))  # noqa: S106
     hosted = receivers.start(secret, 1, hosting)
     (status,) = hosted.wait_until_receiving(WAIT_S)
@@ -426,12 +426,12 @@ def test_the_page_s_program_runs(
     monkeypatch.setattr(SparkContext, "defaultParallelism", 4)
     page = Path(__file__).parents[2] / "docs" / "receivers.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    (code,) = [block for block in blocks if "headgate.Receivers" in block]
+    (code,) = [block for block in blocks if "headrace.Receivers" in block]
     code = code.replace("s3://bucket/orders", f"{tmp_path}/orders")
     code = code.replace("postgresql://db/ledger", f"sqlite:///{tmp_path}/ledger.db")
     Ledger.open(f"sqlite:///{tmp_path}/ledger.db").close()
     query = Query(capsys)
-    names = {"headgate": headgate, "spark": spark, "query": query, "token": "t0ken"}
+    names = {"headrace": headrace, "spark": spark, "query": query, "token": "t0ken"}
     exec(compile(code, page.name, "exec"), names)  # noqa: S102  (our own page)
     assert len(query.addresses) == 2
     assert Journal.open(f"{tmp_path}/orders").bounds() == {0: (0, 1), 1: (0, 1)}

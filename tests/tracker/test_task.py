@@ -17,10 +17,10 @@ from tests.journal.journals import displace
 from tests.receivers.finite import Finite
 from tests.services.waiting import wait_until
 
-from headgate.errors import OptionError
-from headgate.journal import Journal
-from headgate.journal.records import Records
-from headgate.receivers import (
+from headrace.errors import OptionError
+from headrace.journal import Journal
+from headrace.journal.records import Records
+from headrace.receivers import (
     Hosting,
     HttpReceiver,
     HttpSettings,
@@ -29,10 +29,10 @@ from headgate.receivers import (
     TcpReceiver,
     TcpSettings,
 )
-from headgate.tracker import task
-from headgate.tracker.channel import Channel
-from headgate.tracker.messages import Order, Report
-from headgate.tracker.task import Assignment, Outcome, work
+from headrace.tracker import task
+from headrace.tracker.channel import Channel
+from headrace.tracker.messages import Order, Report
+from headrace.tracker.task import Assignment, Outcome, work
 
 TOKEN = "t0ken"  # noqa: S105
 

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.demo.audit import Arrived, Finding, OffsetAudit, OrderAudit
-from headgate.control import OffsetRange, TopicPartition
+from headrace.cli.demo.audit import Arrived, Finding, OffsetAudit, OrderAudit
+from headrace.control import OffsetRange, TopicPartition
 
 TP = TopicPartition("orders", 0)
 

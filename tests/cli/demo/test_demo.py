@@ -1,4 +1,4 @@
-"""``headgate demo``, for real and in a process of its own: what it counts, and what it leaves."""
+"""``headrace demo``, for real and in a process of its own: what it counts, and what it leaves."""
 
 import os
 import re
@@ -16,10 +16,10 @@ from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
-from headgate.cli.app import app
-from headgate.local import Java, KafkaBroker
+from headrace.cli.app import app
+from headrace.local import Java, KafkaBroker
 
-MARK = "HEADGATE_TEST_MARK"
+MARK = "HEADRACE_TEST_MARK"
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_it_ends_with_a_count_and_leaves_nothing(
     assert summary is not None, done.stdout
     assert "0" not in summary.groups()
     assert "backlog · " in done.stdout
-    assert "headgate-demo" in picture.read_text()
+    assert "headrace-demo" in picture.read_text()
     status = run("status", "--ledger", ledger, folder=tmp_path)
-    assert f"headgate-demo · {source}" in status.stdout
+    assert f"headrace-demo · {source}" in status.stdout
     assert_nothing_is_left(surroundings)
 
 
@@ -128,7 +128,7 @@ def test_a_topic_that_does_not_exist_is_told_before_anything_starts(
         variables=surroundings,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("headgate: There is no topic 'no-such-topic' at 127.0.0.1:")
+    assert done.stderr.startswith("headrace: There is no topic 'no-such-topic' at 127.0.0.1:")
     assert done.stderr.count("\n") == 1
     assert_nothing_is_left(surroundings)
 

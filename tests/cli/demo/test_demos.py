@@ -5,14 +5,14 @@ from typing import cast
 
 from tests.cli.histories import NOW_MS, with_lags
 
-from headgate.cli.demo.audit import Arrived, OffsetAudit, OrderAudit
-from headgate.cli.demo.demos import OrdersDirector, TopicDirector
-from headgate.cli.demo.producer import OrderProducer
-from headgate.cli.demo.script import Script
-from headgate.cli.demo.stage import Scene
-from headgate.cli.demo.work import OrderHandler
-from headgate.cli.snapshot import take_snapshot
-from headgate.control import OffsetRange, TopicPartition
+from headrace.cli.demo.audit import Arrived, OffsetAudit, OrderAudit
+from headrace.cli.demo.demos import OrdersDirector, TopicDirector
+from headrace.cli.demo.producer import OrderProducer
+from headrace.cli.demo.script import Script
+from headrace.cli.demo.stage import Scene
+from headrace.cli.demo.work import OrderHandler
+from headrace.cli.snapshot import take_snapshot
+from headrace.control import OffsetRange, TopicPartition
 
 SNAPSHOT = replace(take_snapshot(with_lags(900, 1_000), NOW_MS), throughput_per_s=1_000)
 

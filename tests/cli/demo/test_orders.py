@@ -2,7 +2,7 @@
 
 import json
 
-from headgate.cli.demo.orders import PARTITION_WEIGHTS, OrderBook
+from headrace.cli.demo.orders import PARTITION_WEIGHTS, OrderBook
 
 
 def test_orders_are_numbered_in_their_order_and_the_same_for_the_same_seed() -> None:

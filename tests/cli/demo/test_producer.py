@@ -7,10 +7,10 @@ from confluent_kafka import Consumer
 from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
-from headgate.cli.demo.orders import OrderBook
-from headgate.cli.demo.producer import OrderProducer
-from headgate.cli.demo.senders import KafkaSender
-from headgate.errors import BrokerError
+from headrace.cli.demo.orders import OrderBook
+from headrace.cli.demo.producer import OrderProducer
+from headrace.cli.demo.senders import KafkaSender
+from headrace.errors import BrokerError
 
 
 def test_every_order_produced_is_in_the_topic_once_it_has_stopped(topic: TopicFactory) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.demo.script import INTERVALS_S, Phase, Script
+from headrace.cli.demo.script import INTERVALS_S, Phase, Script
 
 SCRIPT = Script(seconds=100, interval_s=1, capacity_per_s=5_000)
 

@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from headgate.cli.demo.senders import LINES, HttpSender
-from headgate.errors import ReceiverError
-from headgate.local.ports import free_ports
+from headrace.cli.demo.senders import LINES, HttpSender
+from headrace.errors import ReceiverError
+from headrace.local.ports import free_ports
 
 
 class Receiver(ThreadingHTTPServer):

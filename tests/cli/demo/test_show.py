@@ -5,8 +5,8 @@ from io import StringIO
 from rich.console import Console
 from tests.cli.histories import NOW_MS, text_of, with_lags
 
-from headgate.cli.demo.show import Show, picture
-from headgate.cli.snapshot import take_snapshot
+from headrace.cli.demo.show import Show, picture
+from headrace.cli.snapshot import take_snapshot
 
 SNAPSHOT = take_snapshot(with_lags(9_000, 8_500, 8_000), NOW_MS)
 

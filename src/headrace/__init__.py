@@ -1,0 +1,58 @@
+"""Backpressure and zero loss for PySpark Structured Streaming.
+
+::
+
+    import headrace
+
+    headrace.register(spark)                       # the sources and the listener, once per session
+    gate = headrace.Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
+    df = gate.read(spark, "kafka").option("kafka.bootstrap.servers", ...).load()
+    query = gate.write(df, handler).option("checkpointLocation", "ckpt/orders").start()
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import (
+    BrokerError,
+    DataLossError,
+    HeadraceError,
+    LedgerError,
+    OptionError,
+    SchemaError,
+    SetupError,
+    SourceError,
+)
+
+if TYPE_CHECKING:
+    from headrace.gate import Batch, Gate, OnFailure, configure, isolate, register, retry
+    from headrace.tracker import Receivers
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Batch",
+    "BrokerError",
+    "DataLossError",
+    "Gate",
+    "HeadraceError",
+    "LedgerError",
+    "OnFailure",
+    "OptionError",
+    "Receivers",
+    "SchemaError",
+    "SetupError",
+    "SourceError",
+    "configure",
+    "isolate",
+    "register",
+    "retry",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs pyspark when it is first used: the command line and tasks do without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "headrace.tracker" if name == "Receivers" else "headrace.gate"
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,25 @@
+"""The command ``headrace``."""
+
+import sys
+
+from headrace.cli.interrupts import interrupts_kept
+from headrace.errors import HeadraceError
+
+
+def main() -> None:
+    """Run the command line of this process.
+
+    The exit status is 0 when all is well, 1 after an error, 2 for a command that cannot be
+    understood and 130 after Ctrl-C. What a user can solve is told in one sentence, without a trace.
+    """
+    try:
+        with interrupts_kept():
+            # Inside, because Ctrl-C may come while pyspark is still being imported.
+            from headrace.cli.app import app  # noqa: PLC0415
+
+            app()
+    except HeadraceError as error:
+        sys.stderr.write(f"headrace: {error}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

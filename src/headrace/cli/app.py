@@ -1,0 +1,86 @@
+"""The commands by name. Each is imported when it is run, or listed: all of them take a second."""
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+import headrace
+
+COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "demo": "headrace.cli.demo.command",
+        "status": "headrace.cli.status",
+        "batches": "headrace.cli.batches",
+        "failures": "headrace.cli.failures",
+        "letters": "headrace.cli.letters_send",
+        "verify": "headrace.cli.verify",
+        "backfill": "headrace.cli.backfill",
+        "drop": "headrace.cli.drop",
+        "prune": "headrace.cli.prune",
+        "receive": "headrace.cli.receive",
+        "journal": "headrace.cli.journal_prune",
+        "checkpoint": "headrace.cli.checkpoint",
+        "flow": "headrace.cli.flows",
+        "simulate": "headrace.cli.simulate",
+        "doctor": "headrace.cli.doctor",
+    }
+)
+"""The module that has all of a command, under its name; in the order of the help."""
+
+
+class Commands(TyperGroup):
+    """All commands.
+
+    What is Any here is of the click that typer brings, which has no public name.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # Their names are enough to list them, and to suggest one of them.
+        names: dict[str, Any] = dict.fromkeys(COMMANDS)
+        self.commands = names
+
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
+        """The command of this name, if there is one."""
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        if isinstance(found, typer.Typer):
+            group = found
+        else:
+            group = typer.Typer(add_completion=False)
+            group.command()(found)
+        command = typer.main.get_command(group)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="headrace",
+    help="Backpressure and zero loss for PySpark Structured Streaming.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def commands(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Backpressure and zero loss for PySpark Structured Streaming."""

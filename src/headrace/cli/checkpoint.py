@@ -1,0 +1,64 @@
+"""``headrace checkpoint``: the way from Headrace back to Spark's own Kafka source."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.errors import OptionError
+from headrace.source.checkpoint import Checkpoint
+from headrace.source.checkpoint_export import export as export_checkpoint
+from headrace.source.checkpoint_export import starting_offsets
+
+checkpoint = typer.Typer(
+    help="Take a query's checkpoint back to Spark's own Kafka source.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@checkpoint.callback()
+def commands() -> None:
+    """Take a query's checkpoint back to Spark's own Kafka source."""
+
+
+@checkpoint.command()
+def export(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="The checkpoint, in a folder of this machine.")
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to write the copy; it must not be there yet."),
+    ] = None,
+    offsets_only: Annotated[
+        bool,
+        typer.Option(
+            "--starting-offsets",
+            help="Write nothing, but print the native source's option startingOffsets, a line for "
+            "each of Headrace's sources, for a query with a fresh checkpoint.",
+        ),
+    ] = False,
+    rerun: Annotated[
+        bool,
+        typer.Option(
+            "--rerun",
+            help="Have a batch that is planned and not committed run again by the native source.",
+        ),
+    ] = False,
+) -> None:
+    """Write a copy of a stopped query's checkpoint that Spark's own Kafka source goes on from.
+
+    The original is never changed. Batches that failed and wait for a backfill are behind the
+    checkpoint already: headrace failures lists them, headrace backfill runs them.
+    """
+    if offsets_only == (to is not None):
+        raise OptionError("Name either a folder with --to, or --starting-offsets.")
+    found = Checkpoint.read(path)
+    if to is None:
+        for each in starting_offsets(found, rerun=rerun):
+            typer.echo(json.dumps(each, separators=(",", ":")))
+        return
+    export_checkpoint(found, to, rerun=rerun)
+    typer.echo(f"The copy {to} is written; the native source goes on from it.")

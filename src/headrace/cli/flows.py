@@ -1,0 +1,145 @@
+"""``headrace flow``: flows that a user's module declares."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.text import Text
+
+from headrace.cli.handlers import load
+from headrace.cli.lines import printable
+from headrace.cli.status import write_picture
+from headrace.errors import HeadraceError, OptionError
+from headrace.flow import Flow
+from headrace.flow.drawing import draw
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.flow import RunningFlow
+
+flow = typer.Typer(
+    help="Draw and run flows: stages in a chain.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+INTERRUPTED: Final = 130
+
+MOST_CHARACTERS: Final = 2000
+"""Of what Spark tells of a query that failed."""
+
+FlowName = Annotated[
+    str, typer.Argument(metavar="MODULE:FLOW", help="Where the flow is, such as shop.flows:orders.")
+]
+
+
+@flow.command()
+def show(
+    name: FlowName,
+    *,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write the drawing to this file as well.", dir_okay=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+) -> None:
+    """Check a flow and draw it, without starting anything."""
+    shown = load_flow(name)
+    shown.check()
+    drawing = draw(shown.graph)
+    if svg is not None:
+        width = max(map(len, drawing.splitlines())) + 2
+        write_picture(Text(drawing), svg, f"headrace flow show {name}", width)
+    typer.echo(json.dumps(_described(shown)) if as_json else drawing)
+
+
+@flow.command()
+def run(
+    name: FlowName,
+    *,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this stage; several may be named. The others run elsewhere."),
+    ] = None,
+) -> None:
+    """Run a flow in a Spark application of its own, whole or in part, until Ctrl-C.
+
+    A batch that is cut off then is run again when the flow is started again.
+    Ctrl-C once more ends it at once.
+    Exit status 0: it was ended so, or by SIGTERM.
+    Exit status 1: a stage failed, or the flow is wrong.
+    """
+    # So that `headrace flow show` does not wait for Spark.
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415
+
+    from headrace.cli.spark import start_spark  # noqa: PLC0415
+
+    wanted = load_flow(name)
+    wanted.check()
+    spark = start_spark(f"headrace flow {wanted.name}")
+    try:
+        running = wanted.start(spark, stages=stage)
+        typer.echo(f"Flow {wanted.name} runs: {', '.join(running.queries)}. Ctrl-C ends it.")
+        _run_until_stopped(spark, running)
+    except StreamingQueryException as failure:
+        notes = " ".join(getattr(failure, "__notes__", ()))
+        raise HeadraceError(f"{printable(str(failure))[:MOST_CHARACTERS]} {notes}") from failure
+    finally:
+        spark.stop()
+
+
+def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
+    from headrace.cli.spark import stopped_by_signals  # noqa: PLC0415
+
+    def stop() -> None:
+        typer.echo("The flow stops; Ctrl-C once more ends it at once.", err=True)
+        spark.sparkContext.setLogLevel("OFF")  # or Spark would tell at length what it cuts off
+        running.stop()
+
+    try:
+        with stopped_by_signals(stop):
+            running.await_termination()
+            running.stop()  # which waits for one that is stopping it
+    except KeyboardInterrupt:
+        # In good order Python would wait for a handler that still runs, for as long as it likes.
+        os._exit(INTERRUPTED)
+
+
+def load_flow(name: str) -> Flow:
+    """The flow that ``module:flow`` names.
+
+    Raises:
+        OptionError: It is not of that form, cannot be imported, or is no flow.
+    """
+    found = load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
+    if not isinstance(found, Flow):
+        raise OptionError(
+            f"The flow is {name!r}, which is of type {type(found).__name__}; name a"
+            " headrace.flow.Flow."
+        )
+    return found
+
+
+def _described(shown: Flow) -> dict[str, object]:
+    graph = shown.graph
+    return {
+        "flow": shown.name,
+        "stages": [
+            {
+                "stage": stage.name,
+                "gate": shown.gate(stage.name),
+                "reads": stage.reads,
+                "writes": list(stage.writes),
+                "upstream": list(graph.upstream(stage.name)),
+                "downstream": list(graph.downstream(stage.name)),
+                "declared": str(stage.place),
+            }
+            for stage in graph.stages.values()
+        ],
+        "channels": [
+            {"channel": link.name, "where": link.channel.where, "declared": str(link.place)}
+            for link in graph.links.values()
+        ],
+    }

@@ -1,0 +1,97 @@
+"""Functions of the user's own, named on their command line: only what is named is imported."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.lines import printable
+from headrace.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace.gate.batch import Batch, Handler
+
+
+def load_handler(handler: str, transform: str | None) -> "Handler":
+    """What ``--handler`` names, on what ``--transform`` makes of each batch.
+
+    Raises:
+        OptionError: As `load_function`.
+    """
+    from headrace.gate.batch import refuse_unless_a_handler  # noqa: PLC0415  (it brings Spark)
+
+    handle = load_function("--handler", handler)
+    refuse_unless_a_handler(handle)
+    derive = None if transform is None else load_function("--transform", transform)
+
+    def handle_derived(df: "DataFrame", batch: "Batch") -> None:
+        answer = handle(df if derive is None else derive(df), batch)
+        if answer is not None:
+            # Where a stage's handler is called by itself, nobody writes what it answers.
+            raise OptionError(
+                f"--handler is {handler!r}, which has answered a value of type"
+                f" {type(answer).__name__}; it must answer None, or, if it is a stage's of a flow,"
+                " be called by that: --flow module:flow in its place."
+            )
+
+    return handle_derived
+
+
+def load_function(option: str, name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names.
+
+    >>> load_function("--handler", "json:dumps")([1])
+    '[1]'
+
+    Raises:
+        OptionError: It is not of that form, cannot be imported, or is nothing that can be called.
+    """
+    found = load(option, name, "a function", "module:function, such as shop.jobs:handle")
+    if not callable(found):
+        raise OptionError(
+            f"{option} is {name!r}, which is of type {type(found).__name__} and cannot be called;"
+            " name a function."
+        )
+    function: Callable[..., Any] = found
+    return function
+
+
+def load(option: str, name: str, kind: str, form: str) -> object:
+    """What ``module:name`` names.
+
+    Modules are found as ``python -m`` finds them: in the working directory too.
+
+    Args:
+        option: The option or argument that names it.
+        name: What it was given.
+        kind: What is to be named, for errors, such as ``a function``.
+        form: How it is written, for errors.
+
+    Raises:
+        OptionError: It is not of that form, or cannot be imported.
+    """
+    module_name, colon, path = name.partition(":")
+    if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
+        raise OptionError(f"{option} is {name!r}; write {form}.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise OptionError(
+            f"{option} is {name!r}, and {module_name} cannot be imported"
+            f" ({type(error).__name__}: {printable(str(error))}); see that it can be from {here}."
+        ) from error
+    try:
+        found: object = reduce(getattr, path.split("."), module)
+    except AttributeError as error:
+        raise OptionError(
+            f"{option} is {name!r}, but {module_name} ({module.__file__}) has no {path!r}; name"
+            f" {kind} that it has."
+        ) from error
+    return found

@@ -1,0 +1,382 @@
+"""What the ledger says of a gate at one moment, worked out for people and for ``--json``."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+from headrace.cli.advice import advice_on
+from headrace.cli.lag import LagChange, Trend, drain_trend, newest_run
+from headrace.cli.receivers_view import ReceiverSnapshot
+from headrace.ledger import (
+    BatchRecord,
+    ErrorReport,
+    GateQuery,
+    GateRecord,
+    Kind,
+    Ledger,
+    Loss,
+    NotMadeGood,
+    PlannedRange,
+    RateSample,
+    ReceiverRecord,
+    Status,
+    lost_records,
+)
+
+HISTORY: Final = 60
+"""Batches that are looked back on."""
+
+SILENCE: Final = 3
+"""Intervals after which a gate without a new batch is no longer between two of them."""
+
+SHORTEST_SILENCE_MS: Final = 10_000
+OVERDUE: Final = 10
+"""Intervals after which a running batch is more than slow."""
+
+SHORTEST_OVERDUE_MS: Final = 60_000
+
+
+class State(StrEnum):
+    """How a gate fares, in the words of ``--json``."""
+
+    NEW = "new"
+    """It has had no batch yet."""
+    KEEPING_UP = "keeping up"
+    """The last batch admitted all that was waiting."""
+    DRAINING = "draining"
+    """Records wait, and fewer each time."""
+    HOLDING = "holding"
+    """Records wait, about as many each time, or it is too early to say."""
+    FALLING_BEHIND = "falling behind"
+    """Records wait, and more each time."""
+    IDLE = "idle"
+    """No batch for a while, and nothing was waiting: no data, or no query."""
+    STALLED = "stalled"
+    """No batch for a while, although records were waiting: the query has stopped."""
+    OVERDUE = "overdue"
+    """A batch has been running for many intervals: it hangs, or its process has died."""
+    INTERRUPTED = "interrupted"
+    """The query was stopped while the last batch ran, which runs again at its next start."""
+    FAILED = "failed"
+    """The last batch failed."""
+
+
+_NOTHING: Final = NotMadeGood()
+
+
+@dataclass(frozen=True, slots=True)
+class GateHistory:
+    """The ledger's records of one gate's live stream; batches and samples are newest first."""
+
+    gate: GateRecord
+    batches: tuple[BatchRecord, ...] = ()
+    samples: tuple[RateSample, ...] = ()
+    ranges: tuple[PlannedRange, ...] = ()
+    """Of the newest batch."""
+    losses: tuple[Loss, ...] = ()
+    not_made_good: NotMadeGood = _NOTHING
+    receivers: tuple[ReceiverRecord, ...] = ()
+    query: GateQuery | None = None
+
+    @classmethod
+    def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
+        """Read what a snapshot needs.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        batches = ledger.batches(gate.name, HISTORY, kind=Kind.LIVE, parts=False)
+        return cls(
+            gate=gate,
+            batches=batches,
+            samples=ledger.rates(gate.name, HISTORY),
+            ranges=ledger.ranges(batches[0].schedule_id) if batches else (),
+            losses=ledger.losses(gate.name),
+            not_made_good=ledger.not_made_good(gate.name),
+            receivers=ledger.receivers(gate.name),
+            query=ledger.gate_query(gate.name),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSnapshot:
+    """One batch.
+
+    Attributes:
+        id: Spark's number of it; None before it has run.
+        status: The ledger's word for where it stands, or ``interrupted`` where its query was
+            stopped while it ran.
+        records: Its records, or the offsets in it while they have not been counted.
+        duration_ms: How long it took (planning and commit included, once Spark has reported it), or
+            how long it has been running.
+        planned_ms: When it was planned (ms since the epoch).
+        lost: Of its offsets, those that were gone when it read them.
+    """
+
+    id: int | None
+    status: str
+    records: int
+    duration_ms: int
+    planned_ms: int
+    lost: int = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in (Status.IN_PROGRESS, Status.BACKFILLING)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """A partition of the last batch: its lag when that was planned, and what was admitted of it.
+
+    ``lag`` and ``reason`` are None for a batch that was planned before a restart.
+    """
+
+    topic: str
+    partition: int
+    lag: int | None
+    admitted: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySnapshot:
+    """The query that stands behind a gate.
+
+    Attributes:
+        program: Its process and host.
+        checkpoint: Where its checkpoint is; None where its program has not said so.
+        since_ms: When it took the gate (ms since the epoch).
+    """
+
+    program: str
+    checkpoint: str | None
+    since_ms: int
+
+    @classmethod
+    def of(cls, query: GateQuery) -> Self:
+        """What the ledger knows of it."""
+        return cls(query.described, query.checkpoint, query.since_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class GateSnapshot:
+    """A gate at one moment. This is the shape of ``headrace status --json``, one object per gate.
+
+    Times are milliseconds since the epoch, rates are records per second. None (``null``) is what is
+    not known, or not known yet.
+
+    Attributes:
+        gate: Its name.
+        source: The kind of source, such as ``kafka``.
+        time_ms: When the snapshot was taken.
+        interval_ms: The time that a batch should take.
+        state: How it fares: a value of `State`.
+        reason: What limited the last batch.
+        rate_per_s: The rate in force.
+        processing_rate_per_s: How fast the last reported batch was processed.
+        proportional, integral, derivative: What the estimator's terms added to the last rate.
+        lag: Records that waited when the last batch was planned.
+        lag_age_ms: How long ago that was.
+        lag_now: Records that no batch has begun yet, now, as the source itself says; asked where no
+            batch has come for a while, and None otherwise, or where the source does not answer.
+        left_over: What that batch left of them.
+        lag_change_per_s, lag_trend: Where the lag goes: ``falling``, ``steady`` or ``rising``.
+        arrival_rate_per_s: Records that come to the source.
+        throughput_per_s: Records that are admitted.
+        drain_s: Seconds until nothing is left over at this pace; 0 when nothing is, None if never.
+        drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
+        batches: The last batches, newest first.
+        partitions: Those that the last batch reads.
+        failed: Batches, and parts of batches, that failed and wait for a backfill, or have one.
+        dead: Those that no backfill takes any more, and that nobody has dropped.
+        dead_letters: Records that cannot be processed, and wait for somebody.
+        in_progress: How many of ``batches`` are.
+        error: Why the newest failed one of ``batches`` failed.
+        lost_records: Offsets that were gone from the source before they were read, ever.
+        advice: What keeps the rate at its lowest, and what helps, one sentence each.
+        receivers: Those that take in records for it.
+        query: The query that stands behind it; None where none runs.
+    """
+
+    gate: str
+    source: str
+    time_ms: int
+    interval_ms: int
+    state: State
+    reason: str | None
+    rate_per_s: float | None
+    processing_rate_per_s: float | None
+    proportional: float | None
+    integral: float | None
+    derivative: float | None
+    lag: int | None
+    lag_age_ms: int | None
+    lag_now: int | None
+    left_over: int | None
+    lag_change_per_s: float | None
+    lag_trend: Trend | None
+    arrival_rate_per_s: float | None
+    throughput_per_s: float | None
+    drain_s: float | None
+    drain_trend: Trend | None
+    batches: tuple[BatchSnapshot, ...]
+    partitions: tuple[PartitionSnapshot, ...]
+    failed: int
+    dead: int
+    dead_letters: int
+    in_progress: int
+    error: str | None
+    lost_records: int
+    advice: tuple[str, ...]
+    receivers: tuple[ReceiverSnapshot, ...]
+    query: QuerySnapshot | None
+
+    @property
+    def lag_is_old(self) -> bool:
+        """Whether batches should have come since the last one was planned."""
+        return self.lag_age_ms is not None and self.lag_age_ms > _silence_ms(self.interval_ms)
+
+
+def is_silent(history: GateHistory, now_ms: int) -> bool:
+    """Whether no batch of a gate that has had some was planned for a while."""
+    if not history.batches:
+        return False
+    return now_ms - history.batches[0].created_time_ms > _silence_ms(history.gate.interval_ms)
+
+
+def _silence_ms(interval_ms: int) -> int:
+    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
+
+
+def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None) -> GateSnapshot:
+    """Work out a snapshot from the ledger's records, and what is known to wait in the source."""
+    gate, batches, samples = history.gate, history.batches, history.samples
+    newest = batches[0] if batches else None
+    run = newest_run(batches)
+    change = LagChange.of(run)
+    sample = samples[0] if samples else None
+    statuses = [batch.status for batch in batches]
+    return GateSnapshot(
+        gate=gate.name,
+        source=gate.source,
+        time_ms=now_ms,
+        interval_ms=gate.interval_ms,
+        state=_state(newest, change, gate.interval_ms, now_ms, lag_now),
+        reason=newest.reason if newest else None,
+        rate_per_s=gate.rate_per_s,
+        processing_rate_per_s=sample.processing_rate_per_s if sample else None,
+        proportional=sample.proportional if sample else None,
+        integral=sample.integral if sample else None,
+        derivative=sample.derivative if sample else None,
+        lag=newest.lag if newest else None,
+        lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
+        lag_now=lag_now,
+        left_over=_left_over(newest) if newest else None,
+        lag_change_per_s=change.lag_change_per_s if change else None,
+        lag_trend=change.lag_trend if change else None,
+        arrival_rate_per_s=change.arrival_rate_per_s if change else None,
+        throughput_per_s=change.throughput_per_s if change else None,
+        drain_s=change.drain_s if change else None,
+        drain_trend=drain_trend(run),
+        batches=_batches(batches, samples, history.losses, now_ms),
+        partitions=tuple(map(_partition, history.ranges)),
+        failed=history.not_made_good.failed,
+        dead=history.not_made_good.dead,
+        dead_letters=history.not_made_good.letters,
+        in_progress=statuses.count(Status.IN_PROGRESS),
+        error=_error(batches),
+        lost_records=lost_records(history.losses),
+        advice=advice_on(gate, batches, samples),
+        receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
+        query=QuerySnapshot.of(history.query) if history.query is not None else None,
+    )
+
+
+def _state(
+    newest: BatchRecord | None,
+    change: LagChange | None,
+    interval_ms: int,
+    now_ms: int,
+    lag_now: int | None,
+) -> State:
+    if newest is None:
+        return State.NEW
+    if newest.status in (Status.FAILED, Status.DEAD):
+        return State.INTERRUPTED if newest.interrupted else State.FAILED
+    left_over = _left_over(newest)
+    if newest.end_time_ms is None:
+        if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
+            return State.OVERDUE
+    elif now_ms - newest.end_time_ms > _silence_ms(interval_ms):
+        waiting = left_over if lag_now is None else lag_now
+        return State.STALLED if waiting else State.IDLE
+    if left_over == 0:
+        return State.KEEPING_UP
+    moving = {Trend.FALLING: State.DRAINING, Trend.RISING: State.FALLING_BEHIND}
+    return moving.get(change.lag_trend, State.HOLDING) if change else State.HOLDING
+
+
+def _left_over(batch: BatchRecord) -> int | None:
+    return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
+
+
+def _batches(
+    batches: tuple[BatchRecord, ...],
+    samples: tuple[RateSample, ...],
+    losses: tuple[Loss, ...],
+    now_ms: int,
+) -> tuple[BatchSnapshot, ...]:
+    reported = {sample.schedule_id: sample.processing_delay_ms for sample in samples}
+    lost: dict[str | None, list[Loss]] = defaultdict(list)
+    for loss in losses:
+        lost[loss.schedule_id].append(loss)
+    return tuple(
+        BatchSnapshot(
+            id=batch.query_batch_id,
+            status=status_word(batch),
+            records=batch.planned_records if batch.records is None else batch.records,
+            duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
+            planned_ms=batch.created_time_ms,
+            lost=lost_records(lost[batch.schedule_id]),
+        )
+        for batch in batches
+    )
+
+
+def _elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
+    """The time of a batch by the ledger's clock; of its latest attempt, where it had several."""
+    began_ms = batch.created_time_ms
+    if batch.attempts > 1 and batch.start_time_ms is not None:
+        began_ms = batch.start_time_ms
+    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
+
+
+def _partition(planned: PlannedRange) -> PartitionSnapshot:
+    offsets = planned.offsets
+    return PartitionSnapshot(
+        topic=offsets.topic,
+        partition=offsets.partition,
+        lag=None if planned.latest is None else max(planned.latest - offsets.start, 0),
+        admitted=offsets.count,
+        reason=planned.reason,
+    )
+
+
+def _error(batches: tuple[BatchRecord, ...]) -> str | None:
+    failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
+    error = next((batch.error for batch in failed if batch.error is not None), None)
+    return None if error is None else error_line(error)
+
+
+def status_word(batch: BatchRecord) -> str:
+    """Where a batch stands: ``interrupted`` if its query was stopped, else the ledger's word."""
+    return "interrupted" if batch.interrupted else batch.status
+
+
+def error_line(error: ErrorReport) -> str:
+    """An error in short: its class, and the first line of its message."""
+    first_line = error.message.strip().partition("\n")[0]
+    return f"{error.error_class}: {first_line}" if first_line else error.error_class

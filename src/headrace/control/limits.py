@@ -1,0 +1,120 @@
+"""The limits that a user sets on a batch, checked against each other when they are read."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from headrace.control.ranges import TopicPartition
+from headrace.errors import OptionError
+
+Number_co = TypeVar("Number_co", bound=float, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLimit(Generic[Number_co]):
+    """One number for all partitions, or a number for some and a default for the rest."""
+
+    default: Number_co
+    overrides: Mapping[TopicPartition, Number_co] = field(default_factory=dict)
+
+    def of(self, partition: TopicPartition) -> Number_co:
+        """The number that holds for this partition."""
+        return self.overrides.get(partition, self.default)
+
+    def of_all(self, partitions: Sequence[TopicPartition]) -> list[Number_co]:
+        """The numbers that hold for these partitions, in their order."""
+        if not self.overrides:
+            return [self.default] * len(partitions)
+        return [self.overrides.get(partition, self.default) for partition in partitions]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Everything that bounds a batch besides the estimated rate.
+
+    Attributes:
+        seconds_per_batch: The interval for which a batch is planned (s); above 0.
+        initial_rate: The rate of the whole source while none has been estimated (records/s); above
+            0. Too high, and the first batch after a long stop overruns; too low, and the first
+            few batches are smaller than they could be. None: backpressure is off, and an estimated
+            rate is not looked at.
+        max_rate_per_partition: The cap of each partition (records/s); 0, the default, is no cap.
+        min_per_partition: What each partition is given at least in every batch, if it has that much
+            (records); 1 or more, so that a small share never becomes nothing and no partition
+            starves. The two caps on the whole batch are stronger than this floor.
+        max_records: ``maxOffsetsPerTrigger``, the native connector's cap of the whole batch
+            (records); 1 or more. A batch may exceed it by one record for each partition whose share
+            is less than one. None: no cap.
+        max_bytes: ``maxBytesPerTrigger``, the same in estimated bytes; 1 or more. None: no cap.
+
+    Raises:
+        OptionError: A number is out of its range, or a floor is above a cap.
+    """
+
+    seconds_per_batch: float
+    initial_rate: float | None
+    max_rate_per_partition: PartitionLimit[float] = PartitionLimit(0)
+    min_per_partition: PartitionLimit[int] = PartitionLimit(1)
+    max_records: int | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_above_zero("headrace.interval", self.seconds_per_batch, "s")
+        if self.initial_rate is not None:
+            _require_above_zero("backpressure.initialRate", self.initial_rate, "records/s")
+        _require_one_or_more("maxOffsetsPerTrigger", self.max_records)
+        _require_one_or_more("maxBytesPerTrigger", self.max_bytes)
+        for where, cap in _each(self.max_rate_per_partition):
+            if not (math.isfinite(cap) and cap >= 0):
+                raise OptionError(
+                    f"maxRatePerPartition is {cap} records/s{where}; it must be above 0, or 0 for"
+                    " no cap."
+                )
+        for where, floor in _each(self.min_per_partition):
+            if not (isinstance(floor, int) and floor >= 1):
+                raise OptionError(
+                    f"minRatePerPartition is {floor} records a batch{where}; it must be a whole"
+                    " number of 1 or more."
+                )
+        self._refuse_a_floor_above_a_cap()
+
+    def _refuse_a_floor_above_a_cap(self) -> None:
+        caps, floors = self.max_rate_per_partition, self.min_per_partition
+        pairs = [("", caps.default, floors.default)]
+        pairs += [
+            (f" for {partition}", caps.of(partition), floors.of(partition))
+            for partition in sorted(caps.overrides.keys() | floors.overrides.keys())
+        ]
+        for where, cap, floor in pairs:
+            most = self.seconds_per_batch * cap
+            if cap > 0 and floor > most:
+                raise OptionError(
+                    f"minRatePerPartition is {floor} records a batch{where}, more than the"
+                    f" {most:g} that a maxRatePerPartition of {cap:g} records/s allows in a batch"
+                    f" of {self.seconds_per_batch:g} s; lower the first, or raise the second or"
+                    " the interval."
+                )
+            if self.max_records is not None and floor > self.max_records:
+                raise OptionError(
+                    f"minRatePerPartition is {floor} records a batch{where}, more than the"
+                    f" {self.max_records} of maxOffsetsPerTrigger; lower the first or raise the"
+                    " second."
+                )
+
+
+def _each(limit: PartitionLimit[Number_co]) -> Iterable[tuple[str, Number_co]]:
+    """The numbers of a limit, each with the words that say for which partition it holds."""
+    yield "", limit.default
+    for partition, number in limit.overrides.items():
+        yield f" for {partition}", number
+
+
+def _require_above_zero(name: str, value: float, unit: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise OptionError(f"{name} is {value:g} {unit}; it must be a finite number above 0.")
+
+
+def _require_one_or_more(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise OptionError(f"{name} is {value}; it must be 1 or more, or left out for no cap.")

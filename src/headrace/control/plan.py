@@ -1,0 +1,241 @@
+"""The planner: from a rate, the lags and the limits to one end offset per partition, and why.
+
+Three laws follow one another, and each only takes away from what the one before has left:
+
+1. The rate law (`headrace.control.rate_law`).
+2. ``maxOffsetsPerTrigger``, with the meaning it has in Spark's native Kafka source.
+3. ``maxBytesPerTrigger``, in the same way, with the records' measured mean size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.control.hop_emission import Bound
+from headrace.control.limits import Limits
+from headrace.control.ranges import TopicPartition
+from headrace.control.rate_law import grant, rate_in_force
+from headrace.control.reason import Reason
+
+ASSUMED_RECORD_BYTES: Final = 1_048_588
+"""The size of a record while none has been measured: the largest that a Kafka broker takes unless
+told otherwise (``message.max.bytes``), so that a cap in bytes holds for the first batch too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Up to where a batch reads, and why not further.
+
+    Attributes:
+        until: The end offset (excluded) of each partition; never below its start.
+        records: The offsets in the batch: an upper bound of its records, for compaction leaves
+            gaps.
+        lag: The offsets that were unread before the batch.
+        rate_per_s: The rate in force, a whole number of records/s; None if there was none.
+        reason: What limited the batch: the reason of the partitions that together leave the most
+            unread; of equals, the one that stands first in `Reason`. If nothing is left unread:
+            `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
+        reasons: What limited each partition: the last law that took something away from it.
+        unread: How many offsets are left unread for each reason; their sum is `left_over`.
+        held_by: The stage after this one whose bound was in force, whether it was the least or not.
+    """
+
+    until: dict[TopicPartition, int]
+    records: int
+    lag: int
+    rate_per_s: float | None
+    reason: Reason
+    reasons: dict[TopicPartition, Reason]
+    unread: dict[Reason, int]
+    held_by: str | None = None
+
+    def told(self, reason: Reason) -> str:
+        """A reason in words, with the name of the stage if it is `Reason.HELD_BACK`."""
+        return f"{reason} by {self.held_by}" if reason is Reason.HELD_BACK else str(reason)
+
+    @property
+    def left_over(self) -> int:
+        """The offsets that are still unread after the batch."""
+        return self.lag - self.records
+
+
+def plan(
+    current: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    rate: float | None,
+    limits: Limits,
+    record_bytes: float | Mapping[str, float] | None = None,
+    *,
+    bound: Bound | None = None,
+) -> Plan:
+    """Plan the next batch.
+
+    ::
+
+        >>> near, far = TopicPartition("orders", 0), TopicPartition("orders", 1)
+        >>> positions, ends = {near: 500, far: 500}, {near: 1500, far: 3500}
+        >>> planned = plan(positions, ends, 400.0, Limits(seconds_per_batch=1, initial_rate=50))
+        >>> planned.until[near], planned.until[far], str(planned.reason)
+        (600, 800, 'rate')
+
+    A partition whose position lies past its latest offset (the topic was truncated or made anew) is
+    given nothing: what that means is for the source to say before it plans.
+
+    Args:
+        current: The position of every partition in ``latest``; others are not looked at.
+        latest: The latest offset of every partition to read. The plan has the same partitions.
+        rate: The estimated rate (records/s, all partitions together); None or at most 0 if there is
+            none.
+        limits: What else bounds the batch.
+        record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
+            `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
+        bound: What a stage after this one leaves of the rate. It holds where backpressure is off
+            too; the floor of each partition is stronger.
+
+    Raises:
+        KeyError: A partition in ``latest`` has no position.
+        OptionError: The rate is not a finite number.
+    """
+    backlog = _Backlog.of(current, latest)
+    in_force = rate_in_force(rate, limits, bound)
+    counts = backlog.lags
+    reasons = [Reason.EVERYTHING if lag else Reason.NOTHING_NEW for lag in counts]
+
+    granted = grant(backlog.partitions, backlog.lags, in_force, limits)
+    if granted is not None:
+        counts = [
+            messages if messages < lag else lag
+            for messages, lag in zip(granted.messages, backlog.lags, strict=True)
+        ]
+        reasons = _updated(reasons, backlog.lags, counts, granted.reasons)
+    if limits.max_records is not None:
+        before, counts = counts, _prorated(counts, limits.max_records, sum(counts))
+        reasons = _updated(reasons, before, counts, [Reason.MAX_RECORDS] * len(counts))
+    if limits.max_bytes is not None:
+        size_bytes = _size_bytes(backlog.partitions, counts, record_bytes)
+        if size_bytes > limits.max_bytes:
+            before, counts = counts, _prorated(counts, limits.max_bytes, size_bytes)
+            reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
+    per_s = None if in_force is None else in_force.per_s
+    return _plan_of(backlog, counts, reasons, per_s, None if bound is None else bound.held_by)
+
+
+def hold(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
+    """The plan of no batch at all, because `should_wait` said so: nobody moves.
+
+    Raises:
+        KeyError: A partition in ``latest`` has no position.
+    """
+    backlog = _Backlog.of(current, latest)
+    reasons = [Reason.WAITING if lag else Reason.NOTHING_NEW for lag in backlog.lags]
+    return _plan_of(backlog, [0] * len(reasons), reasons, rate_per_s=None)
+
+
+def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: int) -> bool:
+    """Whether ``minOffsetsPerTrigger`` holds a batch back, as in Spark's native Kafka source.
+
+    Args:
+        available: The offsets that are unread (`Plan.lag`).
+        min_records: ``minOffsetsPerTrigger``: fewer are not worth a batch.
+        waited_ms: The time since the last batch that was not held back. Before the first one the
+            native source does not wait: pass ``max_delay_ms``.
+        max_delay_ms: ``maxTriggerDelay``: once this has passed, what is there is read.
+    """
+    return waited_ms < max_delay_ms and available < min_records
+
+
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    """Where each partition stands: columns, because a plan may be for thousands of partitions."""
+
+    partitions: list[TopicPartition]
+    starts: list[int]
+    lags: list[int]
+
+    @classmethod
+    def of(
+        cls, current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    ) -> "_Backlog":
+        starts = [current[partition] for partition in latest]
+        lags = [
+            end - start if end > start else 0
+            for start, end in zip(starts, latest.values(), strict=True)
+        ]
+        return cls(list(latest), starts, lags)
+
+
+def _prorated(counts: Sequence[int], limit: int, total: float) -> list[int]:
+    """Scale counts of records down to a limit, as Spark's native Kafka source does.
+
+    Each count is multiplied by limit / total and rounded down; but what would be less than one
+    record is one record, so that a small partition does not starve beside a big one. The sum is at
+    most the limit and one record more for each partition of that kind.
+
+    Args:
+        counts: The records of each partition.
+        limit: What they may come to together, in the unit of ``total``.
+        total: What they come to together.
+    """
+    # In the native order of operations, on doubles: what is rounded down depends on the last bit.
+    whole = float(total) or 1.0
+    shares = [limit * (count / whole) for count in counts]
+    return [
+        count if share >= count else int(share) or 1
+        for count, share in zip(counts, shares, strict=True)
+    ]
+
+
+def _size_bytes(
+    partitions: Sequence[TopicPartition],
+    counts: Sequence[int],
+    record_bytes: float | Mapping[str, float] | None,
+) -> float:
+    """About how many bytes these counts of records are."""
+    if not isinstance(record_bytes, Mapping):
+        return sum(counts) * (ASSUMED_RECORD_BYTES if record_bytes is None else record_bytes)
+    return sum(
+        count * record_bytes.get(partition.topic, ASSUMED_RECORD_BYTES)
+        for partition, count in zip(partitions, counts, strict=True)
+    )
+
+
+def _updated(
+    reasons: Sequence[Reason],
+    before: Sequence[int],
+    after: Sequence[int],
+    law: Sequence[Reason],
+) -> list[Reason]:
+    """The reasons after a law that took the counts from ``before`` to ``after``."""
+    return [
+        new if count < previous else old
+        for old, previous, count, new in zip(reasons, before, after, law, strict=True)
+    ]
+
+
+def _plan_of(
+    backlog: _Backlog,
+    counts: Sequence[int],
+    reasons: Sequence[Reason],
+    rate_per_s: float | None,
+    held_by: str | None = None,
+) -> Plan:
+    unread: dict[Reason, int] = {}
+    for lag, count, reason in zip(backlog.lags, counts, reasons, strict=True):
+        if count < lag:
+            unread[reason] = unread.get(reason, 0) + lag - count
+    records = sum(counts)
+    if unread:
+        batch_reason = max((r for r in Reason if r in unread), key=unread.__getitem__)
+    else:
+        batch_reason = Reason.EVERYTHING if records else Reason.NOTHING_NEW
+    ends = [start + count for start, count in zip(backlog.starts, counts, strict=True)]
+    return Plan(
+        until=dict(zip(backlog.partitions, ends, strict=True)),
+        records=records,
+        lag=sum(backlog.lags),
+        rate_per_s=rate_per_s,
+        reason=batch_reason,
+        reasons=dict(zip(backlog.partitions, reasons, strict=True)),
+        unread=unread,
+        held_by=held_by,
+    )

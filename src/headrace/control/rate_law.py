@@ -1,0 +1,130 @@
+"""The rate law of Spark's direct stream: what a rate grants each partition.
+
+A partition's share of the rate is in proportion to how far it is behind, with a cap; what the share
+comes to in one batch has a floor.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.control.hop_emission import Bound
+from headrace.control.limits import Limits
+from headrace.control.ranges import TopicPartition
+from headrace.control.reason import Reason
+from headrace.errors import OptionError
+
+
+def max_messages_per_partition(
+    lags: Mapping[TopicPartition, int], rate: float | None, limits: Limits
+) -> dict[TopicPartition, int] | None:
+    """How many messages the rate law grants each partition, whether it has that many or not.
+
+    Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition``: with a rate, a partition's share is
+    in proportion to its lag and at most its cap; without one, its share is its cap. The share times
+    the batch's seconds, truncated, and at least the floor, is the number of messages.
+
+    It differs from Spark's where Spark's has a defect. A rate below one record per second counts as
+    1: Spark truncates it to 0 and then takes it for no rate at all. And a partition without a cap,
+    where others have one and there is no rate, is granted its whole lag: Spark reads its cap of 0
+    as a share of 0 and grants it the floor.
+
+    Args:
+        lags: How far each partition is behind (records); 0 or more.
+        rate: The estimated rate (records/s, all partitions together); None or at most 0 if there is
+            none.
+        limits: Of which the caps of the whole batch are not looked at.
+
+    Returns:
+        The messages of each partition, or None for no limit: because there is neither a rate nor a
+        cap, or because there is a rate and no partition has a lag.
+
+    Raises:
+        OptionError: The rate is not a finite number.
+    """
+    partitions = list(lags)
+    granted = grant(partitions, list(lags.values()), rate_in_force(rate, limits), limits)
+    return None if granted is None else dict(zip(partitions, granted.messages, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class RateInForce:
+    """A rate (records/s over all partitions, a whole number) and where it comes from."""
+
+    per_s: float
+    reason: Reason
+
+
+def rate_in_force(
+    rate: float | None, limits: Limits, bound: Bound | None = None
+) -> RateInForce | None:
+    """The rate that holds for the next batch, truncated as Spark's rate controller does.
+
+    Returns:
+        The estimated rate, else the initial one; or the bound, where that is lower or backpressure
+        is off. None if it is off and there is no bound.
+
+    Raises:
+        OptionError: The estimated rate is not a finite number.
+    """
+    own = _own_rate(rate, limits)
+    if bound is None:
+        return own
+    held = RateInForce(float(max(int(bound.rate_per_s), 1)), Reason.HELD_BACK)
+    return own if own is not None and own.per_s <= held.per_s else held
+
+
+def _own_rate(rate: float | None, limits: Limits) -> RateInForce | None:
+    if limits.initial_rate is None:
+        return None
+    if rate is not None and not math.isfinite(rate):
+        raise OptionError(f"The estimated rate is {rate} records/s; it must be a finite number.")
+    if rate is not None and rate > 0:
+        return RateInForce(float(max(int(rate), 1)), Reason.RATE)
+    return RateInForce(float(max(int(limits.initial_rate), 1)), Reason.INITIAL_RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What each partition is granted, and which part of the law decided it, in their order."""
+
+    messages: list[int]
+    reasons: list[Reason]
+
+
+def grant(
+    partitions: Sequence[TopicPartition],
+    lags: Sequence[int],
+    rate: RateInForce | None,
+    limits: Limits,
+) -> Granted | None:
+    """`max_messages_per_partition` on columns, with reasons; ``lags`` are in the partitions' order.
+
+    A partition that has neither a share nor a cap is granted its lag, for `Reason.EVERYTHING`.
+    """
+    caps = limits.max_rate_per_partition.of_all(partitions)
+    floors = limits.min_per_partition.of_all(partitions)
+    if rate is None:
+        if not any(caps):
+            return None
+        shares, origin = [math.inf] * len(lags), Reason.EVERYTHING
+    else:
+        total_lag = float(sum(lags))
+        if total_lag == 0:
+            return None
+        # In Spark's order of operations: the truncation below depends on the last bit.
+        shares, origin = [lag / total_lag * rate.per_s for lag in lags], rate.reason
+
+    seconds = limits.seconds_per_batch
+    messages: list[int] = []
+    reasons: list[Reason] = []
+    for lag, share, cap, floor in zip(lags, shares, caps, floors, strict=True):
+        if 0 < cap < share:
+            count, reason = int(seconds * cap), Reason.PARTITION_CAP
+        else:
+            count, reason = lag if share == math.inf else int(seconds * share), origin
+        if count < floor:
+            count, reason = floor, Reason.PARTITION_FLOOR
+        messages.append(count)
+        reasons.append(reason)
+    return Granted(messages, reasons)

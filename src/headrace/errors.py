@@ -1,0 +1,87 @@
+"""The exceptions Headrace raises, one tree.
+
+::
+
+    HeadraceError
+    ├── OptionError          an option or argument is unknown, of the wrong type or out of range
+    ├── LedgerError          the ledger cannot be opened, read or written
+    │   └── SchemaError      the ledger's schema is not one this version can use
+    ├── GateInUseError       another query stands behind the gate
+    ├── SourceError          a source cannot be read
+    │   ├── BrokerError      a broker cannot be reached, or refuses
+    │   └── DataLossError    offsets that were to be read are gone
+    ├── JournalError         a journal cannot be opened, read or written
+    │   ├── NoJournalError   there is none where one is to be read
+    │   ├── LaneTakenError   another writer has a lane of it
+    │   └── CorruptionError  a file of a journal is not what was written
+    ├── HandlerExitError     a handler raised what ends a program, such as SystemExit
+    ├── ReceiverError        records cannot be received, or are not taken
+    ├── SignalError          a flow's stages cannot tell each other what they must
+    └── SetupError           this machine lacks something a command needs (Java, a jar, a port)
+
+Each message is one sentence that names the thing, its value, what is allowed and what to do.
+"""
+
+
+class HeadraceError(Exception):
+    """The root of every error that is a user's to solve; its text needs no stack trace."""
+
+
+class OptionError(HeadraceError, ValueError):
+    """An option or argument is unknown, of the wrong type, out of range or contradictory."""
+
+
+class LedgerError(HeadraceError):
+    """The ledger cannot be opened, read or written."""
+
+
+class SchemaError(LedgerError):
+    """The ledger's schema is newer than this version of Headrace, or not a ledger's."""
+
+
+class GateInUseError(HeadraceError):
+    """Another query stands behind the gate, which has one at a time; its text names that one."""
+
+
+class SourceError(HeadraceError):
+    """A source cannot be read."""
+
+
+class BrokerError(SourceError):
+    """A Kafka broker cannot be reached, or refuses what was asked."""
+
+
+class DataLossError(SourceError):
+    """Offsets that were to be read are gone before they were processed."""
+
+
+class JournalError(HeadraceError):
+    """A journal cannot be opened, read or written; what was to be appended is not acknowledged."""
+
+
+class NoJournalError(JournalError):
+    """There is no journal where one is to be read."""
+
+
+class LaneTakenError(JournalError):
+    """Another writer has a lane, which has one at a time."""
+
+
+class CorruptionError(JournalError):
+    """A file of a journal is not what was written; its text names the file and the first offset."""
+
+
+class HandlerExitError(HeadraceError):
+    """A handler raised what is no ``Exception``: SystemExit, KeyboardInterrupt; it is the cause."""
+
+
+class ReceiverError(HeadraceError):
+    """Records cannot be received, or are not taken; their sender keeps them."""
+
+
+class SignalError(HeadraceError):
+    """A flow's stages cannot tell each other what they must."""
+
+
+class SetupError(HeadraceError):
+    """The machine lacks something that a command needs."""

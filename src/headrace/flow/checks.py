@@ -1,0 +1,112 @@
+"""What can be wrong with a flow, found before anything is opened or started."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import combinations
+
+from headrace.errors import HeadraceError, OptionError
+from headrace.flow.declaration import Declaration
+from headrace.flow.graph import Graph
+from headrace.flow.schemas import normalized
+from headrace.flow.stage import Link, Stage
+
+
+def check(flow: Declaration) -> None:
+    """Raise the first thing that is wrong with a flow.
+
+    Raises:
+        OptionError: It names the stage or channel, and the file and line of its declaration.
+    """
+    graph = flow.graph
+    if not graph.stages:
+        raise OptionError(f"Flow {flow.name!r} has no stage; declare one with flow.stage(...).")
+    for stage in graph.stages.values():
+        _check_stage(flow, stage)
+        _check_channels(graph, stage)
+    for link in graph.links.values():
+        _check_link(graph, link)
+    for one, other in combinations(graph.links.values(), 2):
+        if one.channel == other.channel:
+            raise OptionError(
+                f"{other} is what {one} is: {one.channel.where}; declare it once, and let every"
+                " stage name that."
+            )
+    _check_cycles(graph)
+    for stage in graph.stages.values():
+        _check_schema(graph, stage)
+
+
+@contextmanager
+def told_of(stage: Stage) -> Iterator[None]:
+    """Have an error that is raised within name the stage and where it was declared."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise type(error)(f"{stage}: {error}") from error
+
+
+def _check_stage(flow: Declaration, stage: Stage) -> None:
+    from headrace.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
+    from headrace.gate import Gate  # noqa: PLC0415
+    from headrace.gate.batch import refuse_unless_a_handler  # noqa: PLC0415
+    from headrace.gate.policy import parse_on_failure  # noqa: PLC0415
+
+    with told_of(stage):
+        Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
+        parse_on_failure(stage.on_failure)
+        parse_schedule(stage.backfill)
+    if not callable(stage.handler):
+        raise OptionError(
+            f"{stage} decorates {stage.handler!r}, which cannot be called; let it decorate a"
+            " function of a DataFrame and a batch."
+        )
+    with told_of(stage):
+        refuse_unless_a_handler(stage.handler)
+
+
+def _check_channels(graph: Graph, stage: Stage) -> None:
+    for verb, name in [("reads", stage.reads), *(("writes", name) for name in stage.writes)]:
+        if name not in graph.links:
+            known = ", ".join(map(repr, graph.links)) or "none"
+            raise OptionError(
+                f"{stage} {verb} the channel {name!r}, which is not declared; the channels are"
+                f" {known}, so name one of these or declare it with flow.channel(...)."
+            )
+    if len(set(stage.writes)) < len(stage.writes):
+        raise OptionError(f"{stage} names a channel twice in {stage.writes!r}; name each once.")
+
+
+def _check_link(graph: Graph, link: Link) -> None:
+    if not graph.writers(link.name) and not graph.readers(link.name):
+        raise OptionError(
+            f"{link} is neither written nor read by any stage; let one use it, or leave it out."
+        )
+    writers = [stage for stage in graph.stages.values() if link.name in stage.writes]
+    if len(writers) > 1 and link.channel.has_one_writer:
+        other, stage = writers[:2]
+        raise OptionError(
+            f"{stage} writes the channel {link.name!r} ({link.channel.where}), and so does {other};"
+            " a lane of a journal has one writer, so declare another channel for it that is another"
+            " lane of the same journal: whoever reads one lane reads all."
+        )
+
+
+def _check_cycles(graph: Graph) -> None:
+    cycle = graph.cycle()
+    if cycle is not None:
+        raise OptionError(
+            f"{graph.stages[cycle[0]]} comes after itself: {' -> '.join(cycle)}; a flow goes one"
+            " way, so let one of these write another channel."
+        )
+
+
+def _check_schema(graph: Graph, stage: Stage) -> None:
+    link = graph.links[stage.reads]
+    if stage.schema is None or link.schema is None:
+        return
+    reads, holds = normalized(stage.schema), normalized(link.schema)
+    if reads != holds:
+        raise OptionError(
+            f"{stage} reads values with the schema {reads!r}, but {link} holds {holds!r}; change"
+            " one of them."
+        )

@@ -1,0 +1,226 @@
+"""A flow: stages in a chain, declared in Python, checked before anything starts."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.control.assertion import require_name
+from headrace.control.hop_settings import HopSettings
+from headrace.errors import OptionError
+from headrace.flow.checks import check
+from headrace.flow.declaration import Declaration
+from headrace.flow.graph import Graph
+from headrace.flow.place import Place
+from headrace.flow.stage import Handler, Link, Schema, Stage
+from headrace.flow.zookeeper_settings import ZookeeperSettings
+from headrace.ledger import normalize_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.flow.channels import Channel
+    from headrace.flow.running import RunningFlow
+    from headrace.gate import OnFailure
+
+
+class Flow:
+    """Stages and the channels between them: a directed graph without cycles.
+
+    Each stage is a gated streaming query with its own checkpoint, and each reads one channel, into
+    which any number of stages may write. A stage that cannot keep up has those directly before it
+    slow down, and those before them only if that is not enough.
+
+    ::
+
+        flow = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
+        flow.channel("raw", kafka("orders.raw", servers="localhost:9092"))
+        flow.channel("clean", journal("journals/clean"))
+
+        @flow.stage("clean", reads="raw", writes="clean")
+        def clean(df, batch):
+            return df.select("key", "value").where("value IS NOT NULL")
+
+        @flow.stage("store", reads="clean")
+        def store(df, batch):
+            df.write.mode("append").parquet("orders")
+
+        with flow.start(spark) as running:
+            running.await_termination()
+
+    Args:
+        name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
+        ledger: The URL of the ledger that all stages keep their books in.
+        checkpoints: The folder in which each stage has its checkpoint, under its own name.
+        signals: How the stages tell each other of pressure, if not over the ledger's database.
+        pressure: The thresholds and the rest, for stages that have none of their own.
+
+    Raises:
+        OptionError: The name is none.
+        LedgerError: The URL is not a ledger's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        ledger: str,
+        checkpoints: str | Path,
+        signals: ZookeeperSettings | None = None,
+        pressure: HopSettings | None = None,
+    ) -> None:
+        require_name("The name of a flow", name)
+        self.name = name
+        self.ledger = normalize_url(ledger)
+        self.checkpoints = str(checkpoints)
+        self.signals = signals
+        self._pressure = pressure if pressure is not None else HopSettings()
+        self._stages: dict[str, Stage] = {}
+        self._links: dict[str, Link] = {}
+
+    def __repr__(self) -> str:
+        return f"Flow({self.name!r})"
+
+    @property
+    def graph(self) -> Graph:
+        """What has been declared so far."""
+        return Graph(dict(self._stages), dict(self._links))
+
+    @property
+    def declared(self) -> Declaration:
+        """All of it as it stands, for those who check it and run it."""
+        return Declaration(self.name, self.ledger, self.checkpoints, self.signals, self.graph)
+
+    def gate(self, stage: str) -> str:
+        """The name of a stage's gate in the ledger."""
+        return self.declared.gate(stage)
+
+    def channel(self, name: str, channel: "Channel", *, schema: Schema | None = None) -> None:
+        """Declare a channel.
+
+        Args:
+            name: What the stages call it.
+            channel: What `headrace.flow.journal` or `headrace.flow.kafka` answered.
+            schema: What the values on it hold. A stage that reads it and names a schema of its own
+                is checked against this one; the values themselves are not looked at.
+
+        Raises:
+            OptionError: The name is none, or another channel has it.
+        """
+        place = Place.of_caller()
+        require_name("The name of a channel", name)
+        self._refuse_another("Channel", name, self._links.get(name), place)
+        self._links[name] = Link(name, channel, schema, place)
+
+    def stage(
+        self,
+        name: str,
+        *,
+        reads: str,
+        writes: str | Iterable[str] = (),
+        interval: str | timedelta = "1 second",
+        on_failure: "str | OnFailure" = "stop",
+        backfill: str = "spare",
+        derive: "Callable[[DataFrame], DataFrame] | None" = None,
+        options: Mapping[str, object] | None = None,
+        schema: Schema | None = None,
+        pressure: HopSettings | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Declare a stage: what it decorates is called with each batch, and answers what it writes.
+
+        The handler answers a DataFrame with the columns ``value`` and, where wanted, ``key`` and
+        ``headers``; where it writes several channels, one for each by name; where it writes none,
+        nothing. What it answers is written once, however often a batch is run.
+
+        Args:
+            name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
+            reads: The channel that it reads.
+            writes: The channel or channels that it writes; none for a sink.
+            interval: How often a batch starts, and so how long one should take.
+            on_failure: As of `headrace.Gate.write`.
+            backfill: As of `headrace.Gate.write`.
+            derive: What to make of the stream before it is cut into batches, such as an aggregation
+                with state; it is given the DataFrame that the channel answers.
+            options: Of the channel's source, such as ``backpressure.initialRate`` and the caps.
+            schema: What the values that it reads hold; see `channel`.
+            pressure: The thresholds and the rest, if not the flow's.
+
+        Raises:
+            OptionError: The name is none, or another stage has it.
+        """
+        place = Place.of_caller()
+        require_name("The name of a stage", name)
+        self._refuse_another("Stage", name, self._stages.get(name), place)
+
+        def declare(handler: Handler) -> Handler:
+            self._stages[name] = Stage(
+                name,
+                handler,
+                reads,
+                (writes,) if isinstance(writes, str) else tuple(writes),
+                interval,
+                on_failure,
+                backfill,
+                derive,
+                {key: _as_spark_writes(value) for key, value in (options or {}).items()},
+                schema,
+                pressure if pressure is not None else self._pressure,
+                place,
+            )
+            return handler
+
+        return declare
+
+    def check(self) -> None:
+        """Check all that can be checked before anything is opened.
+
+        Raises:
+            OptionError: The first thing that is wrong, with the stage or channel and the file and
+                line of its declaration.
+        """
+        check(self.declared)
+
+    def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":
+        """Start the flow in one Spark application, or only some of its stages.
+
+        Everything is checked, and every channel reached, before the first query starts.
+
+        Args:
+            spark: The session.
+            stages: Which stages; None for all. The others run elsewhere, with the same ledger and
+                the same signals.
+
+        Raises:
+            OptionError: The flow is wrong, or has no stage of such a name.
+            HeadraceError: A channel, the ledger or what carries the signals cannot be used.
+        """
+        chosen = self._chosen(stages)
+        self.check()
+        from headrace.flow.running import start  # noqa: PLC0415  (a declaration needs no Spark)
+
+        return start(self.declared, spark, chosen)
+
+    def _chosen(self, names: Iterable[str] | None) -> list[Stage]:
+        if names is None:
+            return list(self._stages.values())
+        wanted = list(dict.fromkeys(names))
+        for name in wanted:
+            if name not in self._stages:
+                known = ", ".join(map(repr, self._stages)) or "none"
+                raise OptionError(
+                    f"Flow {self.name!r} has no stage {name!r}; its stages are {known}."
+                )
+        return [self._stages[name] for name in wanted]
+
+    def _refuse_another(
+        self, what: str, name: str, known: Stage | Link | None, place: Place
+    ) -> None:
+        if known is not None:
+            raise OptionError(
+                f"{what} {name!r} ({place}) is declared a second time, after {known.place}; give it"
+                " another name."
+            )
+
+
+def _as_spark_writes(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,159 @@
+"""The second phase of writing a batch: the whole of it is in its lane, once, or nothing is."""
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final, Self
+
+from headrace.control.ranges import OffsetRange
+from headrace.errors import JournalError, OptionError
+from headrace.journal.block import HEADER_BYTES, decode_header
+from headrace.journal.blocks import LaneFiles
+from headrace.journal.faults import told
+from headrace.journal.journal import Journal
+from headrace.journal.local import LocalStorage
+from headrace.journal.manifests import Manifest, StagedBlock, complete, manifests, path_of
+from headrace.journal.marks import LaneMark
+from headrace.journal.names import (
+    MAX_OFFSET,
+    checked_lane,
+    key_of,
+    manifest_name,
+    staged_folder,
+)
+
+_LOG: Final = logging.getLogger("headrace.journal")
+
+
+class BatchWriter:
+    """Writes batches into a lane, each once, whatever crashes. Not for several threads at once.
+
+    While it is open no other writer can have the lane. Opening it finishes what was decided before
+    a crash, and removes what was staged and not decided.
+
+    ::
+
+        with BatchWriter(journal, lane) as writer:
+            if key not in writer.written:
+                names = ...                     # what tasks have staged, all of it, in order
+                writer.commit(key, names)
+
+    Args:
+        journal: In a directory.
+        lane: Which; it is made where it is not there.
+
+    Raises:
+        OptionError: The journal is not in a directory, or there is no such lane.
+        LaneTakenError: Another writer has the lane.
+        JournalError: It cannot be read or written.
+    """
+
+    def __init__(self, journal: Journal, lane: int) -> None:
+        storage = journal.storage
+        if not isinstance(storage, LocalStorage):
+            raise OptionError(
+                f"The journal {storage.url} is not in a directory of a mounted file system, where a"
+                " batch cannot be written as a whole, since nothing there keeps a second writer out"
+                " meanwhile; use a journal in a directory, or a Kafka channel."
+            )
+        self._files = LaneFiles(storage, journal.identity, checked_lane(lane))
+        self._folder = staged_folder(lane)
+        self._mark = LaneMark(self._files)
+        with told(f"Lane {lane} of the journal {storage.url} cannot be opened"):
+            storage.create_folder(self._files.folder)
+            storage.create_folder(self._folder)
+            self._lock = storage.lock(self._files.folder)
+            try:
+                complete(self._files)
+                self._mark.settle()
+                self._written = dict(manifests(self._files))
+                self._sweep()
+            except BaseException:
+                self._lock.close()
+                raise
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The keys of the batches that are known to be in the lane, the oldest first."""
+        return tuple(self._written)
+
+    def forget(self, keys: Collection[str]) -> None:
+        """Forget that batches are in the lane: nobody will run them again.
+
+        Raises:
+            JournalError: The storage fails.
+        """
+        with told(f"Batches written to {self._files.what} cannot be forgotten"):
+            self._files.storage.remove(self._folder, [manifest_name(key) for key in keys])
+        for key in keys:
+            self._written.pop(key, None)
+
+    def commit(self, key: str, names: Sequence[str]) -> OffsetRange:
+        """Bring what was staged of a batch into the lane; when it returns, no crash undoes that.
+
+        If it raises, the batch is written or it is not, and the next writer of the lane knows.
+        Where the storage fails after all is decided, that is logged, and readers see the rest when
+        the lane is opened to be written the next time.
+
+        Args:
+            key: The batch's; not one of ``written``.
+            names: The blocks' files; at least one.
+
+        Returns:
+            The offsets of its records.
+
+        Raises:
+            OptionError: The key is none of a batch.
+            JournalError: The storage fails, or the lane is full.
+        """
+        with told(f"Batch {key} cannot be written to {self._files.what}"):
+            manifest = self._planned(key, names)
+            self._decide(manifest)
+        self._written[key] = manifest
+        try:
+            done = f"Batch {key} is written to {self._files.what}"
+            with told(f"{done}, but not yet to be read there"):
+                complete(self._files)
+                self._mark.note()
+        except JournalError as error:
+            _LOG.warning("%s", error)
+        return self._files.offsets(manifest.first, manifest.until)
+
+    def close(self) -> None:
+        """Let another writer have the lane."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def _planned(self, key: str, names: Sequence[str]) -> Manifest:
+        """The staged blocks with their offsets."""
+        at = self._files.end(self._files.index())
+        blocks = []
+        for name in names:
+            path = path_of(self._files, name)
+            start, size = self._files.storage.read_start(path, HEADER_BYTES)
+            header = replace(decode_header(start, size, self._files.shown(path)), first=at)
+            blocks.append(StagedBlock(name, header))
+            at = header.until
+        if at > MAX_OFFSET:
+            raise JournalError(f"{self._files.what} is full; write to another lane.")
+        return Manifest(key, tuple(blocks))
+
+    def _decide(self, manifest: Manifest) -> None:
+        name = manifest_name(manifest.key)
+        try:
+            self._files.storage.put(path_of(self._files, name), [manifest.encode()])
+        except OSError:
+            # It may be there, with only the answer lost; what is listed is durable.
+            if name not in self._files.storage.names(self._folder):
+                raise
+
+    def _sweep(self) -> None:
+        """Remove what was staged and is decided by now, or never will be."""
+        names = self._files.storage.names(self._folder)
+        left = [name for name in names if key_of(name) is None]
+        self._files.storage.remove(self._folder, left)

@@ -1,0 +1,354 @@
+"""A journal: lanes of records that stay until they are pruned."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from headrace.control.ranges import OffsetRange
+from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
+from headrace.journal.block import Compression
+from headrace.journal.blocks import Identity, LaneFiles, Lost
+from headrace.journal.columns import ARROW_SCHEMA, checked_columns
+from headrace.journal.faults import told
+from headrace.journal.index import LaneIndex
+from headrace.journal.lane import LaneWriter
+from headrace.journal.local import LocalStorage
+from headrace.journal.names import (
+    BLOCK,
+    END,
+    IDENTITY,
+    START,
+    checked_journal_name,
+    checked_lane,
+    file_name,
+    lane_of,
+    parsed,
+    written_lane,
+)
+from headrace.journal.reading import read_lane
+from headrace.journal.records import Records
+from headrace.journal.storage import Storage
+
+FORMAT: Final = 1
+_HDFS: Final = ("webhdfs", "swebhdfs")
+_ID_BYTES: Final = 16
+_MOST_IDENTITY_BYTES: Final = 4096
+
+
+class BlockRef(NamedTuple):
+    """A block of a lane: offsets ``first`` to before ``until``, its file's bytes and its time."""
+
+    first: int
+    until: int
+    stored_bytes: int
+    created_ms: int
+
+
+class Journal:
+    """A journal, to read it and to get writers for its lanes; made by ``Journal.open``.
+
+    It holds nothing open and nothing in memory: each answer is that of the moment. What is once
+    listed, as a bound or as a block, no crash takes back.
+    """
+
+    def __init__(self, storage: Storage, identity: Identity) -> None:
+        self.storage = storage
+        self.identity = identity
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = False) -> "Journal":
+        """Open the journal in a directory, under an object store's prefix or in HDFS.
+
+        Args:
+            url: A path, ``file:///path``, ``s3://bucket/prefix`` or ``webhdfs://host:port/path``
+                (``swebhdfs`` with TLS); its last part is the name. Keys and endpoint of an object
+                store are taken from where its library looks for them, such as
+                ``AWS_ENDPOINT_URL``, the user of HDFS from ``HADOOP_USER_NAME``.
+            create: Make it where there is none.
+
+        Raises:
+            OptionError: There can be no journal of this name or at this kind of URL.
+            JournalError: There is none, or it cannot be read or made.
+        """
+        name, storage = _storage_at(url)
+        return cls.in_storage(storage, name, create=create)
+
+    @classmethod
+    def in_storage(cls, storage: Storage, name: str, *, create: bool = False) -> "Journal":
+        """The same, where the storage is there already.
+
+        Raises:
+            JournalError: There is none, or it cannot be read or made.
+        """
+        with told(f"The journal {storage.url} cannot be opened"):
+            if create:
+                storage.create()  # and make durable what another may have made just now
+            try:
+                journal_id = _identity(storage)
+            except FileNotFoundError:
+                if not create:
+                    raise NoJournalError(
+                        f"There is no journal {storage.url}; a receiver makes it when it starts."
+                    ) from None
+                journal_id = _made(storage)
+        return cls(storage, Identity(name, journal_id))
+
+    @property
+    def name(self) -> str:
+        """The last part of its path; the column ``topic``."""
+        return self.identity.name
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits; a later journal of the same name has others."""
+        return self.identity.id.hex()
+
+    def lanes(self) -> list[int]:
+        """Its lanes, ascending.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with told(f"The journal {self.storage.url} cannot be read"):
+            folders = self.storage.folders()
+        return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
+
+    def written_lanes(self) -> list[int]:
+        """Those that have had records, ascending, be their folders there or not.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with told(f"The journal {self.storage.url} cannot be read"):
+            names = self.storage.names("")
+        return sorted(lane for each in names if (lane := written_lane(each)) is not None)
+
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """Of each lane, its first offset and the one after its last; costs a listing and a header.
+
+        Raises:
+            JournalError: It cannot be read, or a lane's last block is damaged.
+        """
+        return {lane: self.lane_bounds(lane) for lane in self.lanes()}
+
+    def lane_bounds(self, lane: int) -> tuple[int, int]:
+        """A lane's first offset and the one after its last.
+
+        Raises:
+            JournalError: It cannot be read, or its last block is damaged.
+        """
+        with self._reading(lane) as files:
+            index = files.index()
+            return index.start, files.end(index)
+
+    def firsts(self, lane: int) -> list[int]:
+        """Where a lane's blocks and losses begin, ascending; costs the names alone.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with self._reading(lane) as files:
+            firsts: list[int] = files.index().firsts.tolist()
+        return firsts
+
+    def blocks(self, lane: int) -> list[BlockRef]:
+        """A lane's blocks by their offsets, without those that were lost; each costs a `stat`.
+
+        They are not read: damage is found by reading, or by `verify`.
+
+        Raises:
+            JournalError: It cannot be read, or its last block is damaged.
+        """
+        with self._reading(lane) as files:
+            entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
+            index = LaneIndex.of(entries)
+            firsts = index.firsts.tolist()
+            untils = [*firsts[1:], files.end(index)]
+        found = []
+        for first, until in zip(
+            firsts, untils, strict=False
+        ):  # a lane may have no file, but an end
+            if first not in index.lost:
+                entry = entries[file_name(first, BLOCK)]
+                found.append(BlockRef(first, until, entry.size, entry.created_ms))
+        return found
+
+    def lost(self, lane: int) -> list[Lost]:
+        """The offsets of a lane that were declared lost, ascending.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with self._reading(lane) as files:
+            return [files.lost(first) for first in sorted(files.index().lost)]
+
+    def read(
+        self,
+        offsets: OffsetRange,
+        columns: Sequence[str] = tuple(ARROW_SCHEMA.names),
+        *,
+        on_loss: Callable[[OffsetRange, str], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records in the columns and types of Kafka's source, in order, one batch for each block.
+
+        Of a journal in a directory whose blocks are not compressed, keys, values and headers are
+        views of the mapped file. Each block is checked whole; what was declared lost is passed
+        over. The arguments are looked at at once, the blocks as the batches are asked for.
+
+        Args:
+            offsets: Which.
+            columns: Of ``ARROW_SCHEMA``, in any order; only these are read.
+            on_loss: Is called with offsets that were declared lost or pruned, and why, before they
+                are passed over; it may raise.
+
+        Raises:
+            OptionError: There is no such column, or the offsets are another journal's.
+            DataLossError: Some of the offsets were pruned, and there is no ``on_loss``.
+            CorruptionError: A block is not what was written, or is not there.
+            JournalError: The lane ends before, or the storage fails.
+        """
+        wanted = checked_columns(columns)
+        if offsets.topic != self.name:
+            raise OptionError(
+                f"{offsets} are not offsets of the journal {self.storage.url}, whose name is "
+                f"{self.name}; read them from their own."
+            )
+        checked_lane(offsets.partition)
+        return self._batches(offsets, wanted, on_loss)
+
+    def _batches(
+        self,
+        offsets: OffsetRange,
+        columns: Sequence[str],
+        on_loss: Callable[[OffsetRange, str], None] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        def lost(first: int, until: int, why: str) -> None:
+            if on_loss is not None:
+                on_loss(replace(offsets, start=first, until=until), why)
+
+        with self._reading(offsets.partition) as files:
+            told = None if on_loss is None else lost
+            yield from read_lane(files, offsets.start, offsets.until, columns, told)
+
+    def records(self, lane: int, first: int) -> Records:
+        """One block's records with all they have, their ids as well.
+
+        Raises:
+            CorruptionError: The block is not what was written.
+            JournalError: There is no block that begins at that offset, or the storage fails.
+        """
+        with self._reading(lane) as files:
+            try:
+                return files.records(first)[1]
+            except FileNotFoundError:
+                raise JournalError(
+                    f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
+                    f"{first}; name one that `blocks` lists."
+                ) from None
+
+    def writer(self, lane: int, *, compression: Compression = "lz4") -> LaneWriter:
+        """Take a lane to write it; see ``LaneWriter`` for what is raised."""
+        return LaneWriter(self.storage, self.identity, lane, compression=compression)
+
+    def remove_before(self, lane: int, offset: int) -> int:
+        """Remove the blocks that end at or before an offset; answers where the lane begins then.
+
+        It is first written down where the lane begins, then its files are removed: a crash between
+        leaves files that nobody reads any more, and the next call removes them. Several may do it
+        at once.
+
+        Raises:
+            JournalError: The lane cannot be read or changed.
+        """
+        with self._reading(lane) as files:
+            names = self.storage.names(files.folder)
+            index = LaneIndex.of(names)
+            ends = [*index.firsts.tolist(), files.end(index)]
+            start = max((end for end in ends if end <= offset), default=index.start)
+            if start > index.start:
+                try:
+                    self.storage.put(files.path(start, START), [])
+                except FileExistsError:  # of another call at the same time
+                    self.storage.names(files.folder)  # which makes it durable before they go
+            # Where nothing is left, the lane's start says how far it has reached.
+            past = start + 1 if start == ends[-1] else start
+            below = [
+                name
+                for name in names
+                if (known := parsed(name)) and known[0] < (past if known[1] == END else start)
+            ]
+            self.storage.remove(files.folder, below)
+        return start
+
+    @contextmanager
+    def _reading(self, lane: int) -> Iterator[LaneFiles]:
+        files = LaneFiles(self.storage, self.identity, checked_lane(lane))
+        with told(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
+            yield files
+
+
+def _storage_at(url: str) -> tuple[str, Storage]:
+    """The name of the journal at a URL, and its storage."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme not in ("file", "s3", *_HDFS):
+        raise OptionError(
+            f"There can be no journal at {scheme}:// URLs; a path, file:///path, "
+            "s3://bucket/prefix and webhdfs://host:port/path are allowed."
+        )
+    path = rest if separator else url
+    if separator and scheme in _HDFS:
+        return _hdfs_at(scheme, path.rstrip("/"))
+    name = checked_journal_name(path.rstrip("/").rpartition("/")[2])
+    if separator and scheme == "s3":
+        from headrace.journal.remote import ObjectStorage  # noqa: PLC0415  (needs the extra "s3")
+
+        return name, ObjectStorage(path.rstrip("/"))
+    if separator and not path.startswith("/"):
+        raise OptionError(f"The URL {url} has no absolute path; write file:///path.")
+    return name, LocalStorage(Path(path))
+
+
+def _hdfs_at(scheme: str, place: str) -> tuple[str, Storage]:
+    from headrace.journal.webhdfs import WebHdfsStorage  # noqa: PLC0415  (needs the extra "hdfs")
+
+    storage = WebHdfsStorage(scheme, place)
+    return checked_journal_name(storage.url.rpartition("/")[2]), storage
+
+
+def _identity(storage: Storage) -> bytes:
+    """The id of the journal that is there."""
+    text, _ = storage.read_start(IDENTITY, _MOST_IDENTITY_BYTES)
+    try:
+        values = json.loads(text)
+        version, journal_id = values["format"], bytes.fromhex(values["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(
+            f"{storage.url}/{IDENTITY} is damaged: it does not say which journal this is; put it "
+            "back, as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
+        ) from error
+    if version != FORMAT or len(journal_id) != _ID_BYTES:
+        raise CorruptionError(
+            f"{storage.url}/{IDENTITY} has format {version!r} and an id of {len(journal_id)} "
+            f"bytes, where this Headrace reads format {FORMAT} with {_ID_BYTES}; use a newer one."
+        )
+    return journal_id
+
+
+def _made(storage: Storage) -> bytes:
+    """Make a journal; answers its id, or that of one who was faster."""
+    if lanes := [folder for folder in storage.folders() if lane_of(folder) is not None]:
+        raise CorruptionError(
+            f"{storage.url}/{IDENTITY} is missing, although there is lane {lanes[0]}; put it back, "
+            "as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
+        )
+    values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": time.time_ns() // 1_000_000}
+    with suppress(FileExistsError):
+        storage.put(IDENTITY, [json.dumps(values).encode()])
+    return _identity(storage)

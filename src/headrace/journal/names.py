@@ -1,0 +1,151 @@
+"""The names of a journal, its lanes and their files, and what they say.
+
+A lane's files are named by an offset of 20 digits, so that names in order are offsets in order::
+
+    00000000000000000500.block     the records from offset 500 on
+    00000000000000000500.lost      stands in the place of a block that cannot be read
+    00000000000000000500.start     the lane begins here: whatever is below was pruned
+    00000000000000000520.end       the lane has reached this offset: none below is given again
+    00000000000000000500.block.5a1c09de.corrupt   a block that `repair` has set aside
+    .00000000000000000500.block.1f2e3d4c5b6a7988.tmp   being written, or left by a crash
+    lock                           held by the lane's writer
+
+The root has an empty file ``7.written`` once lane 7 has records, and the journal's identity.
+
+The folder ``.staged-7`` has what is to be in lane 7 in batches::
+
+    5a1c09de5a1c09de.3.0.staged    a block that has no offset yet
+    <key of a batch>.manifest      these blocks are in the lane, or go on in it: see `manifests`
+"""
+
+import re
+import secrets
+from typing import Final
+
+from headrace.errors import OptionError
+
+IDENTITY: Final = "journal.json"
+LOCK: Final = "lock"
+BLOCK: Final = "block"
+LOST: Final = "lost"
+START: Final = "start"
+END: Final = "end"
+STAGED: Final = "staged"
+MANIFEST: Final = "manifest"
+
+MAX_LANE: Final = 99_999
+MAX_OFFSET: Final = 2**63 - 1
+
+_JOURNAL: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule for topics
+_FILE: Final = re.compile(r"([0-9]{20})\.(block|lost|start|end)")
+_TEMPORARY: Final = re.compile(r"\.[0-9a-z.]{1,60}\.[0-9a-f]{16}\.tmp")
+_CORRUPT: Final = ".corrupt"
+_LANE: Final = re.compile(r"0|[1-9][0-9]{0,4}")
+_STAGED_FOLDER: Final = re.compile(r"\.staged-(?:0|[1-9][0-9]{0,4})")
+_WRITTEN: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.written")
+_KEY: Final = re.compile(r"[0-9a-z]{1,48}")
+
+
+def checked_journal_name(name: str) -> str:
+    """A journal's name, which is its directory's.
+
+    Raises:
+        OptionError: It could not be a topic's name in Kafka.
+    """
+    if name in (".", "..") or not _JOURNAL.fullmatch(name):
+        raise OptionError(
+            f"The journal's name {name!r}, the last part of its path, cannot be used; 1 to 249 "
+            "letters, digits, '.', '_' and '-' are allowed, but not '.' or '..' alone."
+        )
+    return name
+
+
+def checked_lane(lane: int) -> int:
+    """A lane's number.
+
+    Raises:
+        OptionError: It is no whole number from 0 to 99999.
+    """
+    if type(lane) is not int or not 0 <= lane <= MAX_LANE:
+        raise OptionError(f"The lane {lane!r} is not a whole number from 0 to {MAX_LANE}.")
+    return lane
+
+
+def lane_of(folder: str) -> int | None:
+    """The lane whose folder has this name; None for any other."""
+    return int(folder) if _LANE.fullmatch(folder) else None
+
+
+def staged_folder(lane: int) -> str:
+    """The folder of what waits to be in a lane as a whole."""
+    return f".{STAGED}-{lane}"
+
+
+def is_staged_folder(folder: str) -> bool:
+    """Whether a folder is one of these."""
+    return _STAGED_FOLDER.fullmatch(folder) is not None
+
+
+def written_name(lane: int) -> str:
+    """The file of the root that says that a lane has had records."""
+    return f"{lane}.written"
+
+
+def written_lane(name: str) -> int | None:
+    """The lane of which a file of this name says so; None for any other name."""
+    match = _WRITTEN.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def manifest_name(key: str) -> str:
+    """The name of a batch's manifest.
+
+    Raises:
+        OptionError: The key is none of a batch.
+    """
+    if not _KEY.fullmatch(key):
+        raise OptionError(
+            f"The batch's key {key!r} cannot be used; 1 to 48 lower-case letters and digits are"
+            " allowed."
+        )
+    return f"{key}.{MANIFEST}"
+
+
+def key_of(name: str) -> str | None:
+    """The batch whose manifest has this name; None for any other name."""
+    key, _, kind = name.partition(".")
+    return key if kind == MANIFEST and _KEY.fullmatch(key) else None
+
+
+def file_name(first: int, kind: str) -> str:
+    """The name of a lane's file of a kind, at an offset."""
+    return f"{first:020d}.{kind}"
+
+
+def parsed(name: str) -> tuple[int, str] | None:
+    """The offset and the kind of a lane's file; None for any other name."""
+    match = _FILE.fullmatch(name)
+    if match is None or (first := int(match[1])) > MAX_OFFSET:
+        return None
+    return first, match[2]
+
+
+def temporary_name(name: str) -> str:
+    """A new name under which a file is written, before it has its own."""
+    return f".{name}.{secrets.token_hex(8)}.tmp"
+
+
+def corrupt_name(name: str) -> str:
+    """A new name for a file that is set aside."""
+    return f"{name}.{secrets.token_hex(4)}{_CORRUPT}"
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a file of this name in a lane's folder is none of a journal's."""
+    ours = name == LOCK or name.endswith(_CORRUPT) or is_temporary(name)
+    return not ours and parsed(name) is None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file was being written under this name."""
+    return _TEMPORARY.fullmatch(name) is not None

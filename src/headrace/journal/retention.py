@@ -1,0 +1,163 @@
+"""Which blocks nobody needs any more, and removing them."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from headrace.errors import JournalError
+from headrace.journal.journal import BlockRef, Journal
+
+if TYPE_CHECKING:
+    from headrace.ledger import Ledger, Processed
+
+
+class Kept(StrEnum):
+    """Why a lane's first block that is kept is kept."""
+
+    NEEDED = "needed"
+    """A gate has still to read it, or may have to."""
+    YOUNG = "young"
+    """It is younger than the minimum age."""
+    LAST = "last"
+    """It is the lane's last block, which says where the lane goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanePruning:
+    """What a pruning removes of a lane, or would remove.
+
+    Attributes:
+        lane: The lane.
+        start: Where it began before.
+        until: Where it begins afterwards.
+        blocks: How many blocks are removed.
+        records: How many records are in them.
+        stored_bytes: The size of their files.
+        kept_blocks: How many blocks are kept.
+        kept_bytes: The size of their files.
+        kept: Why the first of these is kept; None where there is no block.
+        needed_by: The gate that needs it, and its batch, if it is ``needed``.
+    """
+
+    lane: int
+    start: int
+    until: int
+    blocks: int
+    records: int
+    stored_bytes: int
+    kept_blocks: int
+    kept_bytes: int
+    kept: Kept | None
+    needed_by: "Processed | None"
+
+
+def prune(
+    journal: Journal,
+    ledger: "Ledger",
+    min_age_ms: int,
+    *,
+    now_ms: int,
+    only: Collection[int] | None = None,
+    without: Collection[str] = (),
+    unread: bool = False,
+    dry_run: bool = False,
+) -> tuple[LanePruning, ...]:
+    """Remove a journal's blocks that every gate is through with, and that are old enough.
+
+    The right to read the ledger is enough. It may be done while the journal is written and read,
+    and again after a crash at any point. Blocks go from each lane's beginning on: where one is
+    kept, all behind it are. See `Ledger.processed_until` for what gates are through with. What is
+    read without a gate, or under one of another ledger, the ledger does not know of.
+
+    Args:
+        journal: The journal.
+        ledger: That of the gates that read it.
+        min_age_ms: How long a block is kept at least, from when it was written.
+        now_ms: The time (ms since the epoch).
+        only: The lanes to prune; None for all.
+        without: Gates that do not read it any more, and are not asked.
+        unread: Whether old blocks are to be removed although no gate has read the journal.
+        dry_run: Only tell what would be removed.
+
+    Returns:
+        What was removed, or would be, by lane.
+
+    Raises:
+        JournalError: No gate has read the journal, and ``unread`` is not set; it has not the lanes
+            that are named; or it cannot be read or changed.
+        LedgerError: The ledger cannot be read.
+    """
+    lanes = _lanes(journal, only)
+    processed = ledger.processed_until(journal.id, lanes, without=without)
+    if lanes and not processed and not unread:
+        raise JournalError(
+            f"No gate that counts has read the journal {journal.storage.url}, as far as this "
+            "ledger knows, so nothing of it has been processed; name the ledger of the gates that "
+            "read it, or add --unread (unread=True) if it is to go unread."
+        )
+    found = []
+    for lane in lanes:
+        needs = [each for each in processed if each.partition == lane]
+        lane_pruning = _planned(journal, lane, needs, now_ms - min_age_ms)
+        if not dry_run:
+            # Also where nothing is: of an earlier pruning, a crash may have left files behind.
+            journal.remove_before(lane, lane_pruning.until)
+        found.append(lane_pruning)
+    return tuple(found)
+
+
+def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
+    lanes = journal.lanes()
+    if only is None:
+        return lanes
+    if missing := sorted({*only}.difference(lanes)):
+        there = ", ".join(map(str, lanes)) or "none"
+        raise JournalError(
+            f"The journal {journal.storage.url} has no lane {missing[0]}; it has: {there}."
+        )
+    return sorted({*only})
+
+
+def _planned(
+    journal: Journal, lane: int, needs: "Iterable[Processed]", before_ms: int
+) -> LanePruning:
+    """What there is to remove of a lane.
+
+    Args:
+        journal: The journal.
+        lane: The lane.
+        needs: How far each gate is through with it.
+        before_ms: When blocks were written that are old enough, at the latest.
+    """
+    start, _ = journal.lane_bounds(lane)
+    blocks = journal.blocks(lane)
+    least = min(needs, key=lambda each: each.until, default=None)
+    count, kept = _removable(blocks, least, before_ms)
+    removed, rest = blocks[:count], blocks[count:]
+    return LanePruning(
+        lane=lane,
+        start=start,
+        until=removed[-1].until if removed else start,
+        blocks=count,
+        records=sum(block.until - block.first for block in removed),
+        stored_bytes=sum(block.stored_bytes for block in removed),
+        kept_blocks=len(rest),
+        kept_bytes=sum(block.stored_bytes for block in rest),
+        kept=kept,
+        needed_by=least if kept is Kept.NEEDED else None,
+    )
+
+
+def _removable(
+    blocks: Sequence[BlockRef], least: "Processed | None", before_ms: int
+) -> tuple[int, Kept | None]:
+    """How many of a lane's first blocks can go, and why the next one cannot."""
+    for number, block in enumerate(blocks):
+        if least is not None and block.until > least.until:
+            return number, Kept.NEEDED
+        if block.created_ms > before_ms:
+            return number, Kept.YOUNG
+        if number == len(blocks) - 1:
+            return number, Kept.LAST
+    return 0, None

@@ -1,0 +1,199 @@
+"""Dead letters on their way to Kafka: sent again to be processed, or to a topic of their own."""
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as Delivered
+
+from headrace.errors import BrokerError, OptionError
+from headrace.kafka.client_config import client_config
+from headrace.kafka.producing import CLIENT_LOG, flush, not_taken, producer_settings
+from headrace.ledger import DeadLetter
+
+ORIGIN: Final = "headrace.dead-letter."
+"""How the headers begin that say where a dead letter was: ``topic``, ``partition``, ``offset``."""
+
+WHY: Final = "headrace.error."
+"""How the headers begin that say why it is one: ``class`` and ``message``."""
+
+TIMEOUT_MS: Final = 30_000
+"""How long the brokers have to take a message: long enough for an election."""
+
+_BY_KEY: Final = -1
+"""librdkafka's word for no partition in particular."""
+
+_LOG: Final = logging.getLogger("headrace.kafka")
+
+_PREFIX: Final = "kafka."
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is to be produced; without a partition it goes where Java's client puts its key."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int | None = None
+
+
+def sent_again(
+    letter: DeadLetter, *, topic: str | None = None, mended: DeadLetter | None = None
+) -> Message:
+    """The message that brings a dead letter back.
+
+    In its own topic, and with its own key, it goes to the partition it had.
+
+    Args:
+        letter: As the ledger has it.
+        topic: Where to, if not to the topic it comes from.
+        mended: With the key, value and headers to send, if not its own.
+    """
+    content = letter if mended is None else mended
+    back = topic in {None, letter.topic} and content.key == letter.key
+    return Message(
+        topic=letter.topic if topic is None else topic,
+        key=content.key,
+        value=content.value,
+        headers=(*_without_ours(content), *_origin(letter)),
+        partition=letter.partition if back else None,
+    )
+
+
+def set_aside(letter: DeadLetter, topic: str) -> Message:
+    """The message that tells a topic of a dead letter, with the reason."""
+    why = (
+        (f"{WHY}class", letter.error.error_class.encode()),
+        (f"{WHY}message", letter.error.message.encode()),
+    )
+    headers = (*_without_ours(letter), *_origin(letter), *why)
+    return Message(topic, letter.key, letter.value, headers)
+
+
+class LetterProducer:
+    """Produces messages, none of them twice, each acknowledged by all replicas in sync.
+
+    Args:
+        options: The stream's, or others with ``kafka.*`` in them: Java's names, as for reading.
+        timeout_ms: How long the brokers have to take a message (ms).
+
+    Raises:
+        OptionError: A ``kafka.`` option is missing or wrong.
+    """
+
+    def __init__(self, options: Mapping[str, str], *, timeout_ms: int = TIMEOUT_MS) -> None:
+        client = client_config(
+            {
+                name.lower().removeprefix(_PREFIX): value
+                for name, value in options.items()
+                if name.lower().startswith(_PREFIX)
+            }
+        )
+        self._servers = client["bootstrap.servers"]
+        self._reasons: deque[str] = deque(maxlen=1)
+        settings = {
+            **producer_settings(client, timeout_ms, self._reasons.append),
+            "batch.num.messages": 1,  # One that is too large is refused with all of its batch.
+        }
+        self._producer = Producer(settings, logger=CLIENT_LOG)
+
+    def send(self, message: Message) -> Future[str]:
+        """Hand a message over; `flush` waits for what becomes of it.
+
+        Returns:
+            Where it is, as ``topic-partition at offset``, or a `BrokerError`.
+        """
+        sent: Future[str] = Future()
+        try:
+            self._producer.produce(
+                message.topic,
+                message.value,
+                message.key,
+                _BY_KEY if message.partition is None else message.partition,
+                headers=list(message.headers),
+                on_delivery=partial(self._delivered, sent, message.topic),
+            )
+        except (BufferError, KafkaException) as error:
+            sent.set_exception(self._refusal(message.topic, str(error)))
+        return sent
+
+    def flush(self) -> None:
+        """Return when each message that was handed over has been taken, or refused."""
+        flush(self._producer)
+
+    def _delivered(
+        self, sent: Future[str], topic: str, error: KafkaError | None, message: Delivered
+    ) -> None:
+        if error is None:
+            sent.set_result(f"{topic}-{message.partition()} at {message.offset()}")
+        else:
+            sent.set_exception(self._refusal(topic, error.str()))
+
+    def _refusal(self, topic: str, reason: str) -> BrokerError:
+        where = f"Topic {topic!r} at {self._servers} (kafka.bootstrap.servers)"
+        return not_taken(where, "a dead letter", reason, self._reasons)
+
+
+class LetterTopic:
+    """Tells a topic of dead letters that the ledger has; what fails is logged, and stops nothing.
+
+    Args:
+        options: The stream's; ``kafka.*`` of them is used, when there is a first letter.
+        topic: Its name.
+    """
+
+    def __init__(self, options: Mapping[str, str], topic: str) -> None:
+        self._options = options
+        self._topic = topic
+        self._producer: LetterProducer | None = None
+        self._sent: list[Future[str]] = []
+
+    def tell(self, letter: DeadLetter) -> None:
+        """Hand a dead letter over; `flush` sees what becomes of it."""
+        if letter.topic == self._topic:
+            _LOG.warning(
+                "The dead letter of %s-%d at %d is in the ledger only: its topic is the one that"
+                " dead letters are to be kept in, and would be read again; name another one.",
+                letter.topic,
+                letter.partition,
+                letter.offset,
+            )
+            return
+        try:
+            self._producer = self._producer or LetterProducer(self._options)
+        except OptionError as error:
+            _LOG.warning("The topic %r is not told of dead letters: %s", self._topic, error)
+            return
+        self._sent.append(self._producer.send(set_aside(letter, self._topic)))
+
+    def flush(self) -> None:
+        """Return when each has been taken, or refused."""
+        if self._producer is not None:
+            self._producer.flush()
+        for sent in self._sent:
+            if (error := sent.exception()) is not None:
+                _LOG.warning("A dead letter is in the ledger only: %s", error)
+        self._sent.clear()
+
+
+def _origin(letter: DeadLetter) -> Headers:
+    return (
+        (f"{ORIGIN}topic", letter.topic.encode()),
+        (f"{ORIGIN}partition", str(letter.partition).encode()),
+        (f"{ORIGIN}offset", str(letter.offset).encode()),
+    )
+
+
+def _without_ours(letter: DeadLetter) -> Headers:
+    """Its headers, but those of an earlier time that it was a dead letter."""
+    ours = (ORIGIN, WHY)
+    return tuple(each for each in letter.headers or () if not each[0].startswith(ours))

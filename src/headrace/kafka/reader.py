@@ -1,0 +1,307 @@
+"""The task side: offset ranges in, Arrow record batches out. Nothing of Spark is in here."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Final, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as Position
+
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import BrokerError, SourceError
+from headrace.kafka.attempts import HEADER
+from headrace.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
+from headrace.kafka.consumers import REFUSALS, ClientConfig, WarmConsumer, warm_consumer
+from headrace.kafka.logs import Log, find_log, find_missing
+from headrace.source.losses import OnLoss
+
+# consume() waits its whole timeout for the n-th message, so the timeout is short ...
+_POLL_S: Final = 0.01
+# ... and n is bounded by what a batch may hold; the first call does not know the records' size.
+_MOST_MESSAGES: Final = 10_000
+_FIRST_MESSAGES: Final = 64
+_GROWTH: Final = 16
+
+# Up to this many records librdkafka is kept from fetching far past the range (see _fetch_size).
+_SMALL_READ: Final = 50_000
+
+# librdkafka says nothing when a topic is deleted, so a silence is looked into; twice, for a broker
+# may be late to hear of a new partition.
+_SILENCE_S: Final = 3.0
+
+# librdkafka reports these once, leaves out what it could not decode, and goes on after it.
+_UNREADABLE: Final = frozenset(
+    {
+        KafkaError._BAD_MSG,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError.INVALID_MSG,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderConfig:
+    """How ranges are read.
+
+    Attributes:
+        client: librdkafka's consumer settings.
+        columns: the columns to build, in order; one or more of ``columns.ARROW_SCHEMA``.
+        on_loss: is called with offsets that are gone before they are passed over; it may raise.
+        timeout_ms: how long the broker may give nothing before the read fails (ms).
+        batch_bytes: how large a record batch of more than one record may become (bytes).
+        left_out: attempts of stages whose records are passed over; see `headrace.kafka.attempts`.
+    """
+
+    client: ClientConfig = field(repr=False)
+    columns: tuple[str, ...]
+    on_loss: OnLoss
+    timeout_ms: int
+    batch_bytes: int = 4 * 1024 * 1024
+    left_out: frozenset[bytes] = frozenset()
+
+
+def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    """Every record of the ranges, and no other; in offset order within a range.
+
+    Partitions are interleaved as the broker delivers them; several ranges of one partition come one
+    after the other. A range ends by position, not by count: compaction, control records and aborted
+    transactions leave gaps.
+
+    Raises:
+        DataLossError: offsets of a range are gone, and ``on_loss`` does not pass over them.
+        BrokerError: the broker refused, or gave nothing for ``timeout_ms``.
+        SourceError: records cannot be decoded.
+    """
+    wanted = [r for r in ranges if r.count > 0]
+    if not wanted:
+        return
+    with warm_consumer(_fetch_size(config.client, wanted)) as consumer:
+        for turn in _turns(wanted):
+            yield from _RangeRead(config, turn, consumer).batches()
+
+
+def _turns(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
+    """The ranges in as few turns as let each partition have one range at a time."""
+    turns: list[list[OffsetRange]] = []
+    before: Counter[TopicPartition] = Counter()
+    for r in sorted(ranges):
+        turn = before[r.topic_partition]
+        before[r.topic_partition] += 1
+        if turn == len(turns):
+            turns.append([])
+        turns[turn].append(r)
+    return turns
+
+
+def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientConfig:
+    """Settings for the size of the read; a user's own setting stands.
+
+    librdkafka goes on fetching until it holds 100 000 messages of each partition. For a small read
+    that is work thrown away: it takes twice the processor time of the read itself.
+    """
+    if "queued.min.messages" in client or sum(r.count for r in ranges) > _SMALL_READ:
+        return client
+    return {**client, "queued.min.messages": 1000}
+
+
+class _RangeRead:
+    """The state of one read: for each range (a slot), the next offset wanted and the end.
+
+    No two ranges are of the same partition.
+    """
+
+    def __init__(
+        self, config: ReaderConfig, ranges: Sequence[OffsetRange], consumer: WarmConsumer
+    ) -> None:
+        self._config = config
+        self._ranges = ranges
+        self._consumer = consumer
+        self._next = np.array([r.start for r in ranges], np.int64)
+        self._until = np.array([r.until for r in ranges], np.int64)
+        self._slot: dict[tuple[str | None, int | None], int] = {
+            (r.topic, r.partition): slot for slot, r in enumerate(ranges)
+        }
+        topics = {r.topic for r in ranges}
+        self._topic = topics.pop() if len(topics) == 1 else None
+        self._slot_of_partition = np.zeros(max(r.partition for r in ranges) + 1, np.int64)
+        for slot, r in enumerate(ranges):
+            self._slot_of_partition[r.partition] = slot
+        self._open = set(range(len(ranges)))
+        self._missing: set[int] = set()  # slots whose partition did not exist at the last look
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        builder = RecordBatchBuilder(self._config.columns)
+        self._consumer.kafka.assign([self._position(slot) for slot in sorted(self._open)])
+        count = _FIRST_MESSAGES
+        heard_at = looked_at = time.monotonic()
+        while self._open:
+            most = min(count, self._remaining_count())
+            chunk = self._take(self._consumer.kafka.consume(most, _POLL_S))
+            if chunk is None:
+                now = time.monotonic()
+                if (now - heard_at) * 1000 > self._config.timeout_ms:
+                    self._give_up()
+                elif now - max(looked_at, heard_at) > _SILENCE_S:
+                    self._look_into_silence()
+                    looked_at = time.monotonic()
+                continue
+            batch = builder.build(chunk)
+            size = max(batch.nbytes / batch.num_rows, 1.0)
+            # Neither more than the batch may hold, nor a leap: the next records may be larger.
+            count = int(min(self._config.batch_bytes / size, count * _GROWTH, _MOST_MESSAGES)) or 1
+            yield from bounded(batch, self._config.batch_bytes)
+            # Only now: the time that the reader of the batches took is not the broker's silence.
+            heard_at = time.monotonic()
+            self._consumer.refusal = None
+            self._missing.clear()
+
+    def _position(self, slot: int) -> Position:
+        r = self._ranges[slot]
+        return Position(r.topic, r.partition, int(self._next[slot]))
+
+    def _take(self, messages: list[Message]) -> Chunk | None:
+        """The wanted ones of what came; moves the positions, then handles the events among them."""
+        events: list[tuple[Message, KafkaError]] = []
+        if any(map(Message.error, messages)):
+            events = [(m, error) for m in messages if (error := m.error()) is not None]
+            messages = [message for message in messages if message.error() is None]
+        chunk = self._cut(messages) if messages else None
+        # What stands before an event in the queue has been taken: an event speaks of the position.
+        for message, error in events:
+            self._on_event(message, error)
+        return chunk
+
+    def _cut(self, messages: list[Message]) -> Chunk | None:
+        """Those messages that are in an open range, cut out of what came; moves the positions."""
+        count = len(messages)
+        offsets: Int64s = np.fromiter(map(Message.offset, messages), np.int64, count)
+        partitions: Int32s = np.fromiter(map(Message.partition, messages), np.int32, count)
+        slots = self._slots(messages, partitions)
+        inside = (offsets >= self._next[slots]) & (offsets < self._until[slots])
+        # Offsets rise within a partition, and of a repeated index numpy keeps the last value.
+        self._next[slots] = np.maximum(self._next[slots], offsets + 1)
+        self._close({slot for slot in self._open if self._next[slot] >= self._until[slot]})
+        if self._config.left_out:
+            inside &= np.fromiter(map(self._is_wanted, messages), np.bool_, count)
+        if not inside.all():
+            messages = list(compress(messages, inside.tolist()))
+            offsets, partitions = offsets[inside], partitions[inside]
+        return Chunk(messages, offsets, partitions, self._topic) if messages else None
+
+    def _is_wanted(self, message: Message) -> bool:
+        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        return not any(name == HEADER and value in self._config.left_out for name, value in headers)
+
+    def _slots(self, messages: list[Message], partitions: Int32s) -> npt.NDArray[np.int64]:
+        if self._topic is not None:
+            return self._slot_of_partition[partitions]
+        pairs = zip(map(Message.topic, messages), partitions.tolist(), strict=True)
+        return np.fromiter((self._slot[pair] for pair in pairs), np.int64, len(messages))
+
+    def _close(self, slots: set[int]) -> None:
+        if slots:
+            self._open -= slots
+            # Ends the fetching ahead and drops what was fetched past the end. Not pause(): one that
+            # is resumed is fetched again only when the broker's thread next wakes, up to 1 s later.
+            self._consumer.kafka.incremental_unassign([self._position(slot) for slot in slots])
+
+    def _advance(self, slot: int, position: int) -> None:
+        """Go on at ``position``: what is before it was read, is a gap, or is lost."""
+        self._next[slot] = max(int(self._next[slot]), min(position, int(self._until[slot])))
+        if self._next[slot] >= self._until[slot]:
+            self._close({slot})
+
+    def _on_event(self, message: Message, error: KafkaError) -> None:
+        offset = message.offset() or 0  # None where the event is not of one offset
+        slot = self._slot.get((message.topic(), message.partition()))
+        if error.code() in REFUSALS:
+            raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
+        if slot is None:
+            return
+        if error.code() in _UNREADABLE and offset < self._until[slot]:
+            raise SourceError(
+                f"Records of {self._ranges[slot]} cannot be read, at offset {offset}:"
+                f" {error.str()}; Kafka's copy is damaged, or of a format unknown to this client."
+            )
+        if slot not in self._open:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._advance(slot, offset)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._after_reset(slot)
+        else:
+            self._consumer.last_error = error
+
+    def _after_reset(self, slot: int) -> None:
+        """The client stopped at an offset outside the log, in this read or in one before it.
+
+        The event may be an old one, so that the cluster is asked before anything is called lost.
+        """
+        log = find_log(self._config.client, self._remaining(slot).topic_partition)
+        if log is not None:
+            self._skip_lost(slot, log)
+        if slot in self._open:
+            position = self._position(slot)
+            self._consumer.kafka.incremental_unassign([position])
+            self._consumer.kafka.incremental_assign([position])
+
+    def _skip_lost(self, slot: int, log: Log) -> None:
+        """Pass over, or fail for, the part of the range that the log does not hold any more."""
+        r = self._remaining(slot)
+        why = f"the log of this partition now holds [{log.earliest}, {log.latest})"
+        if r.start < log.earliest:
+            self._lost(slot, min(log.earliest, r.until), why)
+        elif r.start >= log.latest:
+            self._lost(slot, r.until, why)
+
+    def _lost(self, slot: int, until: int, why: str) -> None:
+        r = self._remaining(slot)
+        missing = OffsetRange(r.topic, r.partition, r.start, until)
+        self._config.on_loss(missing, why)
+        self._advance(slot, until)
+
+    def _look_into_silence(self) -> bool:
+        """Find refusals and deleted topics, for nothing came a while; whether a broker answered."""
+        error = self._consumer.refusal
+        if error is not None:
+            raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
+        partitions = {slot: self._ranges[slot].topic_partition for slot in self._open}
+        missing = find_missing(self._consumer.kafka, partitions.values())
+        if missing is None:
+            return False
+        again = {slot for slot, tp in partitions.items() if tp in missing}
+        for slot in sorted(again & self._missing):
+            self._lost(slot, self._ranges[slot].until, "the topic or partition does not exist")
+        self._missing = again
+        return True
+
+    def _give_up(self) -> None:
+        """Nothing came for the whole timeout: find out why, and say it."""
+        self._missing = set(self._open)
+        if self._look_into_silence():
+            for slot in sorted(self._open):
+                log = find_log(self._config.client, self._ranges[slot].topic_partition)
+                if log is not None:
+                    self._skip_lost(slot, log)
+        if self._open:
+            waiting = ", ".join(str(self._remaining(slot)) for slot in sorted(self._open))
+            error = self._consumer.last_error
+            raise BrokerError(
+                f"Kafka gave nothing of {waiting} for {self._config.timeout_ms} ms"
+                " (kafkaConsumer.pollTimeoutMs);"
+                f" its last error was: {error.str() if error else 'none'}."
+            )
+
+    def _remaining_count(self) -> int:
+        return int(np.maximum(self._until - self._next, 0).sum())
+
+    def _remaining(self, slot: int) -> OffsetRange:
+        r = self._ranges[slot]
+        return OffsetRange(r.topic, r.partition, int(self._next[slot]), r.until)

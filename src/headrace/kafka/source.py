@@ -1,0 +1,109 @@
+"""``format("headrace-kafka")``: Spark's face of the source, streaming and bounded."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from headrace.control.ranges import OffsetRange
+from headrace.errors import OptionError
+from headrace.kafka.log import KafkaLog
+from headrace.kafka.options import FORMAT, KafkaOptions, parse_options
+from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.kafka.same_topics import read_same_topics
+from headrace.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
+from headrace.source.bounds import span_by_options
+from headrace.source.options import SourceOptions
+from headrace.source.packing import pack
+from headrace.source.readers import SourceFormat, SourceTask, chosen_columns
+
+
+class KafkaSource(SourceFormat):
+    """Kafka, read under a gate; the native connector's options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def reading(self, schema: StructType, *, streaming: bool) -> "KafkaReading":
+        """See `SourceFormat.reading`."""
+        options = parse_options(dict(self.options), streaming=streaming)
+        columns = chosen_columns(FORMAT, schema)
+        return KafkaReading(options, columns, self.parallelism, streaming=streaming)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        """The sink of ``df.write``.
+
+        Raises:
+            OptionError: an option or a column is wrong, or what is in the topic is to be replaced.
+        """
+        if overwrite:
+            raise OptionError(
+                f'The mode is overwrite, and {FORMAT} only appends to topics; write mode("append").'
+            )
+        return KafkaBatchWriter(parse_sink(FORMAT, self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        """The sink of ``df.writeStream``; as with the native one, each mode appends.
+
+        Raises:
+            OptionError: an option or a column is wrong.
+        """
+        return KafkaStreamWriter(parse_sink(FORMAT, self.options, schema))
+
+
+class KafkaReading:
+    """How Kafka is read; see `headrace.source.readers.Reading`."""
+
+    name = "Kafka"
+
+    def __init__(
+        self, options: KafkaOptions, columns: tuple[str, ...], parallelism: int, *, streaming: bool
+    ) -> None:
+        self._options = options
+        self._streaming = streaming
+        self._parallelism = parallelism
+        self._columns = columns
+
+    @property
+    def options(self) -> SourceOptions:
+        """Those that every source has."""
+        return self._options.shared
+
+    def log(self) -> KafkaLog:
+        """What is read, to plan by."""
+        return KafkaLog(self._options)
+
+    def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+        """What each task reads of these ranges; by both options as many as the native connector.
+
+        That one heeds ``maxRecordsPerPartition`` in a bounded read only if the options by
+        themselves tell that a range is too long, or ``minPartitions`` has it look closer.
+        """
+        minimum = self.options.min_partitions
+        most = self.options.max_records_per_partition
+        if most is not None and not self._streaming and (minimum or 0) <= len(ranges):
+            bounds = self.options.starting, self.options.ending
+            if all(span_by_options(*bounds, r) <= most for r in ranges):
+                minimum, most = 1, None
+        return pack(
+            ranges, self._parallelism, min_partitions=minimum, max_records_per_partition=most
+        )
+
+    def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker.
+
+        Raises:
+            DataLossError: offsets are gone, or a topic was made anew, and that is not passed over.
+        """
+        on_loss = task.losses.pass_over
+        config = ReaderConfig(
+            client=self._options.client,
+            columns=self._columns,
+            on_loss=on_loss,
+            timeout_ms=self._options.poll_timeout_ms,
+            left_out=frozenset(name.encode() for name in task.left_out),
+        )
+        read = partial(read_ranges, config)
+        return read_same_topics(self._options.client, task.topic_ids, task.ranges, on_loss, read)

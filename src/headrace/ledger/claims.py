@@ -1,0 +1,194 @@
+"""Which query stands behind a gate: one at a time, for as long as its planner renews its lease.
+
+Times are the database's own, so that planners on several machines need no clock in common.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Text, bindparam, or_, select, update
+
+from headrace.ledger.base import Base
+from headrace.ledger.engine import changed_rows
+from headrace.ledger.now import NowMs
+from headrace.ledger.records import storable
+from headrace.ledger.tables import gate
+
+
+@dataclass(frozen=True, slots=True)
+class GateClaim:
+    """A query that asks for a gate, and how it declares it.
+
+    Attributes:
+        gate: the gate's name.
+        owner: names the run of the query's planner.
+        driver: names the process of the query's program; None where that is not known.
+        read: the reader of the gate that the query was made of; None for one without a `Gate`.
+        described: the query's program, for messages.
+        interval_ms: the gate's interval.
+        source: the kind of source.
+        estimator: the settings of the rate estimator, as text.
+    """
+
+    gate: str
+    owner: str
+    driver: str | None
+    read: str | None
+    described: str
+    interval_ms: int
+    source: str
+    estimator: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateQuery:
+    """The query that stands behind a gate.
+
+    Attributes:
+        owner: as in its `GateClaim`; so are ``driver``, ``read`` and ``described``.
+        checkpoint: where its checkpoint is, once its program has said so.
+        run_id: the identity of its checkpoint, once it has begun a batch.
+        since_ms: when it claimed the gate, by the database's clock.
+        until_ms: when its lease runs out if it is not renewed, by the same clock.
+        begins: how often the gate's `begin` had been called by then.
+    """
+
+    owner: str
+    driver: str | None
+    read: str | None
+    described: str
+    checkpoint: str | None
+    run_id: str | None
+    since_ms: int
+    until_ms: int
+    begins: int
+
+
+_of_gate = gate.c.name == bindparam("of")
+_OWNED: Final = gate.c.query_owner == bindparam("by")
+_UNTIL: Final = NowMs() + bindparam("lease_ms")
+_FREE: Final = or_(
+    gate.c.query_owner.is_(None),
+    _OWNED,
+    gate.c.query_owner == bindparam("gone", type_=Text),
+    gate.c.query_until_ms <= NowMs(),
+    # Longer than a lease can be: the database's clock was ahead when it was written.
+    gate.c.query_until_ms > _UNTIL,
+)
+_NOBODY: Final[dict[str, Any]] = {
+    column.name: None for column in gate.c if column.name.startswith("query_")
+}
+
+_CLAIM: Final = (
+    update(gate)
+    .where(_of_gate, _FREE)
+    .values(
+        _NOBODY
+        | {
+            "interval_ms": bindparam("every_ms"),
+            "source": bindparam("of_source"),
+            "estimator": bindparam("estimated"),
+            "query_owner": bindparam("by"),
+            "query_driver": bindparam("driven_by"),
+            "query_read": bindparam("read_as"),
+            "query_described": bindparam("told"),
+            "query_since_ms": NowMs(),
+            "query_until_ms": _UNTIL,
+            "query_begins": gate.c.begins,
+        }
+    )
+)
+_RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
+_RELEASE: Final = update(gate).where(_of_gate, _OWNED).values(_NOBODY)
+_LOCATE: Final = (
+    update(gate).where(_of_gate, _OWNED).values(query_checkpoint=bindparam("checkpoint"))
+)
+_QUERY: Final = select(
+    *[
+        column.label(column.name.removeprefix("query_"))
+        for column in gate.c
+        if column.name in _NOBODY
+    ]
+).where(_of_gate, gate.c.query_owner.is_not(None))
+
+_LIVE_QUERY: Final = _QUERY.where(gate.c.query_until_ms > NowMs())
+
+
+class Claims(Base):
+    """The lease of a query on its gate."""
+
+    def claim_gate(
+        self, claim: GateClaim, lease_ms: int, *, gone: str | None = None
+    ) -> GateQuery | None:
+        """Have a query stand behind a gate, which is declared, or described anew, with that.
+
+        It can if no other query does: none has claimed the gate, or it has released it, or its
+        lease has run out, or it is known to be gone.
+
+        Args:
+            claim: the query.
+            lease_ms: how long the gate is the query's unless it is renewed.
+            gone: the owner of a query that is known to have ended, which is replaced at once.
+
+        Returns:
+            None if the gate is the query's now; else the query that has it, and nothing is changed.
+        """
+        declared = self._database.insert(gate).on_conflict_do_nothing()
+        new = {
+            "name": claim.gate,
+            "created_ms": self._clock(),
+            "interval_ms": claim.interval_ms,
+            "source": claim.source,
+            "estimator": claim.estimator,
+        }
+        values = {
+            "of": claim.gate,
+            "every_ms": claim.interval_ms,
+            "of_source": claim.source,
+            "estimated": claim.estimator,
+            "by": claim.owner,
+            "driven_by": claim.driver,
+            "read_as": claim.read,
+            "told": storable(claim.described),
+            "lease_ms": lease_ms,
+            "gone": gone,
+        }
+
+        def claimed(connection: Connection) -> GateQuery | None:
+            connection.execute(declared, new)
+            while not changed_rows(connection, _CLAIM, values):
+                found = query_behind(connection, claim.gate)
+                if found is not None:  # else it was released just now
+                    return found
+            return None
+
+        return self._database.write(claimed)
+
+    def renew_gate(self, gate_name: str, owner: str, lease_ms: int) -> bool:
+        """Keep a gate for as long again; whether it is still the owner's."""
+        values = {"of": gate_name, "by": owner, "lease_ms": lease_ms}
+        return self._database.change(_RENEW, values) == 1
+
+    def release_gate(self, gate_name: str, owner: str) -> bool:
+        """Let the next query have a gate at once; whether it was the owner's."""
+        return self._database.change(_RELEASE, {"of": gate_name, "by": owner}) == 1
+
+    def locate_query(self, gate_name: str, owner: str, checkpoint: str) -> None:
+        """Say where the checkpoint is of the query that stands behind a gate."""
+        values = {"of": gate_name, "by": owner, "checkpoint": storable(checkpoint)}
+        self._database.change(_LOCATE, values)
+
+    def gate_query(self, gate_name: str) -> GateQuery | None:
+        """The query that stands behind a gate; None if none does, or its lease has run out."""
+
+        def query(connection: Connection) -> GateQuery | None:
+            row = connection.execute(_LIVE_QUERY, {"of": gate_name}).one_or_none()
+            return None if row is None else GateQuery(**row._asdict())
+
+        return self._database.read(query)
+
+
+def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:
+    """The query that stands behind a gate, or did until its lease ran out."""
+    row = connection.execute(_QUERY, {"of": gate_name}).one_or_none()
+    return None if row is None else GateQuery(**row._asdict())

@@ -1,0 +1,264 @@
+"""A ledger's database: its transactions, and its errors in one sentence each."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from traceback import format_exception
+from typing import Any, Final, TypeVar
+
+import sqlalchemy
+from sqlalchemy import Connection, Executable
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+
+from headrace.errors import LedgerError
+from headrace.ledger.lent import Guard, UnknownCommitError
+from headrace.ledger.now import take_time_from
+from headrace.ledger.outages import is_outage
+from headrace.ledger.patience import OutageError, Patience
+from headrace.ledger.postgresql_server import postgresql_engine
+from headrace.ledger.sqlite_file import is_busy, sqlite_engine, sqlite_reason, write_ahead_mode
+from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
+
+_Answer = TypeVar("_Answer")
+
+
+class Database:
+    """A SQLite file or a PostgreSQL database, shared with other processes.
+
+    Its methods can be called from any thread. Whatever goes wrong in the database becomes a
+    :class:`LedgerError` that names it; no secret of its URL is in the message or in its causes.
+
+    `read`, `alone`, `change` and `write` wait where the database cannot be reached, and try again;
+    what they were given to do may by then have been done, with only the answer lost.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        read_only: bool,
+        must_exist: bool = False,
+        patience_s: float = 0,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """Get ready to open the database; a SQLite file is made unless it must exist.
+
+        Args:
+            url: A ledger's.
+            read_only: Whether nothing is to be written; then it must exist.
+            must_exist: Whether no file is ever made.
+            patience_s: How long to wait for the database each time it cannot be reached.
+            clock: What `NowMs` is taken from, if not from the database itself (ms since the epoch).
+
+        Raises:
+            LedgerError: The URL is not a ledger's.
+        """
+        parsed = parse_url(url)
+        self.name: Final = redact_url(parsed)
+        self.url: Final = normalize_url(url)
+        self.is_sqlite: Final = parsed.get_backend_name() == "sqlite"
+        self._read_only: Final = read_only
+        self._secrets: Final = secrets_of(parsed)
+        self._patience: Final = Patience(self.name, patience_s)
+        self._lent_in: Final[set[int]] = set()
+        with self._explained():
+            self._engine = (
+                sqlite_engine(parsed, read_only=read_only, must_exist=must_exist)
+                if self.is_sqlite
+                else postgresql_engine(parsed)
+            )
+        if clock is not None:
+            take_time_from(self._engine, clock)
+        # A statement alone is its own transaction, which saves PostgreSQL two round trips.
+        self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def read(self, work: Callable[[Connection], _Answer]) -> _Answer:
+        """Do what only reads, each statement for itself."""
+        return self._patiently(self._alone.connect, work)
+
+    def alone(self, work: Callable[[Connection], _Answer]) -> _Answer:
+        """Do what writes in one statement, which is durable when this returns."""
+        self._refuse_to_write()
+        return self._patiently(self._alone.connect, work)
+
+    def change(self, statement: Executable, values: Mapping[str, Any]) -> int:
+        """Run one statement that writes, durable when this returns; how many rows it changed."""
+        return self.alone(lambda connection: changed_rows(connection, statement, values))
+
+    def write(self, work: Callable[[Connection], _Answer]) -> _Answer:
+        """Do what writes within one transaction: durable when this returns, or undone."""
+        self._refuse_to_write()
+        return self._patiently(self._transaction, work)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Lend a connection for statements that only read, each for itself; without patience."""
+        with self._explained(), self._alone.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def streaming(self) -> Iterator[Connection]:
+        """Lend a connection for one statement that reads more than there is memory for."""
+        with self._explained(), self._engine.connect() as connection:
+            yield connection.execution_options(yield_per=1_000)
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Lend a connection within one transaction: durable at the end, undone by an exception.
+
+        Without patience.
+        """
+        self._refuse_to_write()
+        with self._explained(), self._transaction() as connection:
+            yield connection
+
+    @contextmanager
+    def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
+        """Lend a connection, within one transaction, to somebody else's statements.
+
+        It is waited for; but what was begun on it is theirs to repeat. What they raise is theirs,
+        too: it undoes everything, and passes as it is. Whatever would end the transaction is
+        refused while it is lent; savepoints are theirs to use.
+
+        Args:
+            end: Runs last within the transaction, which is undone if it raises.
+
+        Raises:
+            UnknownCommitError: The answer to the commit was lost.
+        """
+        self._refuse_to_write()
+        thread = threading.get_ident()
+        with ExitStack() as stack:
+            connection, guard = self._patience.wait_out(partial(self._begin, stack))
+            self._lent_in.add(thread)
+            stack.callback(self._lent_in.discard, thread)
+            with guard.lent():
+                yield connection
+            with self._explained():
+                guard.check()
+                end(connection)
+            with self._explained(UnknownCommitError):
+                try:
+                    connection.commit()
+                except SQLAlchemyError:
+                    # SQLite keeps a transaction open whose commit it has refused.
+                    connection.invalidate()
+                    raise
+
+    def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
+        """Start an ``INSERT`` that can say ``ON CONFLICT``."""
+        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+
+    def use_write_ahead_log(self) -> None:
+        """Have a SQLite file's readers and its writer not wait for each other; it stays so.
+
+        Raises:
+            LedgerError: The file is no SQLite database, or its file system cannot do this.
+        """
+        with self._explained(), self._alone.connect() as connection:
+            mode = write_ahead_mode(connection)
+        if mode != "wal":
+            raise LedgerError(
+                f"The ledger {self.name} is on a file system without the shared memory that a "
+                "SQLite file needs; put it on a local disk, or use PostgreSQL."
+            )
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    def _begin(self, stack: ExitStack) -> tuple[Connection, Guard]:
+        """Begin a transaction, which ends undone with the stack unless it was committed."""
+        with self._explained(patiently=True), ExitStack() as opened:
+            connection = opened.enter_context(self._engine.connect())
+            connection.begin()
+            self._lock(connection)
+            guard = Guard(connection)
+            stack.push(opened.pop_all())
+        return connection, guard
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
+            self._lock(connection)
+            yield connection
+
+    def _patiently(
+        self,
+        lend: Callable[[], AbstractContextManager[Connection]],
+        work: Callable[[Connection], _Answer],
+    ) -> _Answer:
+        def attempt() -> _Answer:
+            with self._explained(patiently=True), lend() as connection:
+                return work(connection)
+
+        return self._patience.wait_out(attempt)
+
+    def _lock(self, connection: Connection) -> None:
+        """Take SQLite's lock now: a reader that writes later would fail instead of wait."""
+        if self.is_sqlite:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def _refuse_to_write(self) -> None:
+        if self._read_only:
+            raise LedgerError(f"The ledger {self.name} was opened for reading only.")
+        if self.is_sqlite and threading.get_ident() in self._lent_in:
+            raise LedgerError(
+                f"The ledger {self.name} has one writer at a time, and this thread has a"
+                " transaction of it open; end the `with` of batch.transaction() first."
+            )
+
+    @contextmanager
+    def _explained(
+        self, kind: type[LedgerError] = LedgerError, *, patiently: bool = False
+    ) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            waits = patiently and self._patience and is_outage(error)
+            explained = (OutageError if waits else kind)(self._sentence(error))
+            try:
+                raise explained from error
+            finally:
+                if self._shows_secret("".join(format_exception(error))):
+                    # Whoever prints the error prints what led to it, too.
+                    explained.__cause__ = explained.__context__ = None
+
+    def _shows_secret(self, text: str) -> bool:
+        return any(secret in text for secret in self._secrets)
+
+    def _sentence(self, error: SQLAlchemyError) -> str:
+        driver_error = error.orig if isinstance(error, DBAPIError) else None
+        if is_busy(driver_error) and self._lent_in:
+            return (
+                f"The ledger {self.name} has been locked by a handler of this process that is"
+                " within batch.transaction(); keep that `with` short, and read and compute before"
+                " it."
+            )
+        reason = sqlite_reason(driver_error)
+        if reason is not None:
+            return f"The ledger {self.name} {reason}."
+        said = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
+        if isinstance(error, DBAPIError) and (
+            error.connection_invalidated
+            or (isinstance(error, OperationalError) and error.statement is None)
+        ):
+            return (
+                f"The ledger {self.name} cannot be reached: {said}; "
+                "see that its server runs, and that the URL is right."
+            )
+        return f"The ledger {self.name} cannot be used: {said}."
+
+
+def changed_rows(
+    connection: Connection,
+    statement: Executable,
+    values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> int:
+    """Run a statement that writes; how many rows it changed."""
+    asked = {"preserve_rowcount": True}  # without it, an INSERT does not tell
+    return connection.execute(statement, values, execution_options=asked).rowcount

@@ -1,0 +1,148 @@
+"""What a verification of a gate tells, as values. A count is one of offsets."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.control.ranges import OffsetRange
+from headrace.ledger.records import ErrorReport
+from headrace.ledger.status import Status
+
+
+class FindingKind(StrEnum):
+    """What is to be said of a range, the worst first."""
+
+    GAP = "gap"
+    """No batch reads it, though batches of its run read what lies before and behind it."""
+    OVERLAP = "overlap"
+    """Two batches of one run read it."""
+    PARTS = "parts"
+    """The parts of a batch that was split leave it out, or read it without having to."""
+    MISSING = "missing"
+    """Its checkpoint has planned it, before or behind all batches that are there: one is gone."""
+    UNPLANNED = "unplanned"
+    """A batch has it, and its checkpoint has never planned it."""
+    UNEXPLAINED = "unexplained"
+    """Its batch is ``dead``, and nothing says why."""
+    OPEN = "open"
+    """It has not been processed yet: ``in_progress``, ``failed`` or ``backfilling``."""
+    DEAD = "dead"
+    """It cannot be processed; the batch's error says why."""
+    LOST = "lost"
+    """It was gone from the source before it was read, and counted as lost; by its batch, where one
+    had been planned."""
+    SKIPPED = "skipped"
+    """It lies between what two runs read, and neither reads it."""
+    READ_AGAIN = "read again"
+    """Two runs read it: the later one began with a checkpoint of its own."""
+
+
+DEFECTS: Final = frozenset(
+    {
+        FindingKind.GAP,
+        FindingKind.OVERLAP,
+        FindingKind.PARTS,
+        FindingKind.MISSING,
+        FindingKind.UNPLANNED,
+        FindingKind.UNEXPLAINED,
+    }
+)
+"""What Headrace never does, whatever fails; the ledger or the source was changed behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to be said of a range of one partition.
+
+    Attributes:
+        kind: What.
+        offsets: Where.
+        run_id: In which run; of two runs, the one that begins at the higher offset. None for a loss
+            that is not within what one run has read.
+        schedule_id: The batch: of a gap the one behind it, of an overlap the one that begins last,
+            of parts the one that was split; None where it was pruned. Of a loss the one that could
+            not read it; None where it was gone before one was planned.
+        other: Of a gap the batch before it, of an overlap the other batch, of parts the part that
+            reads the range (None where none does), of ``read again`` the other run.
+        status: How an open batch stands.
+        error: Why a batch is dead, or failed last, without the trace.
+        topic_id: Tells the topic from one that was made anew under its name, where that is known.
+        reason: Why a batch could not read it.
+    """
+
+    kind: FindingKind
+    offsets: OffsetRange
+    run_id: str | None
+    schedule_id: str | None = None
+    other: str | None = None
+    status: Status | None = None
+    error: ErrorReport | None = None
+    topic_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one run has read of one partition, from its first to its last offset.
+
+    Where there is no overlap, the counts add up to those of ``offsets``.
+
+    Attributes:
+        run_id: The run.
+        offsets: From the first to the last.
+        since_ms: When the first of its batches was planned; None where they are all pruned.
+        processed: How many are in batches that succeeded and could read them; they had as many
+            records or fewer.
+        pruned: How many were in batches that are deleted as old. Each was ``success``, or ``dead``
+            and made good; no overlap is deleted, and what lies between them is missing here too.
+        open: How many are in batches that are not done.
+        dead: How many are in batches that are dead.
+        lost: How many were gone before they were read.
+        missing: How many nobody accounts for.
+        topic_id: Tells the topic from one that was made anew under its name, where that is known.
+    """
+
+    run_id: str
+    offsets: OffsetRange
+    since_ms: int | None
+    processed: int = 0
+    open: int = 0
+    dead: int = 0
+    lost: int = 0
+    missing: int = 0
+    topic_id: str | None = None
+    pruned: int = 0
+
+
+class Verdict(StrEnum):
+    """What the findings come to."""
+
+    PROVEN = "proven"
+    """Every offset from the first to the last is processed, or explained as dead or lost."""
+    OPEN = "open"
+    """There is neither a gap nor an overlap, but some batches are not done."""
+    BROKEN = "broken"
+    """There is a defect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What the ledger proves of one gate.
+
+    Attributes:
+        spans: By run (the earliest first), topic and partition.
+        findings: The worst first, then by run, topic, partition and offset.
+        contradictions: What else its rows say against each other, a sentence each.
+    """
+
+    spans: tuple[Span, ...]
+    findings: tuple[Finding, ...]
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the findings come to."""
+        kinds = {finding.kind for finding in self.findings}
+        if kinds & DEFECTS or self.contradictions:
+            return Verdict.BROKEN
+        return Verdict.OPEN if FindingKind.OPEN in kinds else Verdict.PROVEN

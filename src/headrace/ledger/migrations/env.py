@@ -1,0 +1,20 @@
+"""What Alembic runs to bring a ledger's schema up to date; `headrace.ledger.schema` calls it."""
+
+from alembic import context
+
+from headrace.ledger.tables import VERSION_TABLE, metadata
+
+
+def migrate() -> None:
+    """Run the migrations on the connection, and in the transaction, that the caller gave."""
+    context.configure(
+        connection=context.config.attributes["connection"],
+        target_metadata=metadata,
+        version_table=VERSION_TABLE,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if __name__ == "env_py":  # as Alembic names it; there is no context for anybody else
+    migrate()

@@ -1,0 +1,23 @@
+"""Which errors of a database mean that it is away for a while, so that waiting may cure them."""
+
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from headrace.ledger.sqlite_file import is_busy
+
+
+def is_outage(error: SQLAlchemyError) -> bool:
+    """Whether the database could not be reached, or cut the connection, or is locked by another.
+
+    Not so if a server is there and refuses: a wrong password, a database that does not exist.
+    """
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated or is_busy(error.orig):
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return False
+    from headrace.ledger.server_outages import is_server_outage  # noqa: PLC0415  (a server's driver)
+
+    return is_server_outage(error.orig)

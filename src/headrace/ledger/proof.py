@@ -1,0 +1,279 @@
+"""The proof that a gate leaves nothing out: its ranges follow each other, each with its outcome."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import chain, groupby
+from typing import Final
+
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.ledger.ends import Tally, contradictions, unlike
+from headrace.ledger.findings import Finding, FindingKind, Span, Verification
+from headrace.ledger.partition_check import PartitionCheck
+from headrace.ledger.records import BatchRecord, Covered, ErrorReport, Loss
+from headrace.ledger.store import Ledger
+from headrace.ledger.tiles import Tiles, merged, pieces
+
+Lost = Mapping[str | None, Mapping[TopicPartition, Sequence[OffsetRange]]]
+"""What was lost, by the topic's id."""
+
+_NAMED: Final = 10
+"""Batches that are named; beyond it they are counted."""
+
+_MAY_BE_LOST: Final = (FindingKind.GAP, FindingKind.SKIPPED)
+
+_NOT_PROCESSED: Final = (
+    FindingKind.GAP,
+    FindingKind.PARTS,
+    FindingKind.OPEN,
+    FindingKind.DEAD,
+    FindingKind.LOST,
+)
+
+
+def verify(ledger: Ledger, gate_name: str) -> Verification:
+    """Prove from a ledger what became of everything that a gate has read.
+
+    The right to read is enough. It may be done while the gate runs: the batches are those of one
+    moment. Memory is taken by spans and findings, not by history.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    before, tally = ledger.kept(gate_name), Tally()
+    coverage = tally.of(ledger.coverage(gate_name))
+    found = prove(coverage, lambda: ledger.losses(gate_name), ledger.batch)
+    after = ledger.kept(gate_name)
+    return extended(
+        found,
+        unlike(tally, before, after),
+        [*contradictions(tally, before, after), *_about_names(ledger.misnamed(gate_name))],
+    )
+
+
+def extended(
+    verification: Verification, findings: Iterable[Finding], contradictions: Iterable[str]
+) -> Verification:
+    """The same, with what a comparison with something outside of the ledger has found."""
+    return replace(
+        verification,
+        findings=tuple(sorted((*verification.findings, *findings), key=_severity)),
+        contradictions=(*verification.contradictions, *contradictions),
+    )
+
+
+def _about_names(misnamed: Iterable[str]) -> Iterator[str]:
+    """A sentence about each of some batches, and one about how many more there are."""
+    more = 0
+    for number, key in enumerate(misnamed):
+        if number < _NAMED:
+            yield f"Batch {key} has other ranges than those that its key stands for."
+        else:
+            more += 1
+    if more:
+        yield f"So have {more} batches more."
+
+
+def lost_records(losses: Iterable[Loss]) -> int:
+    """How many offsets were lost; those of a batch that was split are its parts' to tell.
+
+    What several rows name, as tasks that run at the same time may write them, counts once.
+    """
+    left = _by_topic(loss for loss in losses if not loss.was_split)
+    return sum(
+        offsets.count for topic in left.values() for same in topic.values() for offsets in same
+    )
+
+
+def prove(
+    coverage: Iterable[Covered],
+    losses: Callable[[], Iterable[Loss]],
+    batch: Callable[[str], BatchRecord | None],
+) -> Verification:
+    """Prove what became of these ranges.
+
+    Args:
+        coverage: All of one gate, with those of a run and partition together, by their starts. A
+            topic that was made anew under its name is another topic.
+        losses: Answers what the gate has lost. It is asked after the last range: a loss is written
+            down before the batch that goes on behind it.
+        batch: Answers a batch that is dead or open, for its error; None if it was pruned meanwhile.
+    """
+    spans: list[Span] = []
+    found: list[Finding] = []
+    for _, rows in groupby(coverage, key=_place):
+        first = next(rows)
+        check = PartitionCheck(first)
+        for _, tied in groupby(chain([first], rows), key=lambda c: c.offsets.start):
+            check.take(list(tied))
+        spans.append(check.end())
+        found += check.findings
+    found += _between_runs(spans)
+    all_losses = list(losses())
+    lost = _by_topic(loss for loss in all_losses if loss.schedule_id is None)
+    found = [*_explained(found, lost), *_lost_outside(spans, lost)]
+    found += _lost_by_batches(spans, found, all_losses)
+    return Verification(
+        spans=tuple(_by_age(_accounted(spans, found))),
+        findings=tuple(sorted(_with_errors(found, batch), key=_severity)),
+    )
+
+
+def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
+    """What runs have left out between them, and what two of them have read."""
+    by_offset = sorted(spans, key=lambda span: (span.topic_id or "", span.offsets))
+    for (topic_id, _), same in groupby(
+        by_offset, key=lambda span: (span.topic_id, span.offsets.topic_partition)
+    ):
+        tiles = Tiles()
+        for span in same:
+            for kind, offsets in (
+                (FindingKind.SKIPPED, tiles.gap_before(span.offsets)),
+                (FindingKind.READ_AGAIN, tiles.shared_with(span.offsets)),
+            ):
+                if offsets:
+                    yield Finding(kind, offsets, span.run_id, other=tiles.last, topic_id=topic_id)
+            tiles.lay(span.offsets, span.run_id)
+
+
+def _by_topic(losses: Iterable[Loss]) -> Lost:
+    found: dict[str | None, list[OffsetRange]] = defaultdict(list)
+    for loss in losses:
+        found[loss.topic_id].append(loss.offsets)
+    return {topic_id: merged(ranges) for topic_id, ranges in found.items()}
+
+
+def _explained(found: Iterable[Finding], lost: Lost) -> Iterator[Finding]:
+    """The same, but what losses explain is lost."""
+    for each in found:
+        if each.kind not in _MAY_BE_LOST:
+            yield each
+            continue
+        cover = lost.get(each.topic_id, {}).get(each.offsets.topic_partition, ())
+        for piece, is_lost in pieces(each.offsets, cover):
+            if is_lost:
+                run_id = each.run_id if each.kind is FindingKind.GAP else None
+                yield Finding(FindingKind.LOST, piece, run_id, topic_id=each.topic_id)
+            else:
+                yield replace(each, offsets=piece)
+
+
+def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
+    """What was lost before or behind all that was read."""
+    read: dict[tuple[str | None, TopicPartition], OffsetRange] = {}
+    for span in spans:
+        place, offsets = (span.topic_id, span.offsets.topic_partition), span.offsets
+        so_far = read.get(place, offsets)
+        start, until = min(so_far.start, offsets.start), max(so_far.until, offsets.until)
+        read[place] = replace(offsets, start=start, until=until)
+    for topic_id, of_topic in lost.items():
+        for partition, ranges in of_topic.items():
+            place = topic_id, partition
+            hull = [read[place]] if place in read else []
+            for piece, inside in (each for offsets in ranges for each in pieces(offsets, hull)):
+                if not inside:
+                    yield Finding(FindingKind.LOST, piece, run_id=None, topic_id=topic_id)
+
+
+def _lost_by_batches(
+    spans: Sequence[Span], found: Iterable[Finding], losses: Iterable[Loss]
+) -> Iterator[Finding]:
+    """What batches could not read, of what counts as processed so far."""
+    explained: dict[object, list[OffsetRange]] = defaultdict(list)
+    for each in found:
+        if each.kind in _NOT_PROCESSED:
+            explained[_place(each)].append(each.offsets)
+    for loss in losses:
+        if loss.schedule_id is None or loss.was_split:
+            continue
+        for span in _spans_with(loss, spans):
+            read, place = merged([span.offsets]), _place(span)
+            for piece, inside in pieces(loss.offsets, read[span.offsets.topic_partition]):
+                cover = merged(explained[place]).get(piece.topic_partition, ())
+                for part, is_explained in pieces(piece, cover) if inside else ():
+                    if not is_explained:
+                        explained[place].append(part)
+                        yield Finding(
+                            FindingKind.LOST,
+                            part,
+                            span.run_id,
+                            loss.schedule_id,
+                            topic_id=span.topic_id,
+                            reason=loss.reason,
+                        )
+
+
+def _spans_with(loss: Loss, spans: Iterable[Span]) -> list[Span]:
+    """Where the batch of a loss is; if it was pruned, where it may have been."""
+    same = [
+        span
+        for span in spans
+        if span.topic_id == loss.topic_id
+        and span.offsets.topic_partition == loss.offsets.topic_partition
+        and loss.run_id in {None, span.run_id}
+    ]
+    return [span for span in same if span.pruned] or same if loss.run_id is None else same
+
+
+def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span]:
+    """The same spans, with what lies in them but in no leaf, and what leaves could not read."""
+    lost: Counter[object] = Counter()
+    by_batches: Counter[object] = Counter()
+    missing: Counter[object] = Counter()
+    for each in found:
+        if each.kind is FindingKind.LOST:
+            lost[_place(each)] += each.offsets.count
+            by_batches[_place(each)] += each.offsets.count if each.schedule_id else 0
+        elif each.kind is FindingKind.GAP or (each.kind is FindingKind.PARTS and not each.other):
+            missing[_place(each)] += each.offsets.count
+    for span in spans:
+        place = _place(span)
+        of_pruned = min(by_batches[place], span.pruned)
+        yield replace(
+            span,
+            processed=span.processed - by_batches[place] + of_pruned,
+            pruned=span.pruned - of_pruned,
+            lost=lost[place],
+            missing=missing[place],
+        )
+
+
+def _place(told: Covered | Span | Finding) -> tuple[object, ...]:
+    """The run, and the partition of the topic that was there at the time."""
+    return told.run_id, told.topic_id, told.offsets.topic_partition
+
+
+def _by_age(spans: Iterable[Span]) -> list[Span]:
+    """By run, the earliest first, which is one that is all pruned; then by topic and partition."""
+    listed = list(spans)
+    began: dict[str, int] = {}
+    for span in listed:
+        if span.since_ms is not None:
+            began[span.run_id] = min(span.since_ms, began.get(span.run_id, span.since_ms))
+    return sorted(listed, key=lambda span: (began.get(span.run_id, 0), span.run_id, span.offsets))
+
+
+def _with_errors(
+    found: Iterable[Finding], batch: Callable[[str], BatchRecord | None]
+) -> Iterator[Finding]:
+    @cache  # a batch has a range in each of many partitions
+    def error_of(schedule_id: str) -> tuple[ErrorReport | None, bool]:
+        record = batch(schedule_id)
+        error = record.error if record is not None else None
+        return error and replace(error, trace=""), record is not None
+
+    for each in found:
+        if each.status is None or each.schedule_id is None:
+            yield each
+            continue
+        error, is_there = error_of(each.schedule_id)
+        unexplained = each.kind is FindingKind.DEAD and is_there and error is None
+        yield replace(each, kind=FindingKind.UNEXPLAINED if unexplained else each.kind, error=error)
+
+
+_ORDER: Final = {kind: number for number, kind in enumerate(FindingKind)}
+
+
+def _severity(finding: Finding) -> tuple[int, OffsetRange, str]:
+    return _ORDER[finding.kind], finding.offsets, finding.run_id or ""

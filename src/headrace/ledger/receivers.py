@@ -1,0 +1,169 @@
+"""The receivers that a ledger knows: each has a lane, and says once a second how it fares."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, and_, bindparam, delete, select
+
+from headrace.ledger.base import Base
+from headrace.ledger.retention import positions_in
+from headrace.ledger.tables import gate, position, receiver
+
+PRESENT_MS: Final = 10_000
+"""A receiver that was not seen for so long does not count: it has died, or cannot reach us."""
+
+REMEMBERED_MS: Final = 24 * 3_600_000
+"""How long one is remembered that ended without saying so, for somebody to look after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverSeen:
+    """What a receiver says of itself.
+
+    Attributes:
+        gate: Whose rate it goes by.
+        journal_id: The journal that it writes.
+        lane: The lane of it; a lane has one receiver at a time.
+        journal: The journal's name, for people.
+        owner: The process; another one that takes the lane has another.
+        started_ms: When it began (ms since the epoch).
+        limit_per_s: What it lets in at most (records/s); None is no limit.
+        most_per_s: What it lets in at most whatever its gate's rate is (records/s); None for none.
+        records_per_s: What it has made durable a second lately.
+        records: What it has made durable since it began.
+        bytes: Their keys, values and headers.
+        buffered_bytes: The memory that records take which are not durable yet.
+        waiting_records: Those of them that wait for the limit.
+    """
+
+    gate: str
+    journal_id: str
+    lane: int
+    journal: str
+    owner: str
+    started_ms: int
+    limit_per_s: float | None
+    most_per_s: float | None
+    records_per_s: float
+    records: int
+    bytes: int
+    buffered_bytes: int
+    waiting_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverRecord(ReceiverSeen):
+    """A row of ``receiver``.
+
+    Attributes:
+        seen_ms: When that was said (ms since the epoch).
+    """
+
+    seen_ms: int
+
+    def is_present(self, now_ms: int) -> bool:
+        """Whether it counts among the receivers of its gate."""
+        return now_ms - self.seen_ms <= PRESENT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRate:
+    """What the receivers of a gate share.
+
+    Attributes:
+        rate_per_s: The gate's rate in force (records/s); None while none was learnt.
+        interval_ms: The gate's interval; None while it is not declared.
+        receivers: Those that are there.
+        begun: Up to which offset the gate has begun to read, by the lanes of one journal.
+    """
+
+    rate_per_s: float | None
+    interval_ms: int | None
+    receivers: tuple[ReceiverRecord, ...]
+    begun: Mapping[int, int]
+
+
+_of_gate = receiver.c.gate == bindparam("gate")
+
+_RECEIVERS: Final = (
+    select(receiver).where(_of_gate).order_by(receiver.c.journal, receiver.c.lane, receiver.c.owner)
+)
+_PRESENT: Final = _RECEIVERS.where(receiver.c.seen_ms >= bindparam("since_ms"))
+_STREAM: Final = (
+    select(gate.c.rate_per_s, gate.c.interval_ms, position.c.until_offsets)
+    .outerjoin_from(
+        gate,
+        position,
+        and_(position.c.gate == gate.c.name, position.c.topic_id == bindparam("journal_id")),
+    )
+    .where(gate.c.name == bindparam("gate"))
+)
+_LEAVE: Final = delete(receiver).where(
+    _of_gate,
+    receiver.c.journal_id == bindparam("journal_id"),
+    receiver.c.lane == bindparam("lane"),
+    receiver.c.owner == bindparam("owner"),
+)
+_FORGET: Final = delete(receiver).where(_of_gate, receiver.c.seen_ms < bindparam("before_ms"))
+
+
+class Receivers(Base):
+    """The receivers of a gate, which need not be declared yet: they may be there before its query.
+
+    When a receiver was seen is compared with each process's own clock, as leases are.
+    """
+
+    def see_receiver(self, seen: ReceiverSeen) -> None:
+        """Note that a receiver is there, and how it fares; whoever had its lane has it no more."""
+        values = asdict(seen)
+        keys = [receiver.c.gate, receiver.c.journal_id, receiver.c.lane]
+        names = {column.name for column in keys}
+        insert = self._database.insert(receiver)
+        statement = insert.on_conflict_do_update(
+            index_elements=keys,
+            set_={
+                column.name: insert.excluded[column.name]
+                for column in receiver.c
+                if column.name not in names
+            },
+        )
+
+        def see(connection: Connection) -> None:
+            now_ms = self._clock()
+            connection.execute(statement, values | {"seen_ms": now_ms})
+            connection.execute(_FORGET, {"gate": seen.gate, "before_ms": now_ms - REMEMBERED_MS})
+
+        self._database.write(see)
+
+    def leave(self, seen: ReceiverSeen) -> None:
+        """Forget a receiver that ends, unless another one has its lane by now."""
+        names = ("gate", "journal_id", "lane", "owner")
+        self._database.change(_LEAVE, {name: getattr(seen, name) for name in names})
+
+    def receivers(self, gate_name: str) -> tuple[ReceiverRecord, ...]:
+        """All receivers of a gate, by journal and lane; those that were not seen lately, too."""
+
+        def receivers(connection: Connection) -> tuple[ReceiverRecord, ...]:
+            return _records(connection.execute(_RECEIVERS, {"gate": gate_name}))
+
+        return self._database.read(receivers)
+
+    def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
+        """What the receivers of a gate share, and how far it has read this journal."""
+
+        def stream_rate(connection: Connection) -> StreamRate:
+            since_ms = self._clock() - PRESENT_MS
+            there = connection.execute(_PRESENT, {"gate": gate_name, "since_ms": since_ms})
+            receivers = _records(there)
+            row = connection.execute(_STREAM, {"gate": gate_name, "journal_id": journal_id}).first()
+            if row is None:
+                return StreamRate(None, None, receivers, {})
+            begun = positions_in(row.until_offsets or "{}")
+            return StreamRate(row.rate_per_s, row.interval_ms, receivers, begun)
+
+        return self._database.read(stream_rate)
+
+
+def _records(rows: Iterable[Row[Any]]) -> tuple[ReceiverRecord, ...]:
+    return tuple(ReceiverRecord(**row._asdict()) for row in rows)

@@ -1,0 +1,273 @@
+"""What goes into the ledger and comes out of it, as values. Times are ms since the epoch."""
+
+from dataclasses import dataclass
+from traceback import TracebackException
+from typing import Final, Self
+
+from headrace.control.hop_emission import Bound
+from headrace.control.ranges import OffsetRange
+from headrace.ledger.identity import schedule_id
+from headrace.ledger.root_cause import root_cause
+from headrace.ledger.status import Kind, Status
+
+MAX_MESSAGE_LENGTH: Final = 4_000
+"""Characters of an exception's message that are kept, from its beginning."""
+
+QUERY_STOPPED: Final = "QueryStopped"
+"""The class of the error of a batch whose query was stopped on purpose while it ran."""
+
+MAX_TRACE_LENGTH: Final = 16_000
+"""Characters of an exception's trace that are kept, up to its end, where the cause stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """A range of a batch, and what the plan knew of its partition."""
+
+    offsets: OffsetRange
+    latest: int | None = None
+    """The partition's latest offset when the batch was planned."""
+    reason: str | None = None
+    """What limited the partition."""
+    topic_id: str | None = None
+    """What tells the topic from a later one of the same name, where the broker says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A batch as planned, before any of its data is read."""
+
+    gate: str
+    run_id: str
+    """The identity that a fresh checkpoint gets: see :func:`headrace.ledger.schedule_id`."""
+    ranges: tuple[PlannedRange, ...]
+    reason: str
+    """What limited the batch as a whole."""
+    bootstrap_servers: str
+    """Where the ranges can be read again."""
+    lag: int | None = None
+    """Offsets not yet read, over all partitions, before this batch."""
+    rate_per_s: float | None = None
+    """The rate that was in force."""
+    kind: Kind = Kind.LIVE
+
+    @property
+    def schedule_id(self) -> str:
+        """The key of the batch's row."""
+        topic_ids = {
+            planned.offsets.topic: planned.topic_id
+            for planned in self.ranges
+            if planned.topic_id is not None
+        }
+        ranges = (planned.offsets for planned in self.ranges)
+        return schedule_id(self.gate, self.run_id, ranges, topic_ids)
+
+    @property
+    def records(self) -> int:
+        """Offsets in all ranges: an upper bound of the records, for compaction leaves gaps."""
+        return sum(planned.offsets.count for planned in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """Why a batch failed, as text of bounded length that every database can store."""
+
+    error_class: str
+    message: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Describe an exception, with those that caused it.
+
+        Class and message are those of the root cause where Spark only wraps it.
+        """
+        described = TracebackException.from_exception(error)
+        kind = type(error)
+        prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        error_class, message = prefix + kind.__qualname__, str(described)
+        trace = "".join(described.format())
+        return cls(*(root_cause(error_class, message) or (error_class, message)), trace)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error_class", storable(self.error_class))
+        object.__setattr__(self, "message", storable(self.message)[:MAX_MESSAGE_LENGTH])
+        object.__setattr__(self, "trace", storable(self.trace)[-MAX_TRACE_LENGTH:])
+
+
+def query_stopped(error: BaseException) -> ErrorReport:
+    """Why a batch is not done whose query was stopped while it ran.
+
+    Args:
+        error: What its handler raised then; its trace is kept.
+    """
+    message = "The query was stopped while this batch ran; it runs again at the next start."
+    return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
+
+
+def storable(text: str) -> str:
+    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
+
+    >>> print(storable("a\x00b\ud800"))
+    a\x00b\ud800
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A row of ``control``: one batch, what was planned and what became of it."""
+
+    schedule_id: str
+    gate: str
+    run_id: str
+    kind: Kind
+    status: Status
+    attempts: int
+    """How often it was begun."""
+    query_batch_id: int | None
+    """The engine's own number for it, once the engine has run it."""
+    created_time_ms: int
+    """When it was planned; above the created time of the gate's batch before it."""
+    start_time_ms: int | None
+    """When its latest attempt began to be processed."""
+    end_time_ms: int | None
+    """When its latest attempt succeeded or failed."""
+    reason: str
+    planned_records: int
+    lag: int | None
+    rate_per_s: float | None
+    records: int | None
+    """Records processed, once they have been counted."""
+    error: ErrorReport | None
+    """Why its latest attempt to end failed."""
+    owner: str | None = None
+    """Who runs it: one run of a query, or of a backfill; None while nobody has said so."""
+    lease_until_ms: int | None = None
+    """How long it is the owner's; after that, whoever asks for it may have it."""
+    parent: str | None = None
+    """The batch it was split off, if it is a part of one."""
+    resolution: str | None = None
+    """Why nobody needs to look after it any more, though it is dead."""
+    backfills: int = 0
+    """How many backfills of it have failed; each counts as an attempt, too."""
+    cut_short: bool = False
+    """Whether it may be in its sink though it failed: one of its runs was cut short, by a crash or
+    by somebody who stopped it. If not, each run that failed has raised by itself."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its query was stopped on purpose while it ran, and its next start runs it."""
+        error = self.error
+        return (
+            self.status is Status.FAILED
+            and error is not None
+            and error.error_class == QUERY_STOPPED
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GateRecord:
+    """A row of ``gate``: one gate, as declared, and its current rate."""
+
+    name: str
+    interval_ms: int
+    source: str
+    """The kind of source it admits from, such as ``kafka``."""
+    estimator: str
+    created_ms: int
+    rate_per_s: float | None
+    """The rate learnt last; None while there is none."""
+    rate_time_ms: int | None
+    """When that rate was learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What bounds a gate at one moment: what it has learnt, and what comes after it."""
+
+    rate_per_s: float | None
+    """The rate learnt last; None while there is none."""
+    held: Bound | None
+    """What a stage after it leaves of its rate; None while it is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateSample:
+    """A row of ``rate``: what the estimator was told of one batch, and what it made of it."""
+
+    gate: str
+    time_ms: int
+    rate_per_s: float | None
+    """The new rate; None where the law gave none, and the current rate stays in force."""
+    records: int
+    processing_delay_ms: int
+    scheduling_delay_ms: int
+    processing_rate_per_s: float | None = None
+    proportional: float | None = None
+    """The law's terms as they were subtracted from the rate before, in records per second."""
+    integral: float | None = None
+    derivative: float | None = None
+    query_batch_id: int | None = None
+    schedule_id: str | None = None
+    """The batch it was measured on, which is told its number of records with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A row of ``lost``: offsets that were gone from the source before they were read."""
+
+    gate: str
+    time_ms: int
+    offsets: OffsetRange
+    """From the position that was lost to the first offset there was to read."""
+    topic_id: str | None = None
+    """Tells the topic from one made anew under its name; None where the broker gave none."""
+    schedule_id: str | None = None
+    """The batch that could not read them; None where they were gone before one was planned."""
+    reason: str | None = None
+    """Why they could not be read."""
+    run_id: str | None = None
+    """The run of that batch; None where its row was pruned, or there is none."""
+    was_split: bool = False
+    """Whether that batch was split since: its parts then say what became of the offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """A range that a gate's batches have read, or are to read."""
+
+    run_id: str
+    schedule_id: str | None
+    """The batch or part; None where its row was pruned, and the range was processed."""
+    parent: str | None
+    has_parts: bool
+    """Whether the batch was split, so that its parts say what became of the range."""
+    status: Status
+    offsets: OffsetRange
+    created_time_ms: int | None
+    topic_id: str | None = None
+    """Tells a topic from one made anew under its name; None where the broker gives none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many rows of history a call of ``prune`` deleted."""
+
+    batches: int
+    rates: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotMadeGood:
+    """How many batches and parts of a gate failed and are not made good, and its dead letters.
+
+    Attributes:
+        failed: Those that a backfill is to take, or has.
+        dead: Those that are dead as a whole, and were not dropped.
+        letters: Dead letters that wait.
+    """
+
+    failed: int = 0
+    dead: int = 0
+    letters: int = 0

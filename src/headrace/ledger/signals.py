@@ -1,0 +1,120 @@
+"""What the stages of a flow tell each other, as text that the ledger keeps and does not read.
+
+Times are the database's own: the clocks of the stages' machines may differ as they like.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Executable, Table, bindparam, delete, func, select
+
+from headrace.ledger.base import Base
+from headrace.ledger.now import NowMs
+from headrace.ledger.rows import Values
+from headrace.ledger.tables import signal, stage_state
+
+MOST_CHARACTERS: Final = 4096
+"""How much of a text is ever read; longer ones are nobody's who keeps to the rules."""
+
+REMEMBERED_MS: Final = 24 * 3_600_000
+"""How long a flow's rows are kept that nobody takes, renews or takes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A text that stands in the ledger, of a stage.
+
+    Attributes:
+        stage: Who wrote it.
+        text: What it says, or its first 4096 characters and one.
+        age_ms: How long ago it was written, by the database's clock; it may be below 0, for clocks
+            are set back.
+    """
+
+    stage: str
+    text: str
+    age_ms: int
+
+
+_to_stage = (signal.c.flow == bindparam("flow"), signal.c.receiver == bindparam("receiver"))
+
+_SIGNALS: Final = select(
+    signal.c.sender.label("stage"),
+    func.substr(signal.c.body, 1, MOST_CHARACTERS + 1).label("text"),
+    (NowMs() - signal.c.written_ms).label("age_ms"),
+).where(*_to_stage)
+_TAKE: Final = delete(signal).where(
+    *_to_stage,
+    signal.c.sender == bindparam("sender"),
+    func.substr(signal.c.body, 1, MOST_CHARACTERS + 1) == bindparam("text"),
+)
+_STATES: Final = select(
+    stage_state.c.stage,
+    func.substr(stage_state.c.body, 1, MOST_CHARACTERS + 1).label("text"),
+    (NowMs() - stage_state.c.written_ms).label("age_ms"),
+).where(stage_state.c.flow == bindparam("flow"))
+_FLOWS: Final = select(stage_state.c.flow).distinct().order_by(stage_state.c.flow)
+_LEAVE: Final = delete(stage_state).where(
+    stage_state.c.flow == bindparam("flow"),
+    stage_state.c.stage == bindparam("stage"),
+    stage_state.c.body == bindparam("text"),
+)
+_FORGET: Final = tuple(
+    delete(table).where(
+        table.c.flow == bindparam("flow"), table.c.written_ms < NowMs() - REMEMBERED_MS
+    )
+    for table in (signal, stage_state)
+)
+
+
+class StageNotes(Base):
+    """The mail between the stages of a flow, and what each shows of itself."""
+
+    def post_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
+        """Leave a text for a stage, instead of one of the same sender that it did not take yet."""
+        self._write_note(signal, {"flow": flow, "receiver": receiver, "sender": sender}, text)
+
+    def signals(self, flow: str, receiver: str) -> tuple[Note, ...]:
+        """What was left for a stage; it stays there until it is taken."""
+        return self._notes(_SIGNALS, {"flow": flow, "receiver": receiver})
+
+    def take_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
+        """Remove a text that was read, unless another one stands in its place by now."""
+        values = {"flow": flow, "sender": sender, "receiver": receiver, "text": text}
+        self._database.change(_TAKE, values)
+
+    def show_stage(self, flow: str, stage: str, text: str) -> None:
+        """Show what a stage says of itself, instead of what it showed before."""
+        self._write_note(stage_state, {"flow": flow, "stage": stage}, text)
+
+    def shown_stages(self, flow: str) -> tuple[Note, ...]:
+        """What the stages of a flow say of themselves; those that are gone, too."""
+        return self._notes(_STATES, {"flow": flow})
+
+    def flows(self) -> tuple[str, ...]:
+        """The flows of which some stage says something of itself, by name."""
+        return self._database.read(lambda connection: tuple(connection.scalars(_FLOWS)))
+
+    def hide_stage(self, flow: str, stage: str, text: str) -> None:
+        """Show no more what a stage has shown, unless another process shows its state by now."""
+        self._database.change(_LEAVE, {"flow": flow, "stage": stage, "text": text})
+
+    def forget_notes(self, flow: str) -> None:
+        """Delete what nobody has taken, renewed or taken back for a day, of this flow."""
+        for forget in _FORGET:
+            self._database.change(forget, {"flow": flow})
+
+    def _write_note(self, table: Table, place: Values, text: str) -> None:
+        insert = self._database.insert(table).values(written_ms=NowMs())
+        statement = insert.on_conflict_do_update(
+            index_elements=list(place),
+            set_={"body": insert.excluded.body, "written_ms": insert.excluded.written_ms},
+        )
+        self._database.change(statement, {**place, "body": text})
+
+    def _notes(self, statement: Executable, values: Values) -> tuple[Note, ...]:
+        return self._database.read(
+            lambda connection: tuple(
+                Note(**row._asdict()) for row in connection.execute(statement, values)
+            )
+        )

@@ -1,0 +1,315 @@
+"""The ledger's tables, the same on SQLite and PostgreSQL. Times are ms since the epoch.
+
+The migrations make them; a test holds both against each other. Whatever a query looks for is found
+through an index, so that no query takes longer because there is more history.
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
+
+VERSION_TABLE: Final = "headrace_version"
+"""Where the schema's version stands; not Alembic's default, so that a database can be shared."""
+
+SCHEMA_VERSION: Final = "0004"
+"""The newest migration; versions are ordered as text."""
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the type is exactly INTEGER.
+_RowNumber = BigInteger().with_variant(Integer, "sqlite")
+
+gate: Final = Table(
+    "gate",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("interval_ms", BigInteger, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("estimator", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("rate_per_s", Double),
+    Column("rate_time_ms", BigInteger),
+    # The batch that the engine asked for last, and how often it has asked for any. No foreign key,
+    # which SQLite adds to no table that is there.
+    Column("begun", Text),
+    Column("begins", BigInteger, nullable=False, server_default="0"),
+    # What a stage after this one in a flow leaves of its rate, up to when by the database's clock.
+    Column("held_per_s", Double),
+    Column("held_by", Text),
+    Column("held_level", Double),
+    Column("held_origin_per_s", Double),
+    Column("held_until_ms", BigInteger),
+    # What its stage has heard of those after it, as a restart goes on with it.
+    Column("pressures", Text),
+    # The query that stands behind it, and until when by the database's clock; no
+    # other one begins a batch meanwhile.
+    Column("query_owner", Text),
+    Column("query_driver", Text),
+    Column("query_read", Text),
+    Column("query_described", Text),
+    Column("query_checkpoint", Text),
+    Column("query_run_id", Text),
+    Column("query_since_ms", BigInteger),
+    Column("query_until_ms", BigInteger),
+    # `begins` when that query claimed the gate.
+    Column("query_begins", BigInteger),
+    # How often its handler was called.
+    Column("sequence", BigInteger, nullable=False, server_default="0"),
+    # How many offsets its losses come to, by which a loss that is deleted is missed.
+    Column("lost_offsets", BigInteger, nullable=False, server_default="0"),
+)
+
+rate: Final = Table(
+    "rate",
+    metadata,
+    Column("rate_id", _RowNumber, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("rate_per_s", Double),
+    Column("records", BigInteger, nullable=False),
+    Column("processing_delay_ms", BigInteger, nullable=False),
+    Column("scheduling_delay_ms", BigInteger, nullable=False),
+    Column("processing_rate_per_s", Double),
+    Column("proportional", Double),
+    Column("integral", Double),
+    Column("derivative", Double),
+    Column("query_batch_id", BigInteger),
+    # No foreign key: a sample outlives its batch or goes before it when history is pruned.
+    Column("schedule_id", Text),
+    Index(None, "gate", "time_ms"),
+)
+
+control: Final = Table(
+    "control",
+    metadata,
+    Column("schedule_id", Text, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("query_batch_id", BigInteger),
+    Column("created_time_ms", BigInteger, nullable=False),
+    Column("start_time_ms", BigInteger),
+    Column("end_time_ms", BigInteger),
+    Column("reason", Text, nullable=False),
+    Column("planned_records", BigInteger, nullable=False),
+    Column("lag", BigInteger),
+    Column("rate_per_s", Double),
+    Column("records", BigInteger),
+    Column("error_class", Text),
+    Column("error_message", Text),
+    Column("error_trace", Text),
+    Column("owner", Text),
+    Column("lease_until_ms", BigInteger),
+    Column("resolution", Text),
+    # The call that moved it last: a call that is made again, for its answer was lost, finds itself.
+    Column("last_move", Text),
+    # No foreign key, which SQLite adds to no table that is there: a part is written in one
+    # transaction with a change of its parent, and deleted with it.
+    Column("parent", Text, index=True),
+    # Of the attempts, backfills that failed.
+    Column("backfills", Integer, nullable=False, server_default="0"),
+    # Whether what became of one of its runs is not known: it may be in its sink.
+    Column("cut_short", Boolean, nullable=False, server_default=false()),
+    Index(None, "gate", "created_time_ms"),
+    Index(None, "gate", "status", "created_time_ms"),
+)
+
+failure: Final = Table(
+    "failure",
+    metadata,
+    Column("failure_id", _RowNumber, primary_key=True),
+    Column(
+        "schedule_id", Text, ForeignKey("control.schedule_id", ondelete="CASCADE"), nullable=False
+    ),
+    Column("topic", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("start_offset", BigInteger, nullable=False),
+    Column("until_offset", BigInteger, nullable=False),
+    Column("bootstrap_servers", Text, nullable=False),
+    Column("latest_offset", BigInteger),
+    Column("reason", Text),
+    Column("topic_id", Text),
+    UniqueConstraint("schedule_id", "topic", "partition", "start_offset"),
+)
+"""Named for what needs it: it is written before anything has failed."""
+
+lost: Final = Table(
+    "lost",
+    metadata,
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("from_offset", BigInteger, primary_key=True),
+    Column("until_offset", BigInteger, nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    # "" where it is not known, for a key has no nulls.
+    Column("topic_id", Text, primary_key=True, server_default=""),
+    # The batch that could not read it; "" where it was gone before one was planned.
+    Column("schedule_id", Text, primary_key=True, server_default="", index=True),
+    Column("reason", Text),
+)
+
+dead_letter: Final = Table(
+    "dead_letter",
+    metadata,
+    Column("dead_letter_id", _RowNumber, primary_key=True),
+    Column(
+        "schedule_id", Text, ForeignKey("control.schedule_id", ondelete="CASCADE"), nullable=False
+    ),
+    Column("gate", Text, ForeignKey("gate.name"), nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("key", LargeBinary),
+    Column("value", LargeBinary),
+    Column("headers", Text),
+    Column("timestamp_ms", BigInteger, nullable=False),
+    Column("timestamp_type", Integer, nullable=False),
+    Column("error_class", Text, nullable=False),
+    Column("error_message", Text, nullable=False),
+    Column("error_trace", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("resolved_ms", BigInteger),
+    Column("resolution", Text),
+    Column("last_move", Text),
+    UniqueConstraint("schedule_id", "topic", "partition", "offset"),
+    Index(None, "gate", "status", "dead_letter_id"),
+)
+"""Records that cannot be processed, kept whole."""
+
+pruned: Final = Table(
+    "pruned",
+    metadata,
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("topic", Text, primary_key=True),
+    # "" where it is not known, for a key has no nulls.
+    Column("topic_id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("start_offset", BigInteger, primary_key=True),
+    Column("until_offset", BigInteger, nullable=False),
+)
+"""What the batches read that were deleted as old: neighbouring ranges are one row."""
+
+checkpoint: Final = Table(
+    "checkpoint",
+    metadata,
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("topic", Text, primary_key=True),
+    # "" where it is not known, for a key has no nulls.
+    Column("topic_id", Text, primary_key=True),
+    # JSON objects, by partition: where its first batch began and its newest one ended.
+    Column("start_offsets", Text, nullable=False),
+    Column("until_offsets", Text, nullable=False),
+    # How many its batches have planned, parts not counted.
+    Column("offsets", BigInteger, nullable=False),
+    # The batch that the engine asked for last, and how often it had asked the gate for any.
+    Column("begun", Text),
+    Column("begins", BigInteger, nullable=False),
+)
+"""What each checkpoint has planned, which its batches are checked against; it outlives them."""
+
+position: Final = Table(
+    "position",
+    metadata,
+    Column("topic_id", Text, primary_key=True),
+    Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
+    Column("run_id", Text, nullable=False),
+    # A JSON object, by partition: every batch writes it, and one row costs less than a hundred.
+    Column("until_offsets", Text, nullable=False),
+)
+"""Where a gate's newest run goes on in a topic or journal that has an id. It outlives the batches,
+all of which would have to be looked through for a partition in which nothing has come for long."""
+
+receiver: Final = Table(
+    "receiver",
+    metadata,
+    # No foreign key: a receiver may be there before the query that declares its gate.
+    Column("gate", Text, primary_key=True),
+    Column("journal_id", Text, primary_key=True),
+    Column("lane", Integer, primary_key=True),
+    Column("journal", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("started_ms", BigInteger, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    Column("limit_per_s", Double),
+    Column("most_per_s", Double),
+    Column("records_per_s", Double, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("buffered_bytes", BigInteger, nullable=False),
+    Column("waiting_records", BigInteger, nullable=False),
+)
+"""Who takes in records for a gate, one row a lane, written anew about once a second."""
+
+signal: Final = Table(
+    "signal",
+    metadata,
+    Column("flow", Text, primary_key=True),
+    Column("receiver", Text, primary_key=True),
+    Column("sender", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    # By the database's clock, for the stages may be on machines whose clocks differ.
+    Column("written_ms", BigInteger, nullable=False),
+)
+"""What a stage of a flow tells one directly before it: the newest, until that one takes it."""
+
+stage_state: Final = Table(
+    "stage_state",
+    metadata,
+    Column("flow", Text, primary_key=True),
+    Column("stage", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("written_ms", BigInteger, nullable=False),
+)
+"""What each stage of a flow shows of itself."""
+
+output: Final = Table(
+    "output",
+    metadata,
+    Column("topic_id", Text, primary_key=True),
+    Column("attempt", Text, primary_key=True),
+    # No foreign key: a query of several sources has batches without a row.
+    Column("schedule_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    # A JSON object, by partition.
+    Column("starts", Text, nullable=False),
+    Index(None, "topic_id", "schedule_id"),
+    Index(None, "topic_id", "state"),
+    # One that writes a batch, or has written it; and no other beside.
+    Index(
+        "one_output",
+        "topic_id",
+        "schedule_id",
+        unique=True,
+        sqlite_where=text("state <> 'given_up'"),
+        postgresql_where=text("state <> 'given_up'"),
+    ),
+)
+"""The attempts of stages to write batches into topics."""

@@ -1,0 +1,18 @@
+"""Real services on this machine, for the demo, the tests and the benchmarks.
+
+Everything comes through pip and through the Ivy that pyspark carries; nothing here is used by a
+streaming query in production.
+"""
+
+from headrace.local.broker import KafkaBroker
+from headrace.local.jars import connector_jars, kafka_server_jars
+from headrace.local.java import Java, ensure_java, find_java
+
+__all__ = [
+    "Java",
+    "KafkaBroker",
+    "connector_jars",
+    "ensure_java",
+    "find_java",
+    "kafka_server_jars",
+]

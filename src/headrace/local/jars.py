@@ -1,0 +1,185 @@
+"""Fetch jars from Maven's repository, once, with the Ivy that pyspark carries.
+
+Behind a company's mirror, ``HEADRACE_IVY_SETTINGS`` names an Ivy settings file that says where to
+look instead (the same file that Spark takes as ``spark.jars.ivySettings``).
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import SetupError
+from headrace.local.cache import cache_folder, exclusive
+from headrace.local.java import Java
+from headrace.local.trust import trust_options
+
+Progress = Callable[[str], None]
+"""Called with one line at the start of each thing that takes long."""
+
+# Java waits for ever on a server that does not answer, unless it is told these (in ms).
+NETWORK_TIMEOUTS = (
+    "-Dsun.net.client.defaultConnectTimeout=20000",
+    "-Dsun.net.client.defaultReadTimeout=60000",
+)
+
+UNTRUSTED = "PKIX path building failed"
+"""What Java says of a certificate that is not among those it trusts."""
+
+LAST_WORDS = 8
+"""Lines of Ivy's log that an error shows."""
+
+IVY_MODULE = """\
+<ivy-module version="2.0">
+  <info organisation="headrace" module="local"/>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+IVY_DEPENDENCY = (
+    '    <dependency org="{organisation}" name="{name}" rev="{revision}" '
+    'conf="default-&gt;default" transitive="{transitive}"/>'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One artifact of Maven's repository, alone or with all that it depends on."""
+
+    organisation: str
+    name: str
+    revision: str
+    transitive: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.name}:{self.revision}"
+
+
+# The server logs through slf4j and its own dependencies bring no back end: without one a broker
+# that does not start would not say why.
+KAFKA_SERVER = (
+    Artifact("org.apache.kafka", "kafka_2.13", "4.1.0", transitive=True),
+    Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+# Named one by one: what they depend on is in pyspark's own jars.
+SPARK_CONNECTOR = (
+    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    Artifact("org.apache.kafka", "kafka-clients", "3.9.2"),
+    Artifact("org.apache.commons", "commons-pool2", "2.13.1"),
+)
+
+
+def ignore(_line: str) -> None:
+    """Progress that nobody wants to see."""
+
+
+def kafka_server_jars(java: Java, progress: Progress = ignore) -> Path:
+    """The folder of the jars that a Kafka broker is; fetched (43 MB) the first time.
+
+    Raises:
+        SetupError: They are not there and cannot be fetched.
+    """
+    return fetched_jars("kafka-server", KAFKA_SERVER, java, progress)
+
+
+def connector_jars(java: Java, progress: Progress = ignore) -> tuple[Path, ...]:
+    """The jars of Spark's own Kafka connector, for ``spark.jars``; fetched the first time.
+
+    Raises:
+        SetupError: They are not there and cannot be fetched.
+    """
+    folder = fetched_jars("spark-connector", SPARK_CONNECTOR, java, progress)
+    return tuple(sorted(folder.iterdir()))
+
+
+def fetched_jars(
+    name: str, artifacts: tuple[Artifact, ...], java: Java, progress: Progress = ignore
+) -> Path:
+    """The cache's folder of these artifacts: there in full or not at all, whoever else fetches.
+
+    Raises:
+        SetupError: They are not there and cannot be fetched.
+    """
+    module = _ivy_module(artifacts)
+    cache = cache_folder("jars")
+    folder = cache / f"{name}-{hashlib.sha256(module.encode()).hexdigest()[:16]}"
+    if not folder.is_dir():
+        with exclusive(cache / "lock"), tempfile.TemporaryDirectory(dir=cache) as work:
+            if not folder.is_dir():  # another process may have fetched it while this one waited
+                progress(f"Fetching the jars of {artifacts[0]} through Ivy")
+                _run_ivy(module, Path(work), java)
+                (Path(work) / "jars").rename(folder)
+    return folder
+
+
+def _run_ivy(module: str, work: Path, java: Java) -> None:
+    """Fill ``work/jars`` with what an Ivy ``module`` depends on; Ivy's own cache is there too."""
+    (work / "ivy.xml").write_text(module)
+    settings = os.environ.get("HEADRACE_IVY_SETTINGS")
+    arguments = [
+        *("-jar", str(_ivy_jar())),
+        *(("-settings", settings) if settings else ()),
+        *("-cache", f"{work}/cache", "-ivy", f"{work}/ivy.xml", "-types", "jar", "bundle"),
+        *("-retrieve", f"{work}/jars/[artifact]-[revision](-[classifier]).[ext]"),
+    ]
+    status, log = _run([str(java.executable), *NETWORK_TIMEOUTS, *arguments])
+    if status != 0 and UNTRUSTED in log:
+        options = (*NETWORK_TIMEOUTS, *trust_options(work))
+        status, log = _run([str(java.executable), *options, *arguments])
+    if status != 0:
+        raise SetupError(
+            "Ivy could not fetch the jars; connect this machine to Maven's repository, or let "
+            "HEADRACE_IVY_SETTINGS name an Ivy settings file with the address of your mirror. "
+            f"Ivy's last words:\n{_last_words(log)}"
+        )
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """The exit status of a command and all that it said."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def _last_words(log: str) -> str:
+    """The end of Ivy's log without its rulers and advice."""
+    lines = [line.strip() for line in log.splitlines()]
+    said = [line for line in lines if line.strip(": ") and not line.startswith(":: USE VERBOSE")]
+    return "\n".join(said[-LAST_WORDS:])
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    for package in (spec and spec.submodule_search_locations) or ():
+        for jar in Path(package, "jars").glob("ivy-*.jar"):
+            return jar
+    raise SetupError(
+        "The installed pyspark has no ivy-*.jar among its jars, which is what fetches jars; "
+        "install the full package: pip install 'pyspark>=4.2'."
+    )
+
+
+def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
+    lines = [
+        IVY_DEPENDENCY.format(
+            organisation=artifact.organisation,
+            name=artifact.name,
+            revision=artifact.revision,
+            transitive=str(artifact.transitive).lower(),
+        )
+        for artifact in artifacts
+    ]
+    return IVY_MODULE.format(dependencies="\n".join(lines))

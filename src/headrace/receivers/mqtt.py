@@ -1,0 +1,173 @@
+"""Records from an MQTT 5 broker: the receiver for devices and sensors that publish."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import JournalError
+from headrace.receivers.intake import Intake
+from headrace.receivers.mqtt_message import MESSAGE_ID, Message, records_of
+from headrace.receivers.mqtt_settings import MqttSettings
+from headrace.receivers.once import LONGEST_ID, Receipt
+from headrace.receivers.telling import event
+
+if TYPE_CHECKING:  # its library is imported by those who receive
+    from headrace.receivers.mqtt_connection import Connection
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+
+_MOST_DELAY_S: Final = 30.0
+_BATCH_BYTES: Final = 1024 * 1024
+"""How much is handed in at once, where so much has arrived."""
+
+
+class MqttReceiver:
+    """Subscribes to topics of a broker, and acknowledges each message when it is durable.
+
+    A message is a record: the value is its payload, the key its topic; the headers are its user
+    properties and, as ``content-type``, its content type. The subscription has QoS 1, and the
+    session stays with the broker, which holds what is published while this receiver is away.
+
+    PUBACK is sent when the record is durable, in the order of the messages. Until then the message
+    counts towards the receive maximum, and beyond that the broker holds back: so a slow job slows
+    the broker down. Whatever was not acknowledged the broker sends again over the next connection:
+    after a lost connection, a crash, or a block that could not be stored. Then it may be there
+    twice, unless its publisher gave it the user property ``headrace-message-id``, 1 to 200
+    characters. What is published with QoS 0 is never acknowledged, and is lost if anything goes
+    wrong.
+
+    Args:
+        settings: See `MqttSettings`.
+
+    Raises:
+        SetupError: The package paho-mqtt is not installed.
+    """
+
+    def __init__(self, settings: MqttSettings) -> None:
+        self.settings = settings
+        self._delay_s = settings.reconnect_s
+        self._is_away = False
+        self._had_session = False
+        from headrace.receivers.mqtt_connection import Connection  # noqa: PLC0415  # an extra
+
+        self._made = Connection
+
+    async def receive(self, intake: Intake) -> None:
+        """Receive until cancelled; see `Receiver.receive`. A lost broker is waited for.
+
+        Raises:
+            ReceiverError: The broker refuses this client or a topic, another client has taken its
+                session, or a message is larger than the intake's buffer.
+        """
+        while True:
+            try:
+                await self._connect(intake)
+            except ConnectionError as lost:
+                self._tell_lost(str(lost))
+            except JournalError:
+                self._tell_lost("a block was not stored, and its messages are to be sent again")
+            await asyncio.sleep(self._delay_s)
+            self._delay_s = min(2 * self._delay_s, _MOST_DELAY_S)
+
+    async def _connect(self, intake: Intake) -> None:
+        connection = self._made(self.settings)
+        try:
+            has_session = await connection.open()
+            await self._pass_on(connection, intake, has_session=has_session)
+        finally:
+            await connection.close()
+
+    async def _pass_on(
+        self, connection: "Connection", intake: Intake, *, has_session: bool
+    ) -> None:
+        handed: asyncio.Queue[_Handed] = asyncio.Queue()
+        taking = asyncio.create_task(_take(connection, intake, handed))
+        acknowledging = asyncio.create_task(self._acknowledge(connection, handed))
+        following = asyncio.create_task(self._follow(connection, has_session=has_session))
+        tasks = (taking, acknowledging, following)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            taking.cancel()
+            await asyncio.wait([taking])
+            joined = asyncio.create_task(handed.join())
+            await asyncio.wait((joined, acknowledging), return_when=asyncio.FIRST_COMPLETED)
+            joined.cancel()
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+
+    async def _follow(self, connection: "Connection", *, has_session: bool) -> None:
+        """Subscribe, and end with the connection."""
+        await connection.subscribe()
+        self._tell_connected(has_session=has_session)
+        raise await asyncio.shield(connection.lost)
+
+    async def _acknowledge(
+        self, connection: "Connection", handed: "asyncio.Queue[_Handed]"
+    ) -> None:
+        while True:
+            messages, receipt = await handed.get()
+            await asyncio.wait([receipt])
+            if not receipt.cancelled():  # else it was withdrawn, and the broker sends it again
+                receipt.result()
+                connection.acknowledge(messages)
+            handed.task_done()
+            self._delay_s = self.settings.reconnect_s
+
+    def _tell_connected(self, *, has_session: bool) -> None:
+        url = self.settings.url
+        topics = ", ".join(self.settings.topics)
+        if self._had_session and not has_session:
+            _LOG.warning(
+                "The broker %s has lost this receiver's session; what it held for it is lost.",
+                url,
+                extra=event("session-lost", broker=url),
+            )
+        _LOG.info(
+            "Connected to the broker %s; subscribed to %s.",
+            url,
+            topics,
+            extra=event("connected", broker=url, topics=list(self.settings.topics)),
+        )
+        self._had_session = True
+        self._is_away = False
+
+    def _tell_lost(self, reason: str) -> None:
+        if not self._is_away:
+            _LOG.warning(
+                "Without the broker %s: %s; connecting again until it is there.",
+                self.settings.url,
+                reason,
+                extra=event("disconnected", broker=self.settings.url, reason=reason),
+            )
+        self._is_away = True
+
+
+_Handed = tuple[Sequence[Message], asyncio.Task[Receipt]]
+
+
+async def _take(connection: "Connection", intake: Intake, handed: "asyncio.Queue[_Handed]") -> None:
+    most_bytes = min(_BATCH_BYTES, intake.settings.buffer_bytes // 4)
+    is_told = False
+    while True:
+        # What goes into the buffer as a whole or not at all is acknowledged so too.
+        messages = await connection.next(intake.at_once, most_bytes)
+        if not is_told and any(message.has_unfit_id for message in messages):
+            is_told = True
+            _LOG.warning(
+                "A message has a %s that is empty or longer than %d characters; it and others like"
+                " it are stored without, and stored twice if they come twice.",
+                MESSAGE_ID,
+                LONGEST_ID,
+            )
+        receipt = intake.begin(records_of(messages, time.time_ns() // 1_000_000))
+        handed.put_nowait((messages, receipt))
+        await intake.entered(receipt)

@@ -1,0 +1,260 @@
+"""One connection to an MQTT broker: what arrives over it, and what is acknowledged."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar, cast
+
+from headrace.certificates import client_context
+from headrace.errors import ReceiverError, SetupError
+from headrace.receivers.mqtt_message import Message
+from headrace.receivers.mqtt_settings import MqttSettings
+
+try:
+    from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTv5
+    from paho.mqtt.enums import CallbackAPIVersion
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+    from paho.mqtt.reasoncodes import ReasonCode
+    from paho.mqtt.subscribeoptions import SubscribeOptions
+except ImportError as error:
+    raise SetupError(
+        "Receiving from MQTT needs the package paho-mqtt, which is not installed; run: "
+        "pip install 'headrace[mqtt]'."
+    ) from error
+
+Answer = TypeVar("Answer")
+
+_ANSWER_S: Final = 10.0
+"""How long the broker may take to answer, and a last acknowledgement to be written."""
+
+_REFUSALS: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
+"""Protocol version, client id, user or password, not authorized, banned, method: they stay so."""
+
+_TAKEN_OVER: Final = 0x8E
+_RETAINED_ONCE: Final = 1
+"""Retained messages are sent when a subscription is new, not each time it is confirmed."""
+
+
+class Connection:
+    """A connection in the broker's persistent session for this client id, subscribed with QoS 1.
+
+    The broker sends no more than ``receive_maximum`` messages of QoS 1 before one of them is
+    acknowledged. Of messages with QoS 0, which no broker holds back, no more are kept either: the
+    socket is not read then. What was not acknowledged when it is closed, or lost, the broker sends
+    again over the next one. Belongs to one event loop; the network has a thread of its own.
+    """
+
+    def __init__(self, settings: MqttSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[Exception] = self._loop.create_future()
+        self._connected: asyncio.Future[bool] = self._loop.create_future()
+        self._subscribed: asyncio.Future[None] = self._loop.create_future()
+        self._arrived: deque[Message] = deque()
+        self._some = asyncio.Event()
+        self._places = threading.Semaphore(settings.receive_maximum)
+        self._is_closing = False
+        self._client = self._made()
+
+    async def open(self) -> bool:
+        """Connect; from now on messages come that the broker holds for the session.
+
+        Returns:
+            Whether the broker still had the session.
+
+        Raises:
+            ConnectionError: The broker cannot be reached, or not now.
+            ReceiverError: It refuses this client.
+        """
+        settings = self._settings
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = settings.session_expiry_s
+        properties.ReceiveMaximum = settings.receive_maximum
+        try:
+            await asyncio.to_thread(
+                self._client.connect,
+                settings.host,
+                settings.port,
+                settings.keepalive_s,
+                clean_start=False,
+                properties=properties,
+            )
+        except OSError as error:
+            raise ConnectionError(error.strerror or str(error) or type(error).__name__) from error
+        self._client.loop_start()
+        return await self._answer(self._connected)
+
+    async def subscribe(self) -> None:
+        """Have the broker confirm the topics; messages must be taken meanwhile.
+
+        Raises:
+            ConnectionError: The connection was lost.
+            ReceiverError: The broker refuses a topic.
+        """
+        options = SubscribeOptions(qos=1, retainHandling=_RETAINED_ONCE)
+        self._client.subscribe([(topic, options) for topic in self._settings.topics])
+        await self._answer(self._subscribed)
+
+    async def next(self, most: int, most_bytes: int) -> list[Message]:
+        """Wait for messages, and take 1 or more that have arrived, within these bounds if more."""
+        await self._some.wait()
+        taken = [self._arrived.popleft()]
+        left_bytes = most_bytes - taken[0].size_bytes
+        while len(taken) < most and self._arrived and self._arrived[0].size_bytes <= left_bytes:
+            taken.append(self._arrived.popleft())
+            left_bytes -= taken[-1].size_bytes
+        if not self._arrived:
+            self._some.clear()
+        return taken
+
+    def acknowledge(self, messages: Sequence[Message]) -> None:
+        """Have these forgotten by the broker; in the order in which they came."""
+        for message in messages:
+            self._client.ack(message.mid, message.qos)
+            self._places.release()
+
+    async def close(self) -> None:
+        """Write what was acknowledged, and leave the broker; the session stays."""
+        self._is_closing = True
+        self._places.release()  # whoever waits for a place sees that it is closing
+        was_connected = self._client.is_connected()  # it is not any more when it is to disconnect
+        self._client.disconnect()
+        if was_connected:
+            await asyncio.wait([self.lost], timeout=_ANSWER_S)
+        if (connection := cast(socket.socket | None, self._client.socket())) is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # so that the thread ends
+        await asyncio.to_thread(self._client.loop_stop)
+
+    async def _answer(self, answer: asyncio.Future[Answer]) -> Answer:
+        done, _ = await asyncio.wait(
+            (answer, self.lost), timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if answer in done:
+            return answer.result()
+        if self.lost in done:
+            raise self.lost.result()
+        raise ConnectionError(f"it gave no answer within {_ANSWER_S:g} s")
+
+    def _made(self) -> Client:
+        settings = self._settings
+        client = Client(
+            CallbackAPIVersion.VERSION2,
+            settings.client_id,
+            protocol=MQTTv5,
+            manual_ack=True,
+            reconnect_on_failure=False,
+        )
+        if settings.username is not None:
+            client.username_pw_set(settings.username, settings.password)
+        if settings.tls:
+            client.tls_set_context(_tls(settings))
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
+        client.on_message = self._on_message
+        client.on_disconnect = self._on_disconnect
+        return client
+
+    # What follows is called in the network's thread.
+
+    def _on_connect(
+        self, _client: Client, _data: Any, flags: ConnectFlags, reason: ReasonCode, _more: Any
+    ) -> None:
+        if not reason.is_failure:
+            self._tell(self._connected, flags.session_present)
+        elif reason.value in _REFUSALS:
+            self._tell(self.lost, _refused(self._settings, str(reason)))
+        else:
+            self._tell(self.lost, ConnectionError(str(reason)))
+
+    def _on_subscribe(
+        self, _client: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _more: Any
+    ) -> None:
+        for topic, reason in zip(self._settings.topics, reasons, strict=False):
+            if reason.value != 1:
+                self._tell(self.lost, _not_subscribed(self._settings, topic, reason))
+                return
+        self._tell(self._subscribed, None)
+
+    def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
+        self._places.acquire()
+        if self._is_closing:
+            self._places.release()  # the next message, which is not taken either, does not wait
+            return
+        properties = message.properties
+        taken = Message(
+            message.mid,
+            message.qos,
+            message.topic,
+            bytes(message.payload),
+            getattr(properties, "UserProperty", ()),
+            getattr(properties, "ContentType", None),
+        )
+        self._loop.call_soon_threadsafe(self._arrive, taken)
+
+    def _on_disconnect(
+        self, _client: Client, _data: Any, flags: DisconnectFlags, reason: ReasonCode, _more: Any
+    ) -> None:
+        if reason.value == _TAKEN_OVER:
+            self._tell(self.lost, _taken_over(self._settings))
+        elif flags.is_disconnect_packet_from_server:
+            self._tell(self.lost, ConnectionError(f"it closed the connection: {reason}"))
+        else:
+            self._tell(self.lost, ConnectionError("the connection was lost"))
+
+    def _tell(self, future: asyncio.Future[Any], value: Any) -> None:
+        self._loop.call_soon_threadsafe(_settle, future, value)
+
+    def _arrive(self, message: Message) -> None:
+        self._arrived.append(message)
+        self._some.set()
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Is closed where the broker is not who it should be; paho-mqtt would leave it open."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
+def _tls(settings: MqttSettings) -> ssl.SSLContext:
+    files = (settings.ca_file, settings.certificate_file, settings.key_file)
+    context = client_context(settings.url, *files)
+    context.sslsocket_class = _TlsSocket
+    return context
+
+
+def _settle(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _refused(settings: MqttSettings, reason: str) -> ReceiverError:
+    user = "without a user" if settings.username is None else f"as user {settings.username!r}"
+    return ReceiverError(
+        f"The broker {settings.url} refuses the client {settings.client_id!r} {user}: {reason};"
+        " check the user, the password and what the broker allows."
+    )
+
+
+def _not_subscribed(settings: MqttSettings, topic: str, reason: ReasonCode) -> ReceiverError:
+    return ReceiverError(
+        f"The broker {settings.url} does not let the topic {topic!r} be subscribed to with QoS 1:"
+        f" {reason}; name a topic that it allows, or change what it allows."
+    )
+
+
+def _taken_over(settings: MqttSettings) -> ReceiverError:
+    return ReceiverError(
+        f"Another client of the broker {settings.url} has taken over the session of the client id"
+        f" {settings.client_id!r}; give each receiver a client id of its own."
+    )

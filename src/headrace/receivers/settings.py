@@ -1,0 +1,201 @@
+"""What can be set of an intake and of receivers, checked when it is set."""
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from headrace.errors import OptionError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeSettings:
+    """How an intake gathers records, and how much it holds.
+
+    Attributes:
+        block_interval_ms: The longest that a record waits for its block to be written; above 0,
+            200 unless told otherwise. Too large, and acknowledgements come late; too small, and
+            the journal has many small blocks, each with its own sync.
+        block_bytes: The size at which a block is written at once (bytes in memory); 1 or more,
+            8 MiB unless told otherwise. Too large, and tasks that read a block each are uneven; too
+            small, and the sync of each block costs throughput.
+        buffer_bytes: The most that records take from when they are handed in until they are
+            durable (bytes in memory), waiting ones included; at least ``block_bytes``, 64 MiB
+            unless told otherwise. Too large, and the receiver takes memory that its machine does
+            not have; too small, and senders wait while a block is written.
+        remembered_ids: How many message ids are remembered, so that a record that is sent again is
+            not stored again; 0 or more, 100 000 unless told otherwise. Each takes about 250 bytes,
+            within the memory of the process but outside of ``buffer_bytes``. Too small, and an
+            id is forgotten before its sender has sent again.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    block_interval_ms: float = 200
+    block_bytes: int = 8 * MIB
+    buffer_bytes: int = 64 * MIB
+    remembered_ids: int = 100_000
+
+    def __post_init__(self) -> None:
+        require_above_zero("block_interval_ms", self.block_interval_ms, "ms")
+        require_at_least("block_bytes", self.block_bytes, 1)
+        require_at_least("remembered_ids", self.remembered_ids, 0)
+        if self.buffer_bytes < self.block_bytes:
+            raise OptionError(
+                f"buffer_bytes is {self.buffer_bytes}, less than one block of {self.block_bytes}"
+                " bytes; raise it, or lower block_bytes."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TcpSettings:
+    """How lines are received.
+
+    Attributes:
+        host: Where to listen, 127.0.0.1 unless told otherwise: this machine alone.
+        port: The port, 7070 unless told otherwise; 0 for any that is free.
+        acknowledge: Whether senders are told ``ok <count>`` for every so many lines that are
+            durable. Off unless told otherwise: a sender that does not read them is let go.
+        token: What the first line of a sender must be, after the word ``token`` and a space. None,
+            the default, lets in everybody who can reach the port.
+        check_json: Whether every line must be JSON. Off unless told otherwise; it costs half a
+            microsecond for a line of 200 bytes that is an object, and two for any other.
+        max_line_bytes: The longest line, its end not counted; 1 or more, 1 MiB unless told
+            otherwise.
+        unfinished_bytes: What the unfinished lines of all senders may take together; at least
+            ``max_line_bytes``, 16 MiB unless told otherwise.
+        line_s: How long a line may take from its first byte, and the first line from when its
+            sender connected (s); above 0, 30 unless told otherwise. Between lines a sender may
+            be silent for as long as it likes. An answer that its sender has not made room for by
+            reading may wait as long; then the connection is closed.
+        max_connections: How many senders may be connected; 1 or more, 800 unless told
+            otherwise. See `Connections` for who goes when there are more.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 7070
+    acknowledge: bool = False
+    token: str | None = field(default=None, repr=False)
+    check_json: bool = False
+    max_line_bytes: int = MIB
+    unfinished_bytes: int = 16 * MIB
+    line_s: float = 30
+    max_connections: int = 800
+
+    def __post_init__(self) -> None:
+        require_port(self.port)
+        require_at_least("max_line_bytes", self.max_line_bytes, 1)
+        require_at_least("unfinished_bytes", self.unfinished_bytes, self.max_line_bytes)
+        require_above_zero("line_s", self.line_s, "s")
+        require_at_least("max_connections", self.max_connections, 1)
+        require_token(self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How records are received over HTTP.
+
+    Attributes:
+        host: Where to listen, 127.0.0.1 unless told otherwise: this machine alone.
+        port: The port, 8080 unless told otherwise; 0 for any that is free.
+        token: What senders must show as ``Authorization: Bearer <token>``. None, the default, lets
+            in everybody who can reach the port.
+        check_json: Whether each line of NDJSON must be JSON. On unless told otherwise; it costs
+            half a microsecond for a line of 200 bytes that is an object, and two for any other.
+        wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more, 1
+            unless told otherwise. Too large, and senders wait who could do something else; too
+            small, and the rate is not used up, because those who come back come back late.
+        max_header_bytes: The longest request line and headers together; 1 or more, 16 KiB unless
+            told otherwise.
+        header_s: How long they may take, from when the sender connected or was last answered (s);
+            above 0, 10 unless told otherwise. A body whose request was answered without it has to
+            be over by then too.
+        max_body_bytes: The longest body as it is sent; 1 or more, 8 MiB unless told otherwise.
+        max_decompressed_bytes: The longest body after decompression; 1 or more, 32 MiB unless told
+            otherwise.
+        body_s: How long a body may take (s); above 0, 30 unless told otherwise.
+        bodies_bytes: What all bodies may take together while they are read and taken apart; at
+            least ``max_body_bytes`` and ``max_decompressed_bytes``, 64 MiB unless told otherwise.
+        max_connections: How many senders may be connected; 1 or more, 800 unless told
+            otherwise. See `Connections` for who goes when there are more.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str | None = field(default=None, repr=False)
+    check_json: bool = True
+    wait_s: float = 1
+    max_header_bytes: int = 16 * 1024
+    header_s: float = 10
+    max_body_bytes: int = 8 * MIB
+    max_decompressed_bytes: int = 32 * MIB
+    body_s: float = 30
+    bodies_bytes: int = 64 * MIB
+    max_connections: int = 800
+
+    def __post_init__(self) -> None:
+        require_port(self.port)
+        require_token(self.token)
+        if not (math.isfinite(self.wait_s) and self.wait_s >= 0):
+            raise OptionError(
+                f"wait_s is {self.wait_s:g} s; it must be a finite number, 0 or more."
+            )
+        require_at_least("max_header_bytes", self.max_header_bytes, 1)
+        require_above_zero("header_s", self.header_s, "s")
+        require_at_least("max_body_bytes", self.max_body_bytes, 1)
+        require_at_least("max_decompressed_bytes", self.max_decompressed_bytes, 1)
+        require_above_zero("body_s", self.body_s, "s")
+        largest = max(self.max_body_bytes, self.max_decompressed_bytes)
+        require_at_least("bodies_bytes", self.bodies_bytes, largest)
+        require_at_least("max_connections", self.max_connections, 1)
+
+
+def require_port(port: int) -> None:
+    """Refuse what is no TCP port.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if not 0 <= port <= 65_535:
+        raise OptionError(f"port is {port}; it must be 1 to 65535, or 0 for any that is free.")
+
+
+def require_token(token: str | None) -> None:
+    """Refuse a token that cannot be sent, without showing it.
+
+    Raises:
+        OptionError: It has other characters than the visible ones of ASCII, or none.
+    """
+    if token is not None and not re.fullmatch("[!-~]+", token):
+        raise OptionError(
+            "The token cannot be sent; it must be 1 or more visible characters of ASCII, without"
+            " spaces."
+        )
+
+
+def require_above_zero(name: str, value: float, unit: str) -> None:
+    """Refuse what is not a finite number above 0.
+
+    Raises:
+        OptionError: It is not.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise OptionError(f"{name} is {value:g} {unit}; it must be a finite number above 0.")
+
+
+def require_at_least(name: str, value: int, least: int) -> None:
+    """Refuse a number that is too small.
+
+    Raises:
+        OptionError: It is.
+    """
+    if value < least:
+        raise OptionError(f"{name} is {value}; it must be {least} or more.")

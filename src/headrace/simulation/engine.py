@@ -1,0 +1,205 @@
+"""The simulator: the control code itself in simulated time, over a world that is scripted."""
+
+import heapq
+from collections.abc import Callable
+from random import Random
+
+from headrace.control import Assertion, Upstream
+from headrace.simulation.result import Move, Result, Series
+from headrace.simulation.running import Batch, RunningStage
+from headrace.simulation.world import Policy, World
+
+
+def run(world: World, policy: Policy, random: Random) -> Result:
+    """Run a world from time 0 to its end.
+
+    Equal worlds and equally seeded sources of randomness give equal results.
+    """
+    return _Run(world, policy, random).run()
+
+
+class _Run:
+    """One run: what happens next is always what is due first; of equals, what was known first."""
+
+    def __init__(self, world: World, policy: Policy, random: Random) -> None:
+        self._world = world
+        self._policy = policy
+        self._result = Result(world, policy)
+        self._due: list[tuple[int, int, Callable[[int], None]]] = []
+        self._known = 0
+        after: dict[str, list[str]] = {name: [] for name in world.order}
+        for stage in world.stages:
+            for name in stage.after:
+                after[name].append(stage.name)
+        self._stages = {
+            stage.name: RunningStage(
+                world.name,
+                stage,
+                after[stage.name],
+                [d for d in world.disturbances if d.stage == stage.name],
+                random,
+            )
+            for stage in world.stages
+        }
+        self._overloaded: set[str] = set()
+        self._are_stopped = False
+        self._held: dict[str, tuple[str | None, float | None]] = {}
+        self._counted = dict.fromkeys(self._stages, (0, 0, 0))
+
+    def run(self) -> Result:
+        """Run to the end."""
+        for name in self._world.order:
+            self._begin(self._stages[name])
+        self._at(0, self._sample)
+        until_ms = round(self._world.duration_s * 1000)
+        while self._due and self._due[0][0] <= until_ms:
+            time_ms, _, what = heapq.heappop(self._due)
+            what(time_ms)
+        return self._result
+
+    def _begin(self, stage: RunningStage) -> None:
+        name = stage.stage.name
+        self._result.series[name] = Series()
+        self._result.signals[name] = 0
+        self._result.largest_bytes[name] = 0
+        for death in stage.deaths:
+            self._at(round(death.from_s * 1000), lambda _: stage.die())
+            self._at(round(death.until_s * 1000), lambda time_ms: self._revive(stage, time_ms))
+        self._trigger_at(0, stage)
+        if stage.stage.after:
+            self._at(0, lambda time_ms: self._look_again(stage, time_ms))
+
+    def _at(self, time_ms: int, what: Callable[[int], None]) -> None:
+        heapq.heappush(self._due, (time_ms, self._known, what))
+        self._known += 1
+
+    def _trigger_at(self, time_ms: int, stage: RunningStage) -> None:
+        run = stage.run
+        self._at(time_ms, lambda now_ms: self._trigger(stage, run, now_ms))
+
+    def _trigger(self, stage: RunningStage, run: int, time_ms: int) -> None:
+        if run != stage.run:
+            return
+        batch = None if stage.is_stopped else stage.plan(time_ms)
+        if batch is None:
+            self._trigger_at(stage.next_trigger_ms(time_ms, time_ms), stage)
+        else:
+            self._at(batch.end_ms, lambda now_ms: self._end(stage, batch, now_ms))
+        if stage.stage.after:
+            self._look(stage, time_ms)
+
+    def _end(self, stage: RunningStage, batch: Batch, time_ms: int) -> None:
+        if stage.batch is not batch:
+            return
+        made = stage.end(batch)
+        for name in stage.downstreams:
+            self._stages[name].inlet.take(stage.stage.name, made, time_ms)
+        self._trigger_at(stage.next_trigger_ms(batch.start_ms, time_ms), stage)
+
+    def _revive(self, stage: RunningStage, time_ms: int) -> None:
+        stage.revive(time_ms)
+        for pressure in stage.emission.pressures():
+            self._at(pressure.until_ms, lambda now_ms: self._note_bound(stage, now_ms))
+        self._trigger_at(stage.next_trigger_ms(time_ms, time_ms), stage)
+
+    def _look_again(self, stage: RunningStage, time_ms: int) -> None:
+        if self._policy is not Policy.HOP_BY_HOP or not stage.is_quiet:
+            self._look(stage, time_ms)
+        self._at(time_ms + self._world.look_ms, lambda now_ms: self._look_again(stage, now_ms))
+
+    def _look(self, stage: RunningStage, time_ms: int) -> None:
+        queue, name = stage.queue(time_ms), stage.stage.name
+        largest = self._result.largest_bytes
+        largest[name] = max(largest[name], queue.waiting_bytes)
+        if stage.is_dead(time_ms):
+            return
+        if self._policy is Policy.HOP_BY_HOP:
+            before = [self._upstream(name, stage, time_ms) for name in stage.stage.after]
+            for assertion in stage.look(time_ms, queue, before):
+                self._send(stage, assertion, time_ms)
+        elif self._policy is Policy.SOURCES:
+            if queue.waiting_bytes >= stage.stage.hop.overload_bytes:
+                self._overloaded.add(name)
+            elif queue.left_bytes <= stage.stage.hop.light_load_bytes:
+                self._overloaded.discard(name)
+            if bool(self._overloaded) != self._are_stopped:
+                self._are_stopped = not self._are_stopped
+                self._tell_the_sources(name, time_ms)
+
+    def _upstream(self, name: str, stage: RunningStage, time_ms: int) -> Upstream:
+        """How a stage before fares, as it shows it."""
+        before = self._stages[name]
+        bound = before.emission.bound(time_ms)
+        if before.is_dead(time_ms):
+            return Upstream.GONE
+        is_ours = bound is None or bound.held_by == stage.stage.name
+        return Upstream.RUNNING if is_ours else Upstream.THROTTLED
+
+    def _send(self, stage: RunningStage, assertion: Assertion, time_ms: int) -> None:
+        self._result.signals[assertion.sender] += 1
+        if not stage.loses_a_signal(time_ms):
+            arrives_ms = time_ms + self._world.signal_ms
+            self._at(arrives_ms, lambda now_ms: self._deliver(assertion, now_ms))
+
+    def _deliver(self, assertion: Assertion, time_ms: int) -> None:
+        stage = self._stages[assertion.receiver]
+        if stage.is_dead(time_ms):
+            return
+        stage.emission.obey(assertion, time_ms, stage.emits_per_s(time_ms))
+        self._note_bound(stage, time_ms)
+        self._at(time_ms + assertion.lease_ms, lambda now_ms: self._note_bound(stage, now_ms))
+
+    def _note_bound(self, stage: RunningStage, time_ms: int) -> None:
+        """Write down that the bound of a stage has changed, if it has."""
+        stage.emission.expire(time_ms)
+        bound, name = stage.emission.bound(time_ms), stage.stage.name
+        move = (
+            Move(time_ms, name, None, 0.0, None)
+            if bound is None
+            else Move(time_ms, name, bound.held_by, bound.level, bound.rate_per_s)
+        )
+        self._note(move)
+
+    def _note(self, move: Move) -> None:
+        before = self._held.get(move.stage)
+        present = (move.held_by, move.bound_per_s)
+        if present != (before or (None, None)):
+            self._held[move.stage] = present
+            self._result.moves.append(move)
+
+    def _tell_the_sources(self, sender: str, time_ms: int) -> None:
+        """Heron's way: a stage is overloaded, or none is any longer."""
+        self._result.signals[sender] += 1
+        is_stopped = self._are_stopped
+        self._at(
+            time_ms + self._world.signal_ms,
+            lambda now_ms: self._stop_the_sources(sender, is_stopped, now_ms),
+        )
+
+    def _stop_the_sources(self, sender: str, is_stopped: bool, time_ms: int) -> None:
+        for stage in self._stages.values():
+            if not stage.stage.after:
+                stage.is_stopped = is_stopped
+                held = (sender, 0.0) if is_stopped else (None, None)
+                self._note(Move(time_ms, stage.stage.name, held[0], float(is_stopped), held[1]))
+
+    def _sample(self, time_ms: int) -> None:
+        self._result.times_s.append(time_ms / 1000)
+        for name, stage in self._stages.items():
+            stage.inlet.accrue(time_ms)
+            series, bound = self._result.series[name], stage.emission.bound(time_ms)
+            counts = (stage.inlet.arrived, stage.inlet.admitted, stage.processed)
+            rates = [
+                (count - before) * 1000 / self._world.sample_ms
+                for count, before in zip(counts, self._counted[name], strict=True)
+            ]
+            self._counted[name] = counts
+            series.came_per_s.append(rates[0])
+            series.admitted_per_s.append(rates[1])
+            series.processed_per_s.append(rates[2])
+            series.waiting_bytes.append(stage.inlet.waiting * stage.stage.record_bytes)
+            series.delay_s.append(stage.inlet.delay_s(time_ms))
+            series.rate_per_s.append(0.0 if stage.is_stopped else stage.rate_per_s(time_ms))
+            series.bound_per_s.append(None if bound is None else bound.rate_per_s)
+            series.level.append(0.0 if bound is None else bound.level)
+        self._at(time_ms + self._world.sample_ms, self._sample)

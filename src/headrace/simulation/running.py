@@ -1,0 +1,211 @@
+"""A stage while it is simulated: its gate, its inlet and both sides of its pressure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from headrace.control import (
+    Assertion,
+    ChunkRate,
+    Emission,
+    HopController,
+    Incarnation,
+    InputQueue,
+    Limits,
+    Plan,
+    Upstream,
+    takes_per_s,
+)
+from headrace.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
+from headrace.simulation.gate import SimulatedGate, duration_ms, next_trigger_ms
+from headrace.simulation.inlet import Inlet
+from headrace.simulation.stage import SimulatedStage
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch at hand."""
+
+    planned: Plan
+    start_ms: int
+    end_ms: int
+
+
+class RunningStage:
+    """One stage of a world that runs; what it decides, its gate and its controllers decide.
+
+    Args:
+        flow: The flow's name.
+        stage: The stage.
+        downstreams: The names of the stages directly after it.
+        disturbances: Those at this stage.
+        random: Where noise and losses come from.
+    """
+
+    def __init__(
+        self,
+        flow: str,
+        stage: SimulatedStage,
+        downstreams: Sequence[str],
+        disturbances: Sequence[Disturbance],
+        random: Random,
+    ) -> None:
+        self.stage = stage
+        self.downstreams = tuple(downstreams)
+        self.run = 0
+        self.batch: Batch | None = None
+        self.processed = 0
+        self.is_stopped = False
+        self._flow = flow
+        self._random = random
+        self.deaths = [d for d in disturbances if isinstance(d, Dead)]
+        self._slow = [d for d in disturbances if isinstance(d, Slow)]
+        self._lost = [d for d in disturbances if isinstance(d, Lost)]
+        pauses = [d for d in disturbances if isinstance(d, Pause)]
+        self._pauses = sorted(pauses, key=lambda pause: pause.from_s)
+        self.inlet = Inlet(stage, [d for d in disturbances if isinstance(d, Spike)])
+        initial_per_s = stage.initial_rate_per_s or stage.estimator.min_rate
+        self._gate = SimulatedGate(
+            stage.estimator.create(stage.interval_ms),
+            Limits(stage.interval_ms / 1000, initial_rate=initial_per_s),
+            self.inlet.partitions,
+        )
+        self._emitted = ChunkRate(5 * stage.interval_ms, 5 * stage.interval_ms)
+        self._left = 0
+        self._looked_at = (-1, -1)
+        self._made = 0.0
+        self.emission = Emission(flow, stage.name, downstreams, stage.hop)
+        self._controllers = [self._controller(name, 0, 0.0) for name in stage.after]
+
+    def rate_per_s(self, time_ms: int) -> float | None:
+        """The rate in force (records/s): the least of estimator and bound; None for none."""
+        bound = self.emission.bound(time_ms)
+        rate = self._gate.rate_per_s
+        return rate if bound is None else bound.applied_to(rate)
+
+    def emits_per_s(self, time_ms: int) -> float | None:
+        """What it has really been admitting lately (records/s)."""
+        return self._emitted.per_s(time_ms, 2 * self.stage.interval_ms)
+
+    def plan(self, time_ms: int) -> Batch | None:
+        """Fire a trigger: the batch that begins, or None if there is nothing for one."""
+        self.inlet.accrue(time_ms)
+        planned = self._gate.plan(self.inlet.latest(), self.emission.bound(time_ms))
+        self._left = planned.left_over
+        if planned.records == 0:
+            return None
+        self.inlet.admit(planned.records)
+        self._emitted.look(time_ms, self.inlet.admitted)
+        capacity_per_s = self.capacity_per_s(time_ms) * self._noise()
+        lasts_ms = duration_ms(planned.records, capacity_per_s, self.stage.fixed_ms)
+        self.batch = Batch(planned, time_ms, self._with_pauses(time_ms, time_ms + lasts_ms))
+        return self.batch
+
+    def end(self, batch: Batch) -> int:
+        """The batch at hand has ended; how many records it has made for each stage after it."""
+        self._gate.end(batch.planned, batch.start_ms, batch.end_ms - batch.start_ms)
+        self.batch = None
+        self.processed += batch.planned.records
+        self._made += batch.planned.records * self.stage.makes
+        whole = int(self._made)
+        self._made -= whole
+        return whole
+
+    def die(self) -> None:
+        """The run ends: what it had at hand is lost, and will be read again."""
+        self.run += 1
+        if self.batch is not None:
+            self.inlet.admit(-self.batch.planned.records)
+            self.batch = None
+
+    def revive(self, time_ms: int) -> None:
+        """Another run begins, with what the ledger has of the one before."""
+        pressures = self.emission.pressures()
+        self.emission = Emission(self._flow, self.stage.name, self.downstreams, self.stage.hop)
+        self.emission.restore(pressures, time_ms)
+        self._controllers = [
+            self._controller(name, time_ms, controller.level)
+            for name, controller in zip(self.stage.after, self._controllers, strict=True)
+        ]
+
+    def queue(self, time_ms: int) -> InputQueue:
+        """What a look finds."""
+        self.inlet.accrue(time_ms)
+        size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
+        takes = takes_per_s(
+            rate,
+            self.emission.bound(time_ms),
+            self.stage.interval_ms,
+            0 if batch is None else batch.planned.records,
+            0 if batch is None else time_ms - batch.start_ms,
+        )
+        return InputQueue(
+            waiting_bytes=self.inlet.waiting * size,
+            left_bytes=self._left * size,
+            arrived_bytes=self.inlet.arrived * size,
+            takes_bytes_per_s=None if takes is None else takes * size,
+            is_running=batch is not None,
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a look would find what the last one found, and time alone changes nothing."""
+        counts = (self.inlet.arrived, self.inlet.admitted)
+        before, self._looked_at = self._looked_at, counts
+        return counts == before and not any(c.is_watching for c in self._controllers)
+
+    def look(self, time_ms: int, queue: InputQueue, before: Sequence[Upstream]) -> list[Assertion]:
+        """Look at the queue, and at how the stages before fare: what to send to them."""
+        looks = [
+            controller.look(time_ms, queue, upstream)
+            for controller, upstream in zip(self._controllers, before, strict=True)
+        ]
+        return [assertion for assertion in looks if assertion is not None]
+
+    def loses_a_signal(self, time_ms: int) -> bool:
+        """Whether what it sends now is lost."""
+        return any(self._random.random() < d.part for d in self._lost if d.holds(time_ms))
+
+    def is_dead(self, time_ms: int) -> bool:
+        """Whether it is not there."""
+        return any(d.holds(time_ms) for d in self.deaths)
+
+    def next_trigger_ms(self, start_ms: int, end_ms: int) -> int:
+        """When the trigger fires that follows the one at ``start_ms``."""
+        return self._with_pauses_before(next_trigger_ms(start_ms, end_ms, self.stage.interval_ms))
+
+    def capacity_per_s(self, time_ms: int) -> float:
+        """How many records are processed in a second of a batch that begins now, without noise."""
+        capacity = self.stage.capacity_per_s
+        for slow in self._slow:
+            capacity *= slow.factor if slow.holds(time_ms) else 1.0
+        return capacity
+
+    def _noise(self) -> float:
+        if self.stage.noise == 0:
+            return 1.0
+        return max(self._random.gauss(1.0, self.stage.noise), 0.1)
+
+    def _with_pauses(self, start_ms: int, end_ms: int) -> int:
+        """When a batch ends that would end then, did nothing pause."""
+        for pause in self._pauses:
+            from_ms, until_ms = round(pause.from_s * 1000), round(pause.until_s * 1000)
+            if start_ms < until_ms and from_ms < end_ms:
+                end_ms += until_ms - max(from_ms, start_ms)
+        return end_ms
+
+    def _with_pauses_before(self, time_ms: int) -> int:
+        for pause in self._pauses:
+            if pause.holds(time_ms):
+                time_ms = round(pause.until_s * 1000)
+        return time_ms
+
+    def _controller(self, upstream: str, time_ms: int, level: float) -> HopController:
+        return HopController(
+            self._flow,
+            self.stage.name,
+            upstream,
+            Incarnation(time_ms, f"run-{self.run}"),
+            self.stage.hop,
+            level=level,
+        )

@@ -1,0 +1,93 @@
+"""A log of records as a source sees it: topics, their partitions, and the offsets in each."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.source.positions import Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now.
+
+    Attributes:
+        topic_id: what tells a topic from a later one of the same name; None on brokers before 2.8.
+        partitions: the partitions' numbers, rising.
+    """
+
+    topic_id: str | None
+    partitions: tuple[int, ...]
+
+
+class Log(Protocol):
+    """What a source reads: some topics, and of each some partitions.
+
+    Every method raises ``BrokerError``, or ``JournalError``, where the log cannot be reached.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages, such as Kafka."""
+
+    @property
+    def source(self) -> str:
+        """What a gate's reader calls it, such as kafka."""
+
+    @property
+    def servers(self) -> str:
+        """Where it is, without secrets."""
+
+    @property
+    def cut(self) -> str | None:
+        """What to do where it has lost its end, if no offset is ever given twice.
+
+        None for a log that may give offsets to other records then, and that is read on from there.
+        """
+
+    def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
+        """The topics that exist now.
+
+        Raises:
+            SourceError: ``must_exist`` is set, and something that is named is not there.
+        """
+
+    def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        """Those partitions of the topics that are read."""
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """Where each partition's log begins."""
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """Where each partition's log ends."""
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
+        """``(earliest, latest)``, at the same time."""
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int | None]:
+        """The first offset whose record is at or after the time (ms); None where there is none."""
+
+    def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
+        """How many bytes a record has in the mean, by topic."""
+
+    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Those of the offsets that lie between others, but are known to be lost."""
+
+    def decided(self, latest: Positions) -> Positions:
+        """How far of what ends there it is known what is to be read.
+
+        Args:
+            latest: What `latest` or `bounds` answered just now.
+        """
+
+    def left_out(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+        """Names, for the readers of these ranges, of what is not to be read of them."""
+
+    def processed(self, positions: Positions) -> None:
+        """Take note that everything before these offsets has been processed."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""

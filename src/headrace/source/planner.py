@@ -1,0 +1,331 @@
+"""The planner's side of a stream: what each batch will read.
+
+It runs in a process of its own on the driver, for as long as the query runs.
+"""
+
+import logging
+import math
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
+from headrace.errors import BrokerError, DataLossError
+from headrace.ledger import Admission, PlannedRange
+from headrace.ledger.tiles import merged, pieces
+from headrace.source.books import Clock, GateBooks, GateIdentity
+from headrace.source.footing import Footing, Loss, find_footing
+from headrace.source.locate import starting_positions
+from headrace.source.log import Log, Topic
+from headrace.source.losses import Losses
+from headrace.source.options import SourceOptions
+from headrace.source.positions import Positions, StreamOffset, nested
+from headrace.source.replay import gone, next_replay
+
+_LOG: Final = logging.getLogger("headrace.source")
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The last plan, kept until Spark asks for its tasks."""
+
+    end: dict[str, Any]
+    plan: Plan
+    latest: Mapping[TopicPartition, int]
+    losses: Sequence[Loss]
+    """Of what it reads."""
+
+
+class StreamPlanner:
+    """Plans the batches of one query's source.
+
+    Every method raises ``BrokerError`` or ``JournalError`` where the log cannot be reached and
+    ``LedgerError`` where the ledger cannot: the batch does not start then.
+
+    Args:
+        log: what is read; closed with the planner.
+        options: of the source.
+        clock: the time.
+        driver: names the process of the query's program, where that is known.
+    """
+
+    def __init__(
+        self, log: Log, options: SourceOptions, clock: Clock = time, *, driver: str | None = None
+    ) -> None:
+        self._log = log
+        self._options = options
+        self._clock = clock
+        self._books = _open_books(log, options, clock, driver)
+        self._target: Mapping[TopicPartition, int] | None = None
+        self._latest: Mapping[TopicPartition, int] = {}
+        self._planned: _Planned | None = None
+        self._last_let_through = -math.inf
+
+    def initial(self) -> dict[str, Any]:
+        """Where a fresh checkpoint begins.
+
+        Raises:
+            SourceError: a topic does not exist.
+            OptionError: a bound cannot be met.
+        """
+        options = self._options
+        topics = self._log.topics(must_exist=True)
+        return StreamOffset(
+            positions=starting_positions(
+                self._log,
+                options.starting,
+                options.timestamp_strategy,
+                self._log.partitions(topics),
+            ),
+            gate=options.gate,
+            run=uuid.uuid4().hex,
+            topic_ids={n: t.topic_id for n, t in topics.items() if t.topic_id is not None},
+            first=True,
+        ).to_json()
+
+    def stop_at_latest(self) -> None:
+        """For ``Trigger.AvailableNow``: what is there now is all that this run reads."""
+        partitions = self._log.partitions(self._log.topics())
+        self._target = self._log.latest(partitions)
+
+    def latest(self) -> dict[str, dict[str, int]] | None:
+        """The latest offsets as the last plan saw them."""
+        return nested(self._latest) or None
+
+    def advance(self, start: dict[str, Any], *, everything: bool) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself where there is none to run.
+
+        Args:
+            start: the end of the last batch, which has been processed: Spark asks for the next one
+                only then.
+            everything: whether the trigger takes all there is whatever the limits (``once``).
+
+        Raises:
+            DataLossError: offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
+                before what was read of it.
+            GateInUseError: another query stands behind the gate.
+        """
+        offset = StreamOffset.from_json(start)
+        if offset.replay:
+            return next_replay(offset) or start
+        self._claim()
+        if not offset.first:
+            self._log.processed(offset.positions)
+        topics, earliest, latest = self._look()
+        footing = find_footing(offset, topics, earliest, latest, cut=self._log.cut)
+        self._latest = latest
+        self._account_for(footing.losses, footing.topic_ids)
+        decided = self._decide(footing, self._admissible(footing, latest), everything=everything)
+        lost = self._declared_lost(_ranges_between(footing.current, decided.until))
+        self._refuse_or_log(lost)
+        if decided.records == 0 and not offset.first and not footing.losses:
+            return start
+        # A query that had no gate, or another one, when its checkpoint was made has this one now.
+        begun = StreamOffset(offset.positions, self._options.gate, offset.run or uuid.uuid4().hex)
+        end = begun.moved(decided.until, footing.begins, footing.topic_ids).to_json()
+        self._planned = _Planned(end, decided, latest, lost)
+        return end
+
+    def _declared_lost(self, ranges: Sequence[OffsetRange]) -> list[Loss]:
+        """What is known to be lost in the middle of these ranges."""
+        return [Loss(missing, "it was declared lost") for missing in self._log.lost(ranges)]
+
+    def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
+        """The topics, and where each partition's log begins and ends."""
+        topics = self._log.topics()
+        while True:
+            try:
+                return topics, *self._log.bounds(self._log.partitions(topics))
+            except BrokerError:
+                # Brokers refuse the whole question if a topic was deleted since the one before.
+                found = self._log.topics()
+                if found == topics:
+                    raise
+                topics = found
+
+    def _admissible(
+        self, footing: Footing, latest: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """How far this run may read at most."""
+        decided = self._log.decided(latest)
+        known = {tp: max(end, footing.current[tp]) for tp, end in decided.items()}
+        if self._target is None:
+            return known
+        return {
+            tp: min(end, self._target.get(tp, footing.current[tp])) for tp, end in known.items()
+        }
+
+    def _decide(
+        self, footing: Footing, latest: Mapping[TopicPartition, int], *, everything: bool
+    ) -> Plan:
+        options = self._options
+        if everything:
+            return plan(footing.current, latest, None, options.no_limits)
+        sizes = (
+            self._log.sizes(footing.current, latest)
+            if options.limits.max_bytes is not None
+            else None
+        )
+        books = self._books
+        admission = books.admission() if books is not None else Admission(None, None)
+        decided = plan(
+            footing.current,
+            latest,
+            admission.rate_per_s,
+            options.limits,
+            sizes,
+            bound=admission.held,
+        )
+        if self._too_few(decided.lag):
+            return hold(footing.current, latest)
+        return decided
+
+    def _too_few(self, unread: int) -> bool:
+        """Whether ``minOffsetsPerTrigger`` has these wait for more.
+
+        As with the native connector the time that they may wait counts from when the answer was
+        last no, though there was nothing to read then. Unlike there, the rest of a run with
+        ``Trigger.AvailableNow`` does not wait: the run would end without it.
+        """
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._target is not None:
+            return False
+        now = self._clock.monotonic()
+        longest_ms = self._options.max_trigger_delay_ms
+        waited_ms = int(min((now - self._last_let_through) * 1000, longest_ms))
+        if should_wait(unread, minimum, waited_ms, longest_ms):
+            return True
+        self._last_let_through = now
+        return False
+
+    def _account_for(self, losses: Sequence[Loss], topic_ids: Mapping[str, str]) -> None:
+        """Write down what was gone before a batch was planned; or stop the query."""
+        self._refuse_or_log(losses)
+        if losses and self._books is not None:
+            self._books.record_losses(losses, topic_ids)
+
+    def _refuse_or_log(self, losses: Sequence[Loss]) -> None:
+        if not losses:
+            return
+        told = "; ".join(
+            f"{loss.missing} is gone ({loss.why})" if loss.missing.count else loss.why
+            for loss in losses
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{self._log.name} has lost records that this query had still to read: {told}; to"
+                " go on without them, counted, set the option failOnDataLoss to false."
+            )
+        _LOG.warning(
+            "%s has lost records that this query had still to read: %s", self._log.name, told
+        )
+
+    def begin(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
+        """What there is to read of the batch between two offsets, once the ledger has its ranges.
+
+        Raises:
+            DataLossError: offsets of a batch that is run again are gone by now, and
+                ``failOnDataLoss`` is set.
+            GateInUseError: another query stands behind the gate.
+        """
+        until = StreamOffset.from_json(end)
+        ranges = until.ranges_from(StreamOffset.from_json(start))
+        lost: Sequence[Loss] = ()
+        if self._books is not None and not until.replay:
+            self._claim()
+        if self._books is not None and not until.replay and ranges:
+            # A batch that Spark runs again after a restart was planned by another process.
+            known = self._planned if self._planned and self._planned.end == end else None
+            lost = known.losses if known else self._lost_since(self._books, until, ranges)
+            self._books.begin(
+                until, ranges, known.plan if known else None, known.latest if known else {}
+            )
+            self._books.record_losses(lost, until.topic_ids, until, ranges)
+        cover = merged(loss.missing for loss in lost)
+        return [
+            piece
+            for r in ranges
+            for piece, is_lost in pieces(r, cover.get(r.topic_partition, ()))
+            if not is_lost
+        ]
+
+    def _lost_since(
+        self, books: GateBooks, until: StreamOffset, ranges: Sequence[OffsetRange]
+    ) -> list[Loss]:
+        """What has gone of a batch since it was planned, unless nobody is to read it any more."""
+        if not books.is_to_run(until, ranges):
+            return []
+        planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]
+        lost = [
+            Loss(missing, "it has gone since it was planned")
+            for missing in gone(self._log, planned)
+        ]
+        self._refuse_or_log(lost)
+        return lost
+
+    def losses(self, source: str, start: dict[str, Any], end: dict[str, Any]) -> Losses:
+        """What the tasks of the batch between two offsets do with what is gone by then.
+
+        Of a batch that is read once more nothing may be passed over.
+
+        Args:
+            source: what it is gone from, in messages.
+            start: of the batch.
+            end: of the batch.
+        """
+        until, options = StreamOffset.from_json(end), self._options
+        ranges = until.ranges_from(StreamOffset.from_json(start))
+        account = None
+        if self._books is not None and ranges and not until.replay:
+            account = self._books.account(until, ranges)
+        fail = options.fail_on_data_loss or bool(until.replay)
+        return Losses(source, fail, account)
+
+    def topic_ids(self, end: dict[str, Any]) -> Mapping[str, str]:
+        """The ids of the topics that the batch that ends there was planned of, where known."""
+        return StreamOffset.from_json(end).topic_ids
+
+    def left_out(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
+        """Names, for the readers of these ranges, of what is not to be read of them."""
+        return self._log.left_out(ranges)
+
+    def _claim(self) -> None:
+        """Have the gate alone.
+
+        Not before the first plan: a query that reads batches once more plans none, and has no gate.
+        """
+        if self._books is not None:
+            self._books.claim()
+
+    def close(self) -> None:
+        """Let go of the log, the gate and the ledger."""
+        self._log.close()
+        if self._books is not None:
+            self._books.close()
+
+
+def _ranges_between(current: Positions, until: Positions) -> list[OffsetRange]:
+    return [
+        OffsetRange(tp.topic, tp.partition, current[tp], end)
+        for tp, end in until.items()
+        if current[tp] < end
+    ]
+
+
+def _open_books(
+    log: Log, options: SourceOptions, clock: Clock, driver: str | None
+) -> GateBooks | None:
+    if options.gate is None or options.ledger is None:
+        return None
+    gate = GateIdentity(
+        options.gate,
+        options.interval_ms,
+        options.estimator,
+        log.source,
+        log.servers,
+        driver,
+        options.read,
+    )
+    return GateBooks(options.ledger, gate, clock)

@@ -1,0 +1,155 @@
+"""The offset that Spark writes into a checkpoint: the native connector's JSON, and a little more.
+
+``{"orders": {"0": 12, "1": 7}}`` is all the native connector writes, so a query may change from it
+to Headrace on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add what a
+batch must still know when Spark runs it again after a crash:
+
+``@gate``   the gate that limits this source: whose batch a progress event is.
+``@run``    made when a fresh checkpoint starts; with the ranges it identifies a batch.
+``@ids``    the topics' ids, which tell a topic from a later one of the same name.
+``@from``   where the batch really began, for partitions that did not begin where the batch before
+            ended: at the very start, on a new partition, after a loss.
+``@first``  set on the initial offset only, before any batch is planned.
+``@replay`` set where batches are read once more, by a query of its own: the file in which the next
+            one's end will be found.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import SourceError
+
+Positions = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One end of a batch, in every partition of the source.
+
+    Attributes:
+        positions: the next offset to read, by partition.
+        gate: the gate's name, or None without one.
+        run: identifies the checkpoint's life.
+        topic_ids: by topic, where the broker gives ids.
+        begins: where the batch that ends here began, where that is not where the one before ended.
+        first: whether no batch was planned yet.
+        replay: where batches are read once more, the path of the file with the next one's end.
+    """
+
+    positions: Positions
+    gate: str | None = None
+    run: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    begins: Positions = field(default_factory=dict)
+    first: bool = False
+    replay: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dict of topics; the same offset always gives the same text."""
+        extra: dict[str, Any] = {
+            "@gate": self.gate,
+            "@run": self.run,
+            "@ids": dict(sorted(self.topic_ids.items())),
+            "@from": nested(self.begins),
+            "@first": self.first,
+            "@replay": self.replay,
+        }
+        return {**nested(self.positions), **{key: value for key, value in extra.items() if value}}
+
+    @classmethod
+    def from_json(cls, offset: Mapping[str, Any]) -> "StreamOffset":
+        """Read what ``to_json`` or the native connector wrote.
+
+        Raises:
+            SourceError: it is neither; the checkpoint is another source's.
+        """
+        try:
+            return cls(
+                positions=_reached({k: v for k, v in offset.items() if not k.startswith("@")}),
+                gate=_text(offset["@gate"]) if "@gate" in offset else None,
+                run=_text(offset.get("@run", "")),
+                topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
+                begins=_reached(offset.get("@from", {})),
+                first=offset.get("@first", False) is True,
+                replay=_text(offset.get("@replay", "")),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SourceError(
+                f"The checkpoint's offset {offset!r} is not one of a Kafka source; start the query"
+                " with the checkpoint it was started with, or with a new one."
+            ) from error
+
+    def ranges_from(self, start: "StreamOffset") -> list[OffsetRange]:
+        """What the batch that ends here reads, empty ranges left out, by topic and partition.
+
+        A partition of which nothing says where it begins is read from 0: the native connector,
+        which may have planned the batch, began a new one at its earliest offset and wrote nothing.
+        """
+        ranges = []
+        for tp, until in sorted(self.positions.items()):
+            begin = self.begins.get(tp, start.positions.get(tp, 0))
+            if begin < until:
+                ranges.append(OffsetRange(tp.topic, tp.partition, begin, until))
+        return ranges
+
+    def moved(
+        self, positions: Positions, begins: Positions, ids: Mapping[str, str]
+    ) -> "StreamOffset":
+        """The end of the next batch."""
+        return replace(self, positions=positions, begins=begins, topic_ids=ids, first=False)
+
+
+def nested(positions: Positions) -> dict[str, dict[str, int]]:
+    """``{topic: {partition: offset}}``, sorted, partitions as text: the shape of Kafka's JSON."""
+    topics: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(positions.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return topics
+
+
+def flat(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """The opposite of ``nested``.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is not of that shape.
+    """
+    return {
+        TopicPartition(topic, _number(partition)): _whole(offset)
+        for topic, partitions in topics.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def _reached(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """As ``flat``, without the negative numbers that stand for earliest and latest in options."""
+    positions = flat(topics)
+    if any(offset < 0 for offset in positions.values()):
+        raise ValueError("an offset is negative")
+    return positions
+
+
+def _number(partition: str) -> int:
+    if not (partition.isascii() and partition.isdecimal()):
+        raise ValueError(f"{partition!r} is not a partition")
+    return int(partition)
+
+
+def _whole(offset: object) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"{offset!r} is not an offset")
+    return offset
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def partitions_of(topics: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
+    """Every partition of the topics."""
+    return [
+        TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers
+    ]

@@ -1,0 +1,265 @@
+"""Spark's face of every source: its columns, and readers that plan as the gate says."""
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace.control.ranges import OffsetRange
+from headrace.errors import OptionError
+from headrace.source.locate import bounded_ranges
+from headrace.source.log import Log
+from headrace.source.losses import Losses
+from headrace.source.options import SourceOptions
+from headrace.source.secrets import revealed
+
+if TYPE_CHECKING:
+    from headrace.source.planner import StreamPlanner
+
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
+
+# Any number will do: the plan has the real limit. It tells a trigger that has a limit from `once`,
+# which asks for all that is available.
+_LIMITED: Final = ReadMaxRows(2**63 - 1)
+
+_ASSUMED_PARALLELISM: Final = 4
+"""Without headrace.register nobody knows how many tasks the cluster runs at once."""
+
+
+class Reading(Protocol):
+    """How one kind of source reads; it is sent to the tasks."""
+
+    @property
+    def name(self) -> str:
+        """What is read, in messages, such as Kafka."""
+
+    @property
+    def options(self) -> SourceOptions:
+        """Those that every source has."""
+
+    def log(self) -> Log:
+        """What is read, to plan by."""
+
+    def packed(self, ranges: Sequence[OffsetRange]) -> Sequence[tuple[OffsetRange, ...]]:
+        """What each task reads of these ranges."""
+
+    def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker; without those that `Log.left_out` names.
+
+        Every record of the ranges is read, or what becomes of losses is asked with its offset.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTask(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        ranges: the offsets.
+        left_out: see `Log.left_out`.
+        losses: what becomes of offsets that are gone by now.
+        topic_ids: the topics' ids when the batch was planned, of those that have one.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    left_out: tuple[str, ...]
+    losses: Losses
+    topic_ids: Mapping[str, str]
+
+
+class _TaskSide:
+    """What both readers do in a task; all that is sent there."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def _tasks(
+        self,
+        ranges: Sequence[OffsetRange],
+        left_out: tuple[str, ...],
+        losses: Losses,
+        topic_ids: Mapping[str, str],
+    ) -> list[SourceTask]:
+        packed = self._reading.packed(ranges)
+        return [SourceTask(each, left_out, losses, topic_ids) for each in packed]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker."""
+        _settle_garbage_collector()
+        return self._reading.read(cast(SourceTask, partition))
+
+
+class SourceFormat(DataSource):
+    """Spark's face of one kind of source: the native Kafka connector's columns, and two readers.
+
+    A schema given to the builder chooses columns: what is not in it is not built.
+    """
+
+    parallelism: ClassVar[int] = _ASSUMED_PARALLELISM
+    """How many tasks the session runs at the same time; `headrace.register` sets it."""
+    driver: ClassVar[str | None] = None
+    """Names the process of the session's program; `headrace.register` sets it."""
+
+    secrets: ClassVar[Mapping[str, str]] = {}
+    """The session's, by what Spark is given in their place; see `headrace.source.secrets`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        meant = options.copy()  # of Spark's own kind, for which names are the same in any case
+        meant.update(revealed(options, self.secrets))
+        super().__init__(meant)
+
+    def schema(self) -> StructType:
+        headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
+        return _SCHEMA if headers else StructType(_SCHEMA.fields[:-1])
+
+    def reader(self, schema: StructType) -> "SourceBatchReader":
+        return SourceBatchReader(self.reading(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> "SourceStreamReader":
+        return SourceStreamReader(self.reading(schema, streaming=True), self.driver)
+
+    def reading(self, schema: StructType, *, streaming: bool) -> Reading:
+        """How the columns of this schema are read, with the options that were given.
+
+        Raises:
+            OptionError: an option is wrong, or a column is not one of the source's.
+        """
+        raise NotImplementedError
+
+
+class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The streaming source: planned by a `StreamPlanner`, which is made where planning happens."""
+
+    _planner_made: "StreamPlanner | None" = None
+
+    def __init__(self, reading: Reading, driver: str | None) -> None:
+        super().__init__(reading)
+        self._driver = driver
+
+    @property
+    def _planner(self) -> "StreamPlanner":
+        if self._planner_made is None:
+            # Here, for a task needs none, and the ledger's import takes longer than a small task.
+            from headrace.source.planner import StreamPlanner  # noqa: PLC0415
+
+            self._planner_made = StreamPlanner(
+                self._reading.log(), self._reading.options, driver=self._driver
+            )
+        return self._planner_made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_planner_made"}
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._planner.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return _LIMITED
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._planner.advance(start, everything=isinstance(limit, ReadAllAvailable))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._planner.stop_at_latest()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._planner.latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
+        ranges = self._planner.begin(start, end)
+        losses = self._planner.losses(self._reading.name, start, end)
+        topic_ids = self._planner.topic_ids(end)
+        return self._tasks(ranges, self._planner.left_out(ranges), losses, topic_ids)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
+
+    def stop(self) -> None:
+        if self._planner_made is not None:
+            self._planner_made.close()
+
+
+class SourceBatchReader(_TaskSide, DataSourceReader):
+    """The bounded source: from ``startingOffsets`` to ``endingOffsets``, found when it plans."""
+
+    def partitions(self) -> Sequence[SourceTask]:
+        options = self._reading.options
+        log = self._reading.log()
+        ranges = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
+        losses = Losses(self._reading.name, options.fail_on_data_loss)
+        losses.refuse(log.lost(ranges), "they were declared lost")
+        ids = {name: topic.topic_id for name, topic in log.topics().items()}
+        known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
+        # Of an empty list Spark would make one task, and give it nothing to read.
+        nothing = SourceTask((), (), losses, {})
+        return self._tasks(ranges, log.left_out(ranges), losses, known) or [nothing]
+
+
+def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
+    """The names of a schema's columns, which must be the source's own and of their types.
+
+    Raises:
+        OptionError: a column is not one of the source's.
+    """
+    types = {field.name: field.dataType for field in _SCHEMA}
+    for field in schema:
+        if types.get(field.name) != field.dataType:
+            raise OptionError(
+                f"The schema's column {field.name} {field.dataType.simpleString()} is not one that"
+                f" {source} has; it has "
+                + ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
+                + "."
+            )
+    return tuple(schema.names)
+
+
+_settled = False
+
+
+def _settle_garbage_collector() -> None:
+    """Once a worker process: take what is imported out of the garbage collector's sight.
+
+    After every task Spark's worker collects all garbage, which with all that pyspark, pyarrow and
+    pandas import takes longer than a small read.
+    """
+    global _settled  # noqa: PLW0603  (one for each process is the point)
+    if not _settled:
+        gc.collect()
+        gc.freeze()
+        _settled = True

@@ -1,0 +1,103 @@
+"""Reading ranges of a stream once more: what is still there, and the offsets of such a read."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.control import OffsetRange, TopicPartition
+from headrace.errors import SourceError
+from headrace.ledger import PlannedRange
+from headrace.source.log import Log, Topic
+from headrace.source.positions import Positions, StreamOffset
+
+
+def replay_end(ranges: Sequence[OffsetRange], following: Path) -> dict[str, Any]:
+    """The end of a batch of exactly these ranges, for a query that reads batches once more.
+
+    Args:
+        ranges: at most one of each partition, none of them empty.
+        following: the file in which the end of the batch after it will be found.
+    """
+    return StreamOffset(
+        positions={r.topic_partition: r.until for r in ranges},
+        begins={r.topic_partition: r.start for r in ranges},
+        replay=str(following),
+    ).to_json()
+
+
+def next_replay(end: StreamOffset) -> dict[str, Any] | None:
+    """The end of the batch that is to be read after this one, once somebody has asked for it.
+
+    Raises:
+        SourceError: the file has something else in it.
+    """
+    try:
+        text = Path(end.replay).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return StreamOffset.from_json(json.loads(text)).to_json()
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise SourceError(
+            f"The file {end.replay} is to say what is read again, and does not; start the query"
+            " again."
+        ) from error
+
+
+def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
+    """Where each of these partitions begins now, of those that are as planned.
+
+    Raises:
+        BrokerError: the brokers cannot be reached.
+    """
+    return log.earliest(_there(log, ranges))
+
+
+def ends(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
+    """Where each of these partitions ends now, of those that are as planned.
+
+    Raises:
+        BrokerError: the brokers cannot be reached.
+    """
+    return log.latest(_there(log, ranges))
+
+
+def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+    """Those parts of the ranges that are not in the log any more, and whole ranges of no topic.
+
+    A topic that was made anew under its name is not the one that was planned. Neither is what was
+    declared lost in the log any more, wherever it lies.
+
+    Raises:
+        BrokerError: the brokers cannot be reached.
+    """
+    begins = beginnings(log, ranges)
+    found: list[OffsetRange] = []
+    for planned in ranges:
+        missing, there = _divided(planned.offsets, begins)
+        found += [missing] if missing.count else []
+        found += log.lost([there]) if there.count else []
+    return found
+
+
+def _there(log: Log, ranges: Sequence[PlannedRange]) -> list[TopicPartition]:
+    """The partitions of these ranges that are as planned."""
+    topics = log.topics()
+    return sorted({each.offsets.topic_partition for each in ranges if _is_of(each, topics)})
+
+
+def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
+    topic = topics.get(planned.offsets.topic)
+    if topic is None or planned.offsets.partition not in topic.partitions:
+        return False
+    return None in {planned.topic_id, topic.topic_id} or planned.topic_id == topic.topic_id
+
+
+def _divided(
+    r: OffsetRange, begins: Mapping[TopicPartition, int]
+) -> tuple[OffsetRange, OffsetRange]:
+    """What lies before the log's begin, and the rest."""
+    begin = min(max(begins.get(r.topic_partition, r.until), r.start), r.until)
+    return replace(r, until=begin), replace(r, start=begin)
