@@ -226,7 +226,7 @@ def test_headers_that_take_too_long_or_too_much_are_refused() -> None:
             assert answers.startswith(b"HTTP/1.1 200 ")
             assert b"HTTP/1.1 408 " in answers
             large, fourth = await it.raw(b"GET /health HTTP/1.1\r\nx: " + b"y" * 5_000)
-            assert (await large.readline()).startswith(b"HTTP/1.1 400 ")
+            assert (await large.readline()).startswith(b"HTTP/1.1 431 ")
             for writer in (one, other, third, fourth):
                 writer.close()
 
@@ -261,7 +261,7 @@ def test_who_was_answered_before_the_end_of_its_body_can_go_on_after_it() -> Non
             reader, writer = await it.raw(
                 b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\nabc"
             )
-            assert (await reader.readuntil(b"\r\n\r\nNot Found")).startswith(b"HTTP/1.1 404 ")
+            assert (await reader.readuntil(b'."}')).startswith(b"HTTP/1.1 404 ")
             writer.write(b"def" + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
             writer.close()

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -55,9 +56,11 @@ class HttpReceiver:
     The answer to a request that was taken is ``{"lane": 0, "first": 500, "until": 520}``, with
     ``"duplicates": 20`` where so many of its records had been stored before. Any other answer is
     ``{"error": ...}`` with one sentence, and nothing of the request was acknowledged: 400
-    (malformed), 401 (token), 408 (too slow), 413 (too large), 415 (not understood), 429 with
-    Retry-After (the rate, or the memory, is used up: send it again then), 503 (it could not be
-    stored, or the receiver stops: send it again). ``GET /health`` is 200 while it runs.
+    (malformed), 401 (token), 404 and 405 (another path or method), 408 (too slow), 411 (nothing
+    says how long the body is), 413 and 431 (too large), 415 and 501 (not understood), 429 with
+    Retry-After (the rate, or the memory, is used up: send it again then), 500 (a defect), 503 (it
+    could not be stored, or the receiver stops: send it again). ``GET /health`` is 200 while it
+    runs.
 
     Args:
         settings: See `HttpSettings`.
@@ -107,7 +110,7 @@ class HttpReceiver:
         settings = self.settings
         return uvicorn.Config(
             application(intake, settings),
-            http=guarded(Connections(settings.max_connections), settings.header_s, intake.refusals),
+            http=guarded(Connections(settings.max_connections), settings, intake.refusals),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -121,12 +124,14 @@ class HttpReceiver:
         )
 
 
-class _Refused(JSONResponse):
+class _Refused(Response):
     """Answers at once, and ends when its sender has sent all, or would not stop sending."""
+
+    media_type = "application/json"
 
     def __init__(self, refusal: Refusal, body: Body) -> None:
         headers = {} if body.ended else {"connection": "close"}
-        super().__init__({"error": refusal.sentence}, refusal.status, refusal.headers | headers)
+        super().__init__(refusal.body, refusal.status, refusal.headers | headers)
         self._request_body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,11 +174,39 @@ def application(intake: Intake, settings: HttpSettings) -> ASGIApp:
         intake.refusals.count(f"HTTP {refusal.status}", refusal.sentence)
         return _Refused(refusal, Body(request, settings, room))
 
+    async def elsewhere(_: Request, error: Exception) -> Response:
+        refusal = _elsewhere(error)
+        intake.refusals.count(f"HTTP {refusal.status}", refusal.sentence)
+        return _plain(refusal)
+
     routes = [
         Route("/records", records, methods=["POST"]),
         Route("/health", health, methods=["GET"]),
     ]
-    return framed(Starlette(routes=routes), refuse)
+    handlers = {HTTPException: elsewhere, Exception: _defect}
+    routed = Starlette(routes=routes, exception_handlers=handlers)
+    # To the address that its sender has made up, in the Host header.
+    routed.router.redirect_slashes = False
+    return framed(routed, refuse)
+
+
+def _plain(refusal: Refusal) -> Response:
+    headers, kind = refusal.headers, "application/json"
+    return Response(refusal.body, refusal.status, headers, kind)
+
+
+def _elsewhere(error: Exception) -> Refusal:
+    """Another path, or a method that a path has not."""
+    assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
+    return Refusal(
+        error.status_code,
+        "There are POST /records, which takes records, and GET /health; use one of them.",
+        dict(error.headers or {}),
+    )
+
+
+async def _defect(_: Request, error: Exception) -> Response:
+    return _plain(Refusal(500, "It went wrong here; see the receiver's log, and send it again."))
 
 
 async def _handle(request: Request, body: Body, intake: Intake, settings: HttpSettings) -> Receipt:

@@ -45,8 +45,9 @@ class Body:
         """All of it, decompressed.
 
         Raises:
-            Refusal: It is too large (413) or too slow (408), its encoding is not understood (415)
-                or not what it is said to be (400), or there is no memory for it at present (429).
+            Refusal: It is too large (413) or too slow (408), nothing says how long it is (411), its
+                encoding is not understood (415) or not what it is said to be (400), or there is no
+                memory for it at present (429).
             ClientDisconnect: Its sender has gone.
         """
         encoding = self._request.headers.get("content-encoding", "identity").strip().lower()
@@ -55,6 +56,12 @@ class Body:
                 415,
                 "Content-Encoding must be gzip, deflate or identity, and only one of them.",
                 {"accept-encoding": ", ".join(ENCODINGS)},
+            )
+        if not {"content-length", "transfer-encoding"} & set(self._request.headers.keys()):
+            raise Refusal(
+                411,
+                "Nothing says how long the body is; send Content-Length, or Transfer-Encoding:"
+                " chunked.",
             )
         length = self._request.headers.get("content-length", "0")
         self._check_sent(int(length) if length.isdecimal() else 0)

@@ -1,5 +1,6 @@
 """A request that is not taken, with its status and what its sender can do."""
 
+import json
 import math
 
 
@@ -17,6 +18,11 @@ class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault of ours
         self.status = status
         self.sentence = sentence
         self.headers = headers or {}
+
+    @property
+    def body(self) -> bytes:
+        """The answer's body: JSON with the sentence."""
+        return json.dumps({"error": self.sentence}).encode()
 
 
 def come_back(delay_s: float, why: str) -> Refusal:
