@@ -168,11 +168,20 @@ def test_a_topic_is_not_overwritten_and_a_journal_not_saved_to(
         ("'v' as value, cast(null as string) as topic", "A row's topic is null"),
         ("'v' as value, '{topic}' as topic, -1 as partition", "A row's partition is -1"),
         ("'v' as value, '{topic}' as topic, 9 as partition", "did not take 1 records: "),
-        ("repeat('x', 5000) as value, '{topic}' as topic", "Message size too large"),
+        (
+            "repeat('x', 5000) as value, '{topic}' as topic",
+            "too large; its max.message.bytes is 1000, and the largest of these records has 5000"
+            " bytes: make records smaller, or raise that.",
+        ),
         (
             "'v' as value, '{topic}' as topic, array(named_struct('key', cast(null as string),"
             " 'value', cast('x' as binary))) as headers",
             "The key of a header is null",
+        ),
+        (
+            "'v' as value, '{topic}' as topic, array(named_struct('key', 'a', 'value',"
+            " cast('x' as binary)), null) as headers",
+            "A header is null; leave it out, or give it a key.",
         ),
     ],
 )
@@ -185,6 +194,44 @@ def test_a_row_that_is_not_taken_fails_its_task_in_a_sentence(
     with pytest.raises(PySparkException) as raised:
         save(df, orders, {})
     assert told in sentence(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "told"),
+    [
+        (
+            3_000,
+            {"kafka.max.request.size": 2_000},
+            "too large; kafka.max.request.size is 2000, and the largest of these records has 3000"
+            " bytes: make records smaller, or raise that.",
+        ),
+        (
+            300,
+            {"kafka.compression.type": "none"},
+            "too large; its max.message.bytes is 1000, and the largest of these records has 300"
+            " bytes: set kafka.batch.size to 1000 at most, or raise that.",
+        ),
+    ],
+)
+def test_what_is_too_large_is_told_with_the_limit(
+    spark: SparkSession, topic: TopicFactory, size: int, options: dict[str, object], told: str
+) -> None:
+    headrace.register(spark)
+    orders = topic(1, {"max.message.bytes": "1000"})
+    df = spark.range(0, 9, 1, 1).selectExpr(f"repeat('x', {size}) as value")
+    with pytest.raises(PySparkException) as raised:
+        save(df, orders, {"topic": orders.name, **options})
+    assert told in sentence(raised.value)
+
+
+def test_records_that_fit_alone_are_taken_in_batches_of_the_size_that_the_error_names(
+    spark: SparkSession, topic: TopicFactory
+) -> None:
+    headrace.register(spark)
+    orders = topic(1, {"max.message.bytes": "1000"})
+    df = spark.range(0, 9, 1, 1).selectExpr("repeat('x', 300) as value")
+    save(df, orders, {"topic": orders.name, "kafka.batch.size": 1_000})
+    assert len(records_in(orders)) == 9
 
 
 def test_brokers_that_are_away_fail_the_task_once_their_time_is_over(

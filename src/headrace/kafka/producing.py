@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import BrokerError
 from headrace.kafka.attempts import HEADER
+from headrace.kafka.too_large import too_large_for_producer, too_large_for_topic
 
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
 """What a producer's client says."""
@@ -85,32 +86,66 @@ def produce_all(client: Mapping[str, Any], records: Iterable[Record]) -> int:
     Raises:
         BrokerError: The brokers did not take one of them; others may be in their topics.
     """
-    failures: list[tuple[str, str]] = []
+    failures = _Failures()
     reasons: deque[str] = deque(maxlen=1)
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            failures.append((str(message.topic()), error.str()))
-
     settings = {**producer_settings(client, TIMEOUT_MS, reasons.append), "linger.ms": 5, **client}
     producer = Producer(settings, logger=CLIENT_LOG)
     count = 0
-    topic = ""
+    record = None
     try:
         for record in records:
-            topic = record.topic
-            _send(producer, record, delivered)
+            _send(producer, record, failures.delivered)
             count += 1
-            if failures:
+            if failures.count:
                 break
         flush(producer)
     except KafkaException as error:
-        failures.append((topic, str(error)))
-    if failures:
-        topic, why = failures[0]
-        where = f"Topic {topic!r} at {client['bootstrap.servers']}"
-        raise not_taken(where, f"{len(failures)} records", why, reasons)
+        failures.refused(record, error.args[0])
+    if failures.count:
+        raise failures.error(settings, reasons)
     return count
+
+
+class _Failures:
+    """What was not taken, and why the first of it was not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._topic = ""
+        self._why: KafkaError | None = None
+        self._by_client = False
+        self._largest_bytes = 0
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """What became of a record."""
+        if error is not None:
+            size = len(message.key() or b"") + len(message.value() or b"")
+            self._add(str(message.topic()), error, size)
+
+    def refused(self, record: Record | None, error: KafkaError) -> None:
+        """The client itself does not take a record, or cannot go on."""
+        self._by_client = self.count == 0
+        if record is None:
+            self._add("", error, 0)
+        else:
+            self._add(record.topic, error, len(record.key or b"") + len(record.value or b""))
+
+    def error(self, client: Mapping[str, Any], heard: Sequence[str]) -> BrokerError:
+        """What to raise."""
+        assert self._why is not None  # noqa: S101  (it is there with the first failure)
+        where = f"Topic {self._topic!r} at {client['bootstrap.servers']}"
+        what = f"{self.count} records"
+        if self._why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+            return not_taken(where, what, self._why.str(), heard)
+        if self._by_client:
+            return too_large_for_producer(client, where, what, self._largest_bytes)
+        return too_large_for_topic(client, self._topic, where, what, self._largest_bytes)
+
+    def _add(self, topic: str, error: KafkaError, size_bytes: int) -> None:
+        if not self.count:
+            self._topic, self._why = topic, error
+        self.count += 1
+        self._largest_bytes = max(self._largest_bytes, size_bytes)
 
 
 def _send(producer: Producer, record: Record, delivered: Callable[..., None]) -> None:

@@ -71,7 +71,8 @@ class Sink:
             How many there were.
 
         Raises:
-            OptionError: a row has no topic, a partition below 0, or a header without a key.
+            OptionError: a row has no topic, a partition below 0, or a header that is null or has no
+                key.
             BrokerError: the brokers did not take one; others may be in their topics.
         """
         return produce_all(self.client, (row for batch in batches for row in self._rows(batch)))
@@ -177,11 +178,14 @@ def _same(one: DataType, other: DataType) -> bool:
     return type(one) is type(other)
 
 
-def _pairs(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:
-    pairs = [(each["key"], each["value"]) for each in headers or ()]
-    if any(key is None for key, _ in pairs):
-        raise OptionError("The key of a header is null; give every header one.")
-    return pairs
+def _pairs(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes | None]]:
+    for each in headers or ():
+        # The native sink fails then, too, without saying why.
+        if each is None:
+            raise OptionError("A header is null; leave it out, or give it a key.")
+        if each["key"] is None:
+            raise OptionError("The key of a header is null; give every header one.")
+    return [(each["key"], each["value"]) for each in headers or () if each is not None]
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
