@@ -64,9 +64,23 @@ def test_a_topic_created_again_stops_the_stream_however_long_it_is_by_now(
     create_again(admin, orders)
     for _ in range(2):
         assert refusal(orders, end) == (
-            f"{orders.name} was deleted and created again; it begins at 0"
+            f"{orders.name} was deleted and created again (partition 0)"
         )
         orders.produce(*[b"x"] * 20)
+
+
+def test_a_topic_created_again_is_told_once_with_its_partitions(
+    topic: TopicFactory, admin: AdminClient
+) -> None:
+    orders = topic(12)
+    orders.produce(b"x")
+    with planner_of(orders) as planner:
+        end, _ = next_batch(planner, planner.initial())
+    create_again(admin, orders)
+    assert refusal(orders, end) == (
+        f"{orders.name} was deleted and created again"
+        " (partitions 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more)"
+    )
 
 
 def test_a_partition_that_joins_without_its_beginning_stops_the_stream(

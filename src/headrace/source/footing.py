@@ -5,13 +5,17 @@ partition that is new, one that is gone, a log that no longer holds our position
 deleted and created again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.source.log import Topic
 from headrace.source.positions import Positions, StreamOffset
+
+_NAMED: Final = 10
+"""So many partitions are named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,36 @@ class Loss:
 
     missing: OffsetRange
     why: str
+
+
+def described(losses: Sequence[Loss]) -> str:
+    """Losses in one text; what is the same of several partitions is said once, with their numbers.
+
+    ::
+
+        >>> gone = [Loss(OffsetRange("t", n, 7, 7), "t was deleted") for n in (0, 1)]
+        >>> described([*gone, Loss(OffsetRange("t", 2, 7, 9), "the log begins at 9")])
+        't was deleted (partitions 0, 1); t-2 [7, 9) is gone (the log begins at 9)'
+    """
+    partitions: dict[str, list[int]] = {}
+    for loss in losses:
+        # A sentence of one partition, or of offsets, names what it is about.
+        missing = loss.missing
+        if not missing.count and str(missing.topic_partition) not in loss.why:
+            partitions.setdefault(loss.why, []).append(missing.partition)
+        elif missing.count:
+            partitions[f"{missing} is gone ({loss.why})"] = []
+        else:
+            partitions[loss.why] = []
+    return "; ".join(why + _numbered(numbers) for why, numbers in partitions.items())
+
+
+def _numbered(partitions: Sequence[int]) -> str:
+    if not partitions:
+        return ""
+    named, more = sorted(partitions)[:_NAMED], len(partitions) - _NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return f" (partition{'s' * (len(partitions) > 1)} {', '.join(map(str, named))}{rest})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +137,7 @@ def _place(
             return 0, None
         return begin, lost(0, begin, f"{tp} is new to this query and begins at {begin}")
     if same_topic is False:
-        return begin, lost(
-            position, position, f"{tp.topic} was deleted and created again; it begins at {begin}"
-        )
+        return begin, lost(position, position, f"{tp.topic} was deleted and created again")
     if position < begin:
         return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
     if position > end:

@@ -16,7 +16,7 @@ from headrace.errors import BrokerError, DataLossError
 from headrace.ledger import Admission, PlannedRange
 from headrace.ledger.tiles import merged, pieces
 from headrace.source.books import Clock, GateBooks, GateIdentity
-from headrace.source.footing import Footing, Loss, find_footing
+from headrace.source.footing import Footing, Loss, described, find_footing
 from headrace.source.locate import starting_positions
 from headrace.source.log import Log, Topic
 from headrace.source.losses import Losses
@@ -209,10 +209,7 @@ class StreamPlanner:
     def _refuse_or_log(self, losses: Sequence[Loss]) -> None:
         if not losses:
             return
-        told = "; ".join(
-            f"{loss.missing} is gone ({loss.why})" if loss.missing.count else loss.why
-            for loss in losses
-        )
+        told = described(losses)
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{self._log.name} has lost records that this query had still to read: {told}; to"
