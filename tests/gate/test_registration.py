@@ -13,6 +13,7 @@ from tests.journal.journals import fill
 import headrace
 from headrace.errors import LedgerError
 from headrace.gate import RECOMMENDED_CONF
+from headrace.gate.registration import concealed
 
 
 def test_a_default_ledger_that_cannot_be_opened_is_told_at_once(
@@ -69,3 +70,27 @@ def test_queries_that_start_at_the_same_moment_all_run(spark: SparkSession, tmp_
 
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(start, [f"{number}-{query}" for query in range(4)]))
+
+
+def test_registering_again_is_harmless_in_this_session_and_in_those_made_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fill(tmp_path / "orders", {0: [5]})
+    headrace.register(spark)
+    other = spark.newSession()
+    for session in (spark, other, other, other.newSession(), spark):
+        headrace.register(session)
+        reader = session.read.format("headrace-journal")
+        assert reader.load(str(tmp_path / "orders")).count() == 5
+
+
+def test_sources_of_a_session_made_of_a_registered_one_know_its_secrets(
+    spark: SparkSession,
+) -> None:
+    """What is hidden from Spark in one session is known to the sources of that session."""
+    headrace.register(spark)
+    other = spark.newSession()
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.sasl.password": "hunter2"}
+    shown = concealed(other, given)
+    assert "hunter2" not in str(shown)
+    assert concealed(other, given) == shown

@@ -130,6 +130,9 @@ def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     the source share. Spark adds to it in the thread of each query that starts, and serializes it
     for the tasks. PySpark gives it a ``HashMap``. Two threads that add at once leave that with a
     wrong size, and no task of any query can read it from then on (``OptionalDataException``).
+
+    And as that does, but for a question before: whether the thread's active session has such a
+    source. That may be another session, which is registered, and then this one could not be.
     """
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
@@ -145,7 +148,7 @@ def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     )
     python = jvm.org.apache.spark.sql.execution.datasources.v2.python
     registered = python.UserDefinedPythonDataSource(function)
-    session.dataSource().registerPython(source.name(), registered)
+    session.sessionState().dataSourceManager().registerDataSource(source.name(), registered)
 
 
 RECOMMENDED_CONF: Final = {
