@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.control.isolation import Ranges
 from headrace.control.ranges import OffsetRange
 from headrace.gate import Batch
 from headrace.gate.replay import Replay
@@ -26,22 +26,45 @@ def frame(ranges: Sequence[OffsetRange]) -> DataFrame:
     return cast(DataFrame, places(ranges))
 
 
-class FakeReplay(Replay):
-    """Reads nothing; ``gaps`` are offsets at which there is no record."""
+AWAY = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/app/headrace/kafka/reader.py", line 103, in read
+headrace.errors.BrokerError: Kafka gave nothing of orders-0 [3, 4) for 5000 ms.
+It happened while Headrace read the source.
+"""
+"""What Spark says where a task could not reach the brokers."""
 
-    def __init__(self, gaps: Collection[Place] = ()) -> None:
+
+class FakeReplay(Replay):
+    """Reads nothing.
+
+    Args:
+        gaps: offsets at which there is no record.
+        is_away: answers whether the source cannot be reached for a read of these places.
+    """
+
+    def __init__(
+        self,
+        gaps: Collection[Place] = (),
+        is_away: Callable[[list[Place]], bool] = lambda _places: False,
+    ) -> None:
         super().__init__(
             cast(SparkSession, None), KAFKA, {"kafka.bootstrap.servers": "nowhere:9092"}
         )
         object.__setattr__(self, "gaps", set(gaps))
+        object.__setattr__(self, "is_away", is_away)
 
-    def run(self, ranges: Ranges, use: Callable[[DataFrame], None]) -> None:
-        use(frame(ranges))
+    def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
+        offsets = [each.offsets for each in ranges]
+        if cast(Any, self).is_away(places(offsets)):
+            raise PythonException(message=AWAY)
+        use(frame(offsets))
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         return []
 
-    def letter(self, offset: OffsetRange, error: BaseException) -> DeadLetter | None:
+    def letter(self, planned: PlannedRange, error: BaseException) -> DeadLetter | None:
+        offset = planned.offsets
         (place,) = places([offset])
         if place in cast(Any, self).gaps:
             return None

@@ -8,12 +8,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PythonException
 from tests.gate.events import planned
-from tests.gate.replays import FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
+from tests.gate.replays import AWAY, FakeReplay, KeyedSink, Killed, Place, Poisoned, frame, places
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import LEASE_MS, MAX_BACKFILLS
 from headrace.control import EstimatorSettings, OffsetRange
+from headrace.errors import BrokerError
 from headrace.gate.batch import Handler
 from headrace.gate.policy import OnFailure, isolate, parse_on_failure, retry
 from headrace.gate.runner import BatchRunner
@@ -42,13 +44,14 @@ def runner_of(
     policy: OnFailure | None = None,
     stopped: Callable[[], bool] = lambda: False,
     max_backfills: int = MAX_BACKFILLS,
+    is_away: Callable[[list[Place]], bool] = lambda _places: False,
 ) -> BatchRunner:
     return BatchRunner(
         ledger,
         owner,
         handler,
         policy=policy or isolate(max_runs=runs),
-        replay=FakeReplay(),
+        replay=FakeReplay(is_away=is_away),
         turn=nullcontext(),
         stopped=stopped,
         max_backfills=max_backfills,
@@ -273,6 +276,59 @@ def test_what_the_budget_leaves_is_failed_and_can_be_backfilled(tmp_path: Path, 
         assert letters(ledger) == sorted(bad)
         assert sink.everything == sorted(set(EVERYTHING) - bad)
         assert {batch.kind for batch in sink.batches} == {"live", "backfill"}
+
+
+def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
+    tmp_path: Path,
+) -> None:
+    tried: list[list[Place]] = []
+
+    def is_away(wanted: list[Place]) -> bool:
+        if len(wanted) == 1:
+            tried.append(wanted)
+        return len(wanted) == 1
+
+    with open_ledger(tmp_path) as ledger:
+        sink = KeyedSink({(0, 3)})
+        key = ledger.begin(planned("orders", *WHOLE)).schedule_id
+        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+        runner = runner_of(ledger, "me", sink, is_away=is_away)
+        runner.run_live(frame(WHOLE), row_of(ledger, key), 7)
+        assert letters(ledger) == []
+        assert len(tried) == 1, "nothing more is asked of a source that is away"
+        left = offsets_of(ledger, Status.FAILED)
+        assert sorted(sink.everything + left) == EVERYTHING
+        reasons = {row.error.error_class for row in ledger.failed("orders") if row.error}
+        assert reasons == {"headrace.errors.BrokerError"}
+        for failed in ledger.failed("orders"):  # it is back
+            taken = ledger.take(failed.schedule_id, "a backfill", LEASE_MS)
+            assert taken is not None
+            assert runner_of(ledger, "a backfill", sink).run(taken) is None
+            ledger.backfilled(failed.schedule_id, "a backfill")
+        assert letters(ledger) == [(0, 3)]
+        assert sink.everything == sorted(set(EVERYTHING) - {(0, 3)})
+
+
+def test_a_batch_whose_own_read_fails_since_its_source_is_away_is_deferred_whole(
+    tmp_path: Path,
+) -> None:
+    calls = []
+
+    def handle(_df: object, _batch: object) -> None:
+        calls.append(1)
+        raise PythonException(message=AWAY)
+
+    with open_ledger(tmp_path) as ledger:
+        key = ledger.begin(planned("orders", *WHOLE)).schedule_id
+        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+        runner_of(ledger, "me", handle).run_live(frame(WHOLE), row_of(ledger, key), 7)
+        assert (len(calls), ledger.parts(key)) == (1, ())
+        assert row_of(ledger, key).status is Status.FAILED
+        taken = ledger.take(key, "a backfill", LEASE_MS)
+        assert taken is not None
+        error = runner_of(ledger, "a backfill", handle).run(taken)
+        assert isinstance(error, BrokerError)
+        assert (len(calls), ledger.parts(key)) == (2, ())
 
 
 def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -25,8 +26,14 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli.app import app
+from headrace.control import OffsetRange
 from headrace.gate import Batch, Gate
+from headrace.gate.replay import Replay
+from headrace.gate.replay_stream import ReplayStream
 from headrace.journal import Journal, repair
+from headrace.kafka.connector import KAFKA
+from headrace.kafka.replay import replay_options
+from headrace.ledger import PlannedRange
 
 Handle = Callable[[DataFrame, Batch], None]
 
@@ -139,6 +146,89 @@ def test_a_batch_reads_nothing_of_a_topic_that_was_made_anew_since_it_was_planne
     assert (10, 20) in rows_of_lost(tmp_path)
     spans = told(tmp_path, "verify")["spans"]
     assert (sum(s["processed"] for s in spans), sum(s["lost"] for s in spans)) == (30, 10)
+
+
+def planned_of(topic: Topic, until: int) -> PlannedRange:
+    """A range of a topic as it is now."""
+    options = replay_options(
+        {"kafka.bootstrap.servers": topic.bootstrap_servers}, [OffsetRange(topic.name, 0, 0, until)]
+    )
+    known = KAFKA.log(options).topics()[topic.name]
+    return PlannedRange(OffsetRange(topic.name, 0, 0, until), topic_id=known.topic_id)
+
+
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize("moment", ["before", "while"])
+def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_made_anew(
+    topic: TopicFactory,
+    admin: AdminClient,
+    spark: SparkSession,
+    moment: str,
+    *,
+    derived: bool,
+) -> None:
+    headrace.register(spark)
+    orders, found = topic(), list[str]()
+    orders.produce(*[b"old"] * 20)
+    planned = planned_of(orders, 20)
+    options = {"kafka.bootstrap.servers": orders.bootstrap_servers}
+    stream = spark.readStream.format("headrace-kafka").options(**options, subscribe=orders.name)
+    replay = Replay(
+        spark,
+        KAFKA,
+        options,
+        ReplayStream(stream.load().filter("offset >= 0")) if derived else None,
+    )
+
+    def make_anew() -> None:
+        create_again(admin, orders)
+        orders.produce(*[b"new"] * 20)
+
+    def use(df: DataFrame) -> None:
+        if moment == "while":
+            make_anew()
+        found.extend(bytes(row.value).decode() for row in df.collect())
+
+    if moment == "before":
+        make_anew()
+    try:
+        with pytest.raises(PySparkException) as raised:
+            replay.run([planned], use)
+    finally:
+        replay.close()
+    assert found == []
+    assert "DataLossError" in str(raised.value)
+    assert f"{orders.name}-0 [0, 20)" in str(raised.value)
+    if not derived:
+        with pytest.raises(PySparkException, match="DataLossError"):
+            replay.letter(replace(planned, offsets=OffsetRange(orders.name, 0, 3, 4)), OSError("x"))
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_isolation_reads_nothing_of_a_topic_that_was_made_anew_since_its_batch_was_planned(
+    topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path, *, derived: bool
+) -> None:
+    orders, gate, handled, calls = topic(), gate_of(tmp_path), list[str](), list[str]()
+    orders.produce(*[b"old"] * 20)
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        calls.append(batch.key)
+        if len(calls) == 1:
+            raise ValueError("divide it")
+        if len(calls) == 2:
+            create_again(admin, orders)
+            orders.produce(*[b"new"] * 20)
+        handled.extend(bytes(row.value).decode() for row in df.collect())
+
+    df = read(gate, spark, orders, failOnDataLoss=False)
+    df = df.filter("offset >= 0") if derived else df
+    start(gate, df, handle, tmp_path, headrace.isolate())
+    start(gate, df, handle, tmp_path, headrace.isolate())  # what came meanwhile
+    assert handled == ["new"] * 20
+    assert asked(tmp_path, "SELECT count(*) FROM dead_letter") == [(0,)]
+    assert set(asked(tmp_path, "SELECT error_class FROM control WHERE status = 'failed'")) == {
+        ("headrace.errors.DataLossError",)
+    }
 
 
 def test_a_loss_that_stops_the_query_is_no_failure_of_the_handler(

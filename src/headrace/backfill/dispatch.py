@@ -18,7 +18,7 @@ from headrace.backfill.events import (
 )
 from headrace.backfill.portions import Portion, earlier_and_later, gone_and_there, one_of_each
 from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.errors import CorruptionError, DataLossError, HandlerExitError
+from headrace.errors import DataLossError, HandlerExitError, JournalError, SourceError
 from headrace.ledger import (
     BatchRecord,
     Clock,
@@ -208,7 +208,7 @@ class Dispatch:
         else:
             # What is raised because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
-            unread = isinstance(error, DataLossError | CorruptionError)
+            unread = isinstance(error, SourceError | JournalError)
             status = self.ledger.give_back(
                 key,
                 owner,

@@ -47,8 +47,8 @@ class Isolated(Generic[Why]):
 
     Attributes:
         alone: The single offsets that cannot be processed, each with why.
-        left: Ranges that were not run any more, for the budget was spent, each with why its whole
-            failed.
+        left: Ranges that were not run any more, each with why: its whole's failure where the budget
+            was spent, or what `Isolation.defer` was told.
         runs: How often the handler ran.
     """
 
@@ -118,6 +118,11 @@ class Isolation(Generic[Why]):
             return None
         self.result.runs += 1
         return self._waiting.pop()[0]
+
+    def defer(self, part: Ranges, why: Why) -> None:
+        """Leave a part that could not be run, and all that still waits, which cannot be either."""
+        self.result.left += [(each, why) for each in (part, *(p for p, _ in self._waiting[::-1]))]
+        self._waiting.clear()
 
     def settle(self, part: Ranges, error: Why | None) -> None:
         """Say how a part, or first of all the batch itself, ended."""

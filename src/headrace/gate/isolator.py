@@ -7,11 +7,10 @@ from typing import Final
 
 from headrace.backfill import LEASE_MS
 from headrace.control.isolation import Budget, Isolated, Isolation, Ranges, halves
-from headrace.control.ranges import OffsetRange
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.gate.owner import OWNER_POLL_S, Leases
 from headrace.gate.replay import Replay
-from headrace.gate.unreadable import unreadable
+from headrace.gate.unreadable import unreachable_source, unreadable
 from headrace.kafka.letters import LetterTopic
 from headrace.ledger import (
     BatchRecord,
@@ -27,7 +26,7 @@ from headrace.processes import is_gone
 _LOG: Final = logging.getLogger("headrace.gate")
 
 Why = Exception | ErrorReport
-Run = Callable[[BatchRecord, Ranges], Exception | None]
+Run = Callable[[BatchRecord], Exception | None]
 """Runs the handler on a part; why it failed."""
 
 _NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, and was not run.", "")
@@ -38,7 +37,8 @@ class Isolator:
 
     Whatever becomes of a part is in the ledger before the next one is run, so that after a crash
     the same batch is taken up where it was left. A record that cannot be processed becomes a dead
-    letter; what the budget leaves is ``failed``, and so is backfilled.
+    letter; what the budget leaves is ``failed``, and so backfilled. So is all that is left when the
+    source cannot be reached for a part: that says nothing of the part's records.
 
     Args:
         ledger: of the batch.
@@ -114,7 +114,7 @@ class Isolator:
     def _settle_all(self, isolation: Isolation[Why]) -> Isolated[Why]:
         began = time.monotonic()
         while (part := isolation.next_part(round((time.monotonic() - began) * 1000))) is not None:
-            error = self._run(self._rows[part], part)
+            error = self._run(self._rows[part])
             if error is None:
                 self._succeed(self._rows[part])
             elif self._ends(error):
@@ -122,6 +122,8 @@ class Isolator:
                 raise error
             elif (unread := unreadable(error)) is not None:
                 self._leave_unread(self._rows[part], unread)
+            elif (away := unreachable_source(error)) is not None:
+                isolation.defer(part, away)
             elif self._rows[part].cut_short:
                 # It may be in the sink, under its own key.
                 self._ledger.fail(self._rows[part].schedule_id, error, owner=self._owner)
@@ -161,7 +163,7 @@ class Isolator:
         if second:
             self._split(self._rows[part], [first, second])
         else:
-            self._bury(self._rows[part], first[0], error)
+            self._bury(self._rows[part], error)
 
     def _split(self, whole: BatchRecord, parts: Sequence[Ranges]) -> tuple[BatchRecord, ...]:
         topic_ids = {
@@ -220,12 +222,14 @@ class Isolator:
             if part.status is Status.IN_PROGRESS:
                 yield from self._open(part)
 
-    def _bury(self, row: BatchRecord, offset: OffsetRange, error: Exception) -> None:
+    def _bury(self, row: BatchRecord, error: Exception) -> None:
         """Keep the one record that cannot be processed."""
+        (planned,) = self._ledger.ranges(row.schedule_id)
+        offset = planned.offsets
         try:
-            letter = self._replay.letter(offset, error)
-        except Exception as unreadable:  # noqa: BLE001  (Spark, too, may be gone by now)
-            _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unreadable)
+            letter = self._replay.letter(planned, error)
+        except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
+            _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unread)
             self._ledger.fail(row.schedule_id, error, owner=self._owner)
             return
         if letter is None:

@@ -1,17 +1,19 @@
 """Reads the ranges of a batch once more: for its handler, or to keep one record."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from headrace.control.isolation import Ranges
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.gate.registration import concealed
 from headrace.gate.replay_stream import ReplayStream, Use
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import Connector
+from headrace.source.options import TOPIC_IDS
+from headrace.source.replay import planned_ids
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,10 @@ class Replay:
         given = {name.lower(): value for name, value in self.options.items()}
         return given.get("failondataloss", "").strip().lower() == "false"
 
-    def run(self, ranges: Ranges, use: Use) -> None:
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Have exactly the records in these ranges used, as the stream would have them.
+
+        Of a topic that was recreated since they were planned nothing is used.
 
         Raises:
             Exception: what ``use`` raises, or Spark because a record has left Kafka.
@@ -73,7 +77,7 @@ class Replay:
         """
         return self.connector.beginnings(self.options, ranges)
 
-    def letter(self, offset: OffsetRange, error: BaseException) -> DeadLetter | None:
+    def letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
         """The record at one offset, whole, with why it cannot be processed.
 
         Returns:
@@ -83,8 +87,10 @@ class Replay:
         rows = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).take(1)
         return _letter(rows[0], error) if rows else None
 
-    def _read(self, ranges: Sequence[OffsetRange], **options: str) -> DataFrame:
-        chosen = self.connector.replay_options(self.options, ranges) | options
+    def _read(self, ranges: Sequence[PlannedRange], **options: str) -> DataFrame:
+        offsets = [each.offsets for each in ranges]
+        chosen = self.connector.replay_options(self.options, offsets) | options
+        chosen[TOPIC_IDS] = json.dumps(planned_ids(ranges))
         shown = concealed(self.spark, chosen)
         return self.spark.read.format(self.connector.format).options(**shown).load()
 

@@ -5,14 +5,14 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.control.isolation import Ranges
+from headrace.ledger import PlannedRange
 from headrace.source.replay import replay_end
 
 Use = Callable[[DataFrame], None]
@@ -43,7 +43,7 @@ class ReplayStream:
         self._done = threading.Event()
         self._turn = threading.Lock()
 
-    def run(self, ranges: Ranges, use: Use) -> None:
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Have the records of these ranges used, as the stream would have them; one at a time.
 
         Raises:
@@ -66,7 +66,7 @@ class ReplayStream:
         with self._turn:
             self._end()
 
-    def _begin(self, ranges: Ranges) -> StreamingQuery:
+    def _begin(self, ranges: Sequence[PlannedRange]) -> StreamingQuery:
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-replay-"))
         self._asked = 0
         checkpoint = self._folder / "checkpoint"
@@ -75,7 +75,7 @@ class ReplayStream:
         writer = writer.option("checkpointLocation", checkpoint.as_uri())
         return writer.trigger(processingTime="0 seconds").queryName(self._folder.name).start()
 
-    def _ask(self, ranges: Ranges) -> None:
+    def _ask(self, ranges: Sequence[PlannedRange]) -> None:
         request = self._following()
         self._asked += 1
         written = request.with_suffix(".unfinished")

@@ -19,7 +19,7 @@ from headrace.gate.lending import Lending
 from headrace.gate.owner import Leases
 from headrace.gate.policy import OnFailure
 from headrace.gate.replay import Replay
-from headrace.gate.unreadable import unreadable
+from headrace.gate.unreadable import unreachable_source, unreadable
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.records import query_stopped
 
@@ -107,6 +107,8 @@ class BatchRunner:
                 # Not the handler's failure: the batch is run again when the query is started again.
                 self._ledger.fail(batch.schedule_id, why, owner=self._owner)
                 raise why from None
+            elif (away := unreachable_source(error)) is not None and self._policy.skips:
+                self._fail(batch, away)
             elif self._policy.last == "isolate" and not batch.cut_short:
                 self._isolate(batch, leases, error)
             else:
@@ -125,8 +127,8 @@ class BatchRunner:
         """
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
-            error = self._run_again(batch, self._ranges(batch))
-            why = None if error is None else unreadable(error)
+            error = self._run_again(batch)
+            why = None if error is None else unreadable(error) or unreachable_source(error)
             ended = error is not None and (why is not None or self._is_ended_by(error))
             if error is None or ended or not self._may_divide(batch):
                 self._needed_replay().close()
@@ -214,17 +216,19 @@ class BatchRunner:
                     raise
         return None
 
-    def _run_again(self, batch: BatchRecord, ranges: Ranges) -> Exception | None:
-        """Call the handler with these ranges, read once more; what it, or reading, raised."""
+    def _run_again(self, batch: BatchRecord) -> Exception | None:
+        """Call the handler with what the batch planned, read once more; what either raised."""
         replay = self._needed_replay()
         lending = self._lending(batch)
+        planned = self._ledger.ranges(batch.schedule_id)
+        ranges = tuple(each.offsets for each in planned)
 
         def handle(df: DataFrame) -> None:
             with self._turn, lending.watched():
                 self._handler(df, self._told(batch, ranges, None, lending.lend))
 
         try:
-            replay.run(ranges, handle)
+            replay.run(planned, handle)
         except Exception as error:  # noqa: BLE001
             return None if self._is_done(batch, lending, error) else error
         return None

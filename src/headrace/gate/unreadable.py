@@ -2,18 +2,24 @@
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from headrace.errors import CorruptionError, DataLossError, HeadraceError
+from headrace import errors
+from headrace.errors import CorruptionError, DataLossError, HeadraceError, SourceError
+from headrace.source.readers import READ
 
 _KINDS: Final = {kind.__name__: kind for kind in (DataLossError, CorruptionError)}
 
 # Spark has a task's exception as text: the traceback, as the Python worker wrote it.
 _IN_A_TASK: Final = re.compile(
     rf"^{re.escape(HeadraceError.__module__)}\.({'|'.join(_KINDS)}): (.+)$", re.MULTILINE
+)
+
+_WHILE_READING: Final = re.compile(
+    rf"^(?:{re.escape(HeadraceError.__module__)}\.(\w+): )?(.+)\n{re.escape(READ)}$", re.MULTILINE
 )
 
 
@@ -33,6 +39,26 @@ def unreadable(error: BaseException) -> HeadraceError | None:
             found = _IN_A_TASK.search(_text(each))
             if found is not None:
                 return _KINDS[found[1]](found[2])
+    return None
+
+
+def unreachable_source(error: BaseException) -> HeadraceError | None:
+    """Why the source could not be read this time, in one sentence, if that is what was raised.
+
+    The brokers or the journal's store are away, or refuse: the same read may succeed later. Only
+    what Spark raises is searched, for what a sink raises in a task, or a handler, is of the same
+    classes.
+
+    Returns:
+        What the task raised, of its class; a ``SourceError`` where that is not Headrace's own. None
+        for anything else.
+    """
+    for each in _with_causes(error):
+        if isinstance(each, Py4JJavaError | PySparkException):
+            found = _WHILE_READING.search(_text(each))
+            if found is not None:
+                kind = getattr(errors, found[1] or "", SourceError)
+                return cast(HeadraceError, kind(found[2]))
     return None
 
 

@@ -29,7 +29,8 @@ STREAM_ONLY: Final = (
 """Of a stream, and of no bounded read."""
 # The native connector takes these for a bounded read too, and does nothing with them.
 STREAM_NATIVE: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+TOPIC_IDS: Final = "headrace.topicIds"
+BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", TOPIC_IDS)
 """Of a bounded read, and of no stream."""
 BOTH: Final = (
     "startingOffsets",
@@ -68,6 +69,7 @@ class SourceOptions:
         limits: what bounds a batch besides the rate.
         min_offsets_per_trigger: fewer are not worth a batch; None for no such limit.
         max_trigger_delay_ms: how long too few may wait (ms).
+        topic_ids: the ids of topics as they were planned, by name: none of another id is read.
     """
 
     starting: Bound
@@ -85,6 +87,7 @@ class SourceOptions:
     limits: Limits
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    topic_ids: Mapping[str, str]
 
     @property
     def no_limits(self) -> Limits:
@@ -176,6 +179,7 @@ def parse_source_options(
         max_trigger_delay_ms=values.duration_ms(
             "maxTriggerDelay", given.get("maxTriggerDelay", "15m")
         ),
+        topic_ids=values.text_by_topic(TOPIC_IDS, given.get(TOPIC_IDS, "{}")),
     )
 
 

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
@@ -103,6 +104,21 @@ class SourceTask(InputPartition):
     topic_ids: Mapping[str, str]
 
 
+READ: Final = "It happened while Headrace read the source."
+"""Stands below what is raised while a source is read: Spark has it only as text then, in which a
+sink's error may look the same."""
+
+
+@contextmanager
+def marked_as_read() -> Iterator[None]:
+    """Mark what is raised within as raised while the source was read."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(READ)
+        raise
+
+
 class _TaskSide:
     """What both readers do in a task; all that is sent there."""
 
@@ -122,7 +138,8 @@ class _TaskSide:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
         _settle_garbage_collector()
-        return self._reading.read(cast(SourceTask, partition))
+        with marked_as_read():
+            yield from self._reading.read(cast(SourceTask, partition))
 
 
 class SourceFormat(DataSource):
@@ -187,13 +204,15 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
         return {name: value for name, value in vars(self).items() if name != "_planner_made"}
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._planner.initial()
+        with marked_as_read():
+            return self._planner.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return _LIMITED
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return self._planner.advance(start, everything=isinstance(limit, ReadAllAvailable))
+        with marked_as_read():
+            return self._planner.advance(start, everything=isinstance(limit, ReadAllAvailable))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._planner.stop_at_latest()
@@ -202,10 +221,11 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
         return self._planner.latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
-        ranges = self._planner.begin(start, end)
-        losses = self._planner.losses(self._reading.name, start, end)
-        topic_ids = self._planner.topic_ids(end)
-        return self._tasks(ranges, self._planner.left_out(ranges), losses, topic_ids)
+        with marked_as_read():
+            ranges = self._planner.begin(start, end)
+            losses = self._planner.losses(self._reading.name, start, end)
+            topic_ids = self._planner.topic_ids(end)
+            return self._tasks(ranges, self._planner.left_out(ranges), losses, topic_ids)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -219,6 +239,10 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
     """The bounded source: from ``startingOffsets`` to ``endingOffsets``, found when it plans."""
 
     def partitions(self) -> Sequence[SourceTask]:
+        with marked_as_read():
+            return self._planned()
+
+    def _planned(self) -> Sequence[SourceTask]:
         options = self._reading.options
         log = self._reading.log()
         ranges = bounded_ranges(log, options.starting, options.ending, options.timestamp_strategy)
@@ -226,6 +250,7 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         losses.refuse(log.lost(ranges), "they were declared lost")
         ids = {name: topic.topic_id for name, topic in log.topics().items()}
         known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
+        known |= options.topic_ids
         # Of an empty list Spark would make one task, and give it nothing to read.
         nothing = SourceTask((), (), losses, {})
         return self._tasks(ranges, log.left_out(ranges), losses, known) or [nothing]

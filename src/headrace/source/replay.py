@@ -13,7 +13,7 @@ from headrace.source.log import Log, Topic
 from headrace.source.positions import Positions, StreamOffset
 
 
-def replay_end(ranges: Sequence[OffsetRange], following: Path) -> dict[str, Any]:
+def replay_end(ranges: Sequence[PlannedRange], following: Path) -> dict[str, Any]:
     """The end of a batch of exactly these ranges, for a query that reads batches once more.
 
     Args:
@@ -21,10 +21,16 @@ def replay_end(ranges: Sequence[OffsetRange], following: Path) -> dict[str, Any]
         following: the file in which the end of the batch after it will be found.
     """
     return StreamOffset(
-        positions={r.topic_partition: r.until for r in ranges},
-        begins={r.topic_partition: r.start for r in ranges},
+        positions={each.offsets.topic_partition: each.offsets.until for each in ranges},
+        begins={each.offsets.topic_partition: each.offsets.start for each in ranges},
+        topic_ids=planned_ids(ranges),
         replay=str(following),
     ).to_json()
+
+
+def planned_ids(ranges: Sequence[PlannedRange]) -> dict[str, str]:
+    """The ids of these ranges' topics when they were planned, where that is known."""
+    return {each.offsets.topic: each.topic_id for each in ranges if each.topic_id is not None}
 
 
 def next_replay(end: StreamOffset) -> dict[str, Any] | None:

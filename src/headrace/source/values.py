@@ -153,6 +153,24 @@ def offsets_by_partition(option: str, text: str) -> dict[TopicPartition, int]:
         ) from error
 
 
+def text_by_topic(option: str, text: str) -> dict[str, str]:
+    """JSON of a text for each topic: ``{"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}``.
+
+    Raises:
+        OptionError: it is not of that shape.
+    """
+    try:
+        found = _object(text)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or not all(isinstance(value, str) for value in found.values()):
+        raise OptionError(
+            f"{option} is {text!r}; it must be JSON with a text for each topic, such as"
+            ' {"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}.'
+        )
+    return found
+
+
 def partitions_by_topic(option: str, text: str) -> list[TopicPartition]:
     """Kafka's JSON of partitions: ``{"orders": [0, 1], "returns": [3]}``.
 
