@@ -276,3 +276,55 @@ def test_the_log_says_what_it_has_more_and_what_it_never_had(ledger: Ledger) -> 
     assert made_anew.notes == (
         "Kafka has orders-0 [0, 5), and no batch has read any of that partition yet.",
     )
+
+
+# Files that were not written to their end
+
+
+def whole_file(version: str) -> bytes:
+    name = "0:" if version == "v2" else ""
+    return "\n".join([version, BATCH, f"{name}{ours(20)}"]).encode()
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_file_of_offsets_that_is_cut_anywhere_is_told_to_be_cut(
+    ledger: Ledger, tmp_path: Path, version: str
+) -> None:
+    """At each byte: it is never said to be of a newer form, of no gate, or of another source."""
+    path = a_checkpoint(tmp_path / "c", {5: [ours(10)]}, version="v1")
+    file = path / "offsets" / "6"
+    content = whole_file(version)
+    for length in range(len(content)):
+        file.write_bytes(content[:length])
+        for read in (
+            lambda: Checkpoint.read(str(path)),
+            lambda: compare(ledger, GATE, str(path), ledger.kept(GATE)),
+        ):
+            with pytest.raises(SourceError) as raised:
+                read()
+            said = str(raised.value)
+            assert f"The checkpoint's file {file} is not whole" in said, (length, said)
+            assert "restore it from a copy" in said
+            assert "newer" not in said
+    file.write_bytes(content)
+    assert Checkpoint.read(str(path)).newest == 6
+
+
+def test_a_file_that_is_cut_between_two_sources_is_told_to_be_cut(tmp_path: Path) -> None:
+    path = a_checkpoint(tmp_path / "c", {5: [OTHER, ours(10)], 6: [OTHER]})
+    with pytest.raises(SourceError, match="offsets/6 is not whole"):
+        Checkpoint.read(str(path))
+
+
+def test_a_file_of_another_version_is_not_told_to_be_cut(tmp_path: Path) -> None:
+    path = a_checkpoint(tmp_path / "c", {5: [ours(10)]}, version="v3")
+    with pytest.raises(SourceError) as raised:
+        Checkpoint.read(str(path))
+    assert "it begins with 'v3', and v1 or v2 is known" in str(raised.value)
+    assert "not whole" not in str(raised.value)
+
+
+@pytest.mark.parametrize("line", ["-", OTHER, "an offset of a source of somebody's"])
+def test_what_another_source_wrote_is_not_told_to_be_cut(tmp_path: Path, line: str) -> None:
+    path = a_checkpoint(tmp_path / "c", {5: [line, ours(10)]})
+    assert Checkpoint.read(str(path)).newest == 5

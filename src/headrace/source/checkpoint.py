@@ -6,7 +6,7 @@ it). ``commits/N`` is written once batch N is done. Spark keeps the newest hundr
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -104,6 +104,10 @@ class Checkpoint:
                 f"{folder} is no checkpoint of a query that has planned a batch; name the folder"
                 " that is the query's checkpointLocation, or a copy of it."
             )
+        sources = max(len(batch.sources) for batch in planned.values())
+        for number, batch in planned.items():
+            if len(batch.sources) < sources:  # A query has the same ones all its life.
+                raise _not_whole(folder, number)
         return cls(folder, planned, committed)
 
     @property
@@ -180,14 +184,44 @@ def _text(file: Path) -> str | None:
 
 def _logged(folder: Path, number: int, text: str) -> LoggedBatch:
     lines = text.split("\n")
-    if len(lines) < 3 or lines[0] not in _VERSIONS:
+    if _is_cut(lines):
+        raise _not_whole(folder, number)
+    if lines[0] not in _VERSIONS:
         raise SourceError(
             f"The file {folder / 'offsets' / str(number)} is not of a form that this Headrace knows"
             f" (it begins with {lines[0][:20]!r}, and {' or '.join(_VERSIONS)} is known); use a"
             " newer one."
         )
-    sources = [_source(line, named=lines[0] == "v2") for line in lines[2:] if line]
+    sources = [_source(line, named=lines[0] == "v2") for line in lines[2:]]
     return LoggedBatch((lines[0], lines[1]), tuple(sources))
+
+
+def _is_cut(lines: Sequence[str]) -> bool:
+    """Whether a file ends before its end: Spark writes no newline there, and a line per source."""
+    if len(lines) == 1:
+        return any(version.startswith(lines[0]) for version in _VERSIONS)
+    if lines[0] not in _VERSIONS:
+        return False
+    _, colon, named = lines[-1].partition(":")
+    last = named if lines[0] == "v2" else lines[-1]
+    if len(lines) == 2 or not last or (lines[0] == "v2" and not colon):
+        return True
+    return last.startswith("{") and not _is_json(last)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _not_whole(folder: Path, number: int) -> SourceError:
+    return SourceError(
+        f"The checkpoint's file {folder / 'offsets' / str(number)} is not whole, as after a full"
+        " disk or a broken copy: it ends before the offsets of all sources; restore it from a copy."
+    )
 
 
 def _source(line: str, *, named: bool) -> SourceOffset:
