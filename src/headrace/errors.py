@@ -22,6 +22,10 @@
 Each message is one sentence that names the thing, its value, what is allowed and what to do.
 """
 
+READ = "It happened while Headrace read the source."
+"""Stands below what is raised while a source is read: Spark has it only as text then, in which a
+sink's error may look the same."""
+
 
 class HeadraceError(Exception):
     """The root of every error that is a user's to solve; its text needs no stack trace."""

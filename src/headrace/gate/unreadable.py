@@ -8,8 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from headrace import errors
-from headrace.errors import CorruptionError, DataLossError, HeadraceError, SourceError
-from headrace.source.readers import READ
+from headrace.errors import READ, CorruptionError, DataLossError, HeadraceError, SourceError
 
 _KINDS: Final = {kind.__name__: kind for kind in (DataLossError, CorruptionError)}
 

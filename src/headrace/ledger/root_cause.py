@@ -3,6 +3,8 @@
 import re
 from typing import Final, NamedTuple
 
+from headrace.errors import READ
+
 _FROM_SPARK: Final = {
     "py4j.protocol.Py4JJavaError",
     "pyspark.errors.exceptions.captured.PythonException",
@@ -10,7 +12,7 @@ _FROM_SPARK: Final = {
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
 _PYTHON: Final = re.compile(r"([^\W\d][\w.]*)(?:: (.*))?")
 _JAVA: Final = re.compile(r"^(?:Caused by: |: )([\w.$]+)(?:: (.*))?$", re.MULTILINE)
-_MESSAGE_ENDS: Final = ("\t", "Caused by: ", "Driver stacktrace:", "JVM stacktrace:")
+_MESSAGE_ENDS: Final = (READ, "\t", "Caused by: ", "Driver stacktrace:", "JVM stacktrace:")
 
 
 class RootCause(NamedTuple):

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.control.ranges import OffsetRange
-from headrace.errors import OptionError
+from headrace.errors import READ, OptionError
 from headrace.source.locate import bounded_ranges
 from headrace.source.log import Log
 from headrace.source.losses import Losses
@@ -102,11 +102,6 @@ class SourceTask(InputPartition):
     left_out: tuple[str, ...]
     losses: Losses
     topic_ids: Mapping[str, str]
-
-
-READ: Final = "It happened while Headrace read the source."
-"""Stands below what is raised while a source is read: Spark has it only as text then, in which a
-sink's error may look the same."""
 
 
 @contextmanager
