@@ -174,11 +174,8 @@ def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, floa
         "planner: rates": lambda: planner.rates(GATE, limit=1),
         "planner: rate": lambda: planner.rate(GATE),
         "planner: begin": lambda: planner.begin(batch),
-        "handler: last_begun": lambda: driver.last_begun(GATE),
-        "handler: gate_query": lambda: driver.gate_query(GATE),
+        "handler: begun_and_query": lambda: driver.begun_and_query(GATE),
         "handler: attach": lambda: driver.attach(key, batch_id, owner=OWNER, lease_ms=LEASE_MS),
-        "handler: ranges": lambda: driver.ranges(key),
-        "handler: next_sequence": lambda: driver.next_sequence(GATE),
         "handler: succeed": lambda: driver.succeed(key, owner=OWNER),
         "listener: report": lambda: driver.report(key, batch_id, sample.time_ms - 900, sample),
     }

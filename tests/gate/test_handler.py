@@ -1,5 +1,7 @@
 """The wrapped handler, called as Spark's foreachBatch calls it, with a real ledger."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
@@ -8,12 +10,15 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.gate.events import planned
+from tests.gate.replays import FakeReplay
 
+from headrace.backfill import LEASE_MS
 from headrace.control import OffsetRange
 from headrace.errors import LedgerError
 from headrace.gate import Batch
 from headrace.gate.handler import GatedHandler
-from headrace.gate.policy import retry
+from headrace.gate.policy import STOP, retry
+from headrace.gate.runner import BatchRunner
 from headrace.gate.stream_state import state_of
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 
@@ -138,7 +143,7 @@ def test_a_batch_that_a_crash_interrupted_is_run_again_with_the_same_key_arrow_b
     restarted = GatedHandler("orders", ledger_url, sink)
     begin(ledger, FIRST)
     restarted(df, 0)
-    assert sink.batches == [Batch(key, 0, (FIRST,), 2, "live", 1)]
+    assert sink.batches == [Batch(key, 0, (FIRST,), 2, "live", 2)]
 
 
 def test_a_batch_that_succeeded_just_before_a_crash_is_not_handed_out_again(
@@ -195,7 +200,7 @@ def test_what_another_checkpoint_left_in_progress_is_not_taken_for_an_empty_batc
     assert row(ledger, left).status is Status.IN_PROGRESS
     key = begin(ledger, SECOND, run="a new run")
     restarted(df, 1)
-    assert sink.batches[1] == Batch(key, 1, (SECOND,), 1, "live", 2)
+    assert sink.batches[1] == Batch(key, 1, (SECOND,), 1, "live", 3)
 
 
 def test_a_success_of_another_checkpoint_is_not_taken_for_the_batch_of_its_number(
@@ -294,3 +299,40 @@ def test_a_batch_that_waited_for_another_process_teaches_nothing(
     at_once = begin(ledger, SECOND)
     handler(df, 8)
     assert state_of(ledger_url, "orders").batch_ended(at_once, 0, 1).went_through
+
+
+def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(
+    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+) -> None:
+    handler = GatedHandler("orders", ledger_url, sink, replay=FakeReplay())
+    failed, live = begin(ledger, FIRST), begin(ledger, SECOND)
+    ledger.fail(failed, FullError())
+    owned = ledger.attach(live, 0, owner="me", lease_ms=LEASE_MS)
+    taken = ledger.take(failed, "a backfill", LEASE_MS)
+    assert owned is not None
+    assert taken is not None
+    assert handler.runner("a backfill").run(taken) is None
+    handler.runner("me").run_live(df, owned, 0)
+    backfilled, last = sink.batches
+    assert (backfilled.key, last.key) == (failed, live)
+    assert backfilled.sequence < last.sequence
+
+
+@pytest.mark.parametrize("was_free", [True, False, None])
+def test_a_run_that_may_have_waited_for_its_turn_is_counted_when_it_comes(
+    ledger: Ledger, sink: Sink, df: DataFrame, was_free: bool | None
+) -> None:
+    elsewhere: list[int] = []
+
+    @contextmanager
+    def turn() -> Iterator[bool | None]:
+        if not was_free:
+            elsewhere.append(ledger.next_sequence("orders"))
+        yield was_free
+
+    key = begin(ledger, FIRST)
+    owned = ledger.attach(key, 0, owner="me", lease_ms=LEASE_MS)
+    assert owned is not None
+    BatchRunner(ledger, "me", sink, policy=STOP, replay=None, turn=turn()).run_live(df, owned, 0)
+    (batch,) = sink.batches
+    assert batch.sequence == 1 if was_free else batch.sequence > elsewhere[0]

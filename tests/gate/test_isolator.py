@@ -19,7 +19,7 @@ from headrace.errors import BrokerError
 from headrace.gate.batch import Handler
 from headrace.gate.policy import OnFailure, isolate, parse_on_failure, retry
 from headrace.gate.runner import BatchRunner
-from headrace.ledger import BatchRecord, Ledger, LetterStatus, Status
+from headrace.ledger import Attached, BatchRecord, Ledger, LetterStatus, Status
 from headrace.processes import new_owner
 
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
@@ -64,11 +64,16 @@ def run_live(
     """Begin the batch, or take it up again after a crash, and run it."""
     owner = new_owner()
     batch = ledger.begin(planned("orders", *WHOLE))
-    if ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS, gone=gone):
-        owned = ledger.batch(batch.schedule_id)
-        assert owned is not None
+    owned = ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
+    if owned is not None:
         runner_of(ledger, owner, handler, runs).run_live(frame(WHOLE), owned, 7)
     return owner
+
+
+def attached(ledger: Ledger, key: str, owner: str, *, gone: str | None = None) -> Attached:
+    found = ledger.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
+    assert found is not None
+    return found
 
 
 def leaves(ledger: Ledger) -> list[BatchRecord]:
@@ -122,9 +127,7 @@ def test_a_crash_at_any_call_leaves_nothing_out_and_doubles_nothing(
             if begun.status is Status.SUCCESS:
                 break
             owner = owner_that_is_gone()
-            assert ledger.attach(begun.schedule_id, 7, owner=owner, lease_ms=LEASE_MS, gone=crashed)
-            owned = ledger.batch(begun.schedule_id)
-            assert owned is not None
+            owned = attached(ledger, begun.schedule_id, owner, gone=crashed)
             with suppress(Killed):
                 runner_of(ledger, owner, sink).run_live(frame(WHOLE), owned, 7)
             crashed = owner
@@ -158,13 +161,13 @@ def test_a_batch_that_a_crash_cut_short_after_the_sink_is_not_divided_for_a_pass
         planned_batch = planned("orders", *WHOLE)
         first = owner_that_is_gone()
         key = ledger.begin(planned_batch).schedule_id
-        ledger.attach(key, 7, owner=first, lease_ms=LEASE_MS)
+        owned = attached(ledger, key, first)
         with suppress(Killed):
-            runner_of(ledger, first, sink).run_live(frame(WHOLE), row_of(ledger, key), 7)
+            runner_of(ledger, first, sink).run_live(frame(WHOLE), owned, 7)
         sink.bad = {(0, 3)}  # for a moment
         ledger.begin(planned_batch)
-        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS, gone=first)
-        runner_of(ledger, "me", sink).run_live(frame(WHOLE), row_of(ledger, key), 7)
+        owned = attached(ledger, key, "me", gone=first)
+        runner_of(ledger, "me", sink).run_live(frame(WHOLE), owned, 7)
         assert row_of(ledger, key).status is Status.FAILED
         sink.bad = ()
         backfill(ledger, sink)
@@ -188,10 +191,10 @@ def test_what_has_only_raised_is_isolated_by_the_first_backfill_that_is_to_do_so
         sink = KeyedSink(bad)
         for policy in live:
             key = ledger.begin(planned("orders", *WHOLE)).schedule_id
-            ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+            owned = attached(ledger, key, "me")
             runner = runner_of(ledger, "me", sink, policy=policy)
             with suppress(Poisoned):
-                runner.run_live(frame(WHOLE), row_of(ledger, key), 7)
+                runner.run_live(frame(WHOLE), owned, 7)
             assert row_of(ledger, key).status is Status.FAILED
         taken = ledger.take(key, "by hand", LEASE_MS)
         assert taken is not None
@@ -335,7 +338,7 @@ def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(tmp_path: Path) 
     with open_ledger(tmp_path) as ledger:
         owner = new_owner()
         batch = ledger.begin(planned("orders", *WHOLE))
-        ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS)
+        owned = attached(ledger, batch.schedule_id, owner)
         runner = BatchRunner(
             ledger,
             owner,
@@ -344,7 +347,7 @@ def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(tmp_path: Path) 
             replay=FakeReplay(gaps={(0, 3)}),
             turn=nullcontext(),
         )
-        runner.run_live(frame(WHOLE), batch, 7)
+        runner.run_live(frame(WHOLE), owned, 7)
         assert letters(ledger) == []
         assert offsets_of(ledger, Status.SUCCESS) == EVERYTHING
 
@@ -354,8 +357,8 @@ def test_a_record_alone_in_its_batch_is_kept_without_a_split(tmp_path: Path) -> 
         owner = new_owner()
         one = OffsetRange("orders-topic", 0, 5, 6)
         batch = ledger.begin(planned("orders", one))
-        ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS)
-        runner_of(ledger, owner, KeyedSink({(0, 5)})).run_live(frame([one]), batch, 7)
+        owned = attached(ledger, batch.schedule_id, owner)
+        runner_of(ledger, owner, KeyedSink({(0, 5)})).run_live(frame([one]), owned, 7)
         (row,) = ledger.batches("orders")
         (letter,) = ledger.dead_letters("orders")
         assert row.status is Status.DEAD
@@ -368,7 +371,7 @@ def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(tmp_path:
         sink = KeyedSink({(0, 3)})
         owner = new_owner()
         batch = ledger.begin(planned("orders", *WHOLE))
-        ledger.attach(batch.schedule_id, 7, owner=owner, lease_ms=LEASE_MS)
+        owned = attached(ledger, batch.schedule_id, owner)
         runner = BatchRunner(
             ledger,
             owner,
@@ -379,7 +382,7 @@ def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(tmp_path:
             turn=nullcontext(),
         )
         with pytest.raises(Poisoned):
-            runner.run_live(frame(WHOLE), batch, 7)
+            runner.run_live(frame(WHOLE), owned, 7)
         assert sink.calls == 3
         assert letters(ledger) == []
         assert offsets_of(ledger, Status.FAILED) == EVERYTHING

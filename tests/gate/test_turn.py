@@ -12,7 +12,9 @@ class Held:
     now_s = 0.0
     for_s = 2.5
 
-    def acquire(self) -> bool:
+    def acquire(self, blocking: bool = True) -> bool:
+        if not blocking:
+            return False
         self.now_s += self.for_s
         return True
 
@@ -29,3 +31,10 @@ def test_a_caller_knows_how_long_it_waited_for_its_turns_since_it_last_asked() -
         pass
     assert turn.take_waited_ms() == 5_000
     assert turn.take_waited_ms() == 0
+
+
+def test_a_turn_says_whether_it_was_free() -> None:
+    with Turn(threading.Lock()) as was_free:
+        assert was_free
+    with Turn(cast(threading.Lock, Held()), lambda: 0.0) as was_free:
+        assert not was_free

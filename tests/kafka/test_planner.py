@@ -58,7 +58,7 @@ def test_a_first_batch_keeps_its_beginning_though_spark_asks_for_it_again(
         orders.produce(b"in the first batch")
         end = planner.advance(start, everything=False)
         orders.produce(b"after the plan")
-        assert planner.begin(planner.initial(), end) == [OffsetRange(orders.name, 0, 1, 2)]
+        assert planner.begin(planner.initial(), end).ranges == [OffsetRange(orders.name, 0, 1, 2)]
 
 
 def test_a_batch_planned_before_a_restart_has_the_same_ranges_after_it(topic: TopicFactory) -> None:
@@ -68,7 +68,7 @@ def test_a_batch_planned_before_a_restart_has_the_same_ranges_after_it(topic: To
         first, _ = next_batch(before, before.initial())
         second = before.advance(first, everything=False)
     with planner_of(orders, {"maxOffsetsPerTrigger": 1}) as after:
-        assert after.begin(first, second) == [OffsetRange(orders.name, 0, 4, 8)]
+        assert after.begin(first, second).ranges == [OffsetRange(orders.name, 0, 4, 8)]
         _, ranges = next_batch(after, second)
         assert ranges == [OffsetRange(orders.name, 0, 8, 9)]
 
@@ -170,7 +170,7 @@ def test_once_takes_everything_whatever_the_limits(topic: TopicFactory) -> None:
     with planner_of(orders, options) as planner:
         start = planner.initial()
         end = planner.advance(start, everything=True)
-        assert planner.begin(start, end) == [OffsetRange(orders.name, 0, 0, 5)]
+        assert planner.begin(start, end).ranges == [OffsetRange(orders.name, 0, 0, 5)]
 
 
 def test_too_few_records_wait_for_more_until_they_have_waited_long_enough(

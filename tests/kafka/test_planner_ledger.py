@@ -94,7 +94,7 @@ def test_a_batch_run_again_has_the_same_ranges_and_its_row_another_attempt(
         first, _ = next_batch(before, before.initial())
         second, ranges = next_batch(before, first)
     with planner_of(orders, gated(url)) as after, Ledger.open(url) as ledger:
-        assert after.begin(first, second) == ranges
+        assert after.begin(first, second).ranges == ranges
         newest, _oldest = ledger.batches("orders")
         assert (newest.attempts, newest.status) == (2, Status.IN_PROGRESS)
         assert (newest.reason, newest.lag) == (Reason.INITIAL_RATE, 400)
@@ -107,7 +107,7 @@ def test_a_batch_planned_without_a_gate_and_run_again_under_one_is_in_its_ledger
     orders.produce(*[b"x"] * 5)
     native = {orders.name: {"0": 1}}, {orders.name: {"0": 3}}
     with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
-        assert planner.begin(*native) == [OffsetRange(orders.name, 0, 1, 3)]
+        assert planner.begin(*native).ranges == [OffsetRange(orders.name, 0, 1, 3)]
         (batch,) = ledger.batches("orders")
         assert (batch.reason, batch.lag) == ("run again after a restart", None)
         end, ranges = next_batch(planner, native[1])

@@ -22,6 +22,7 @@ from tests.ledger.samples import ManualClock, a_sample, batch_number
 
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
+    Attached,
     BatchRecord,
     ErrorReport,
     Kind,
@@ -65,6 +66,7 @@ class Model:
         self.in_force: dict[str, float] = {}
         self.losses: dict[str, dict[tuple[int, str | None], Loss]] = defaultdict(dict)
         self.begins: dict[str, list[str]] = defaultdict(list)
+        self.runs: dict[str, int] = defaultdict(int)
         self.pruned: set[str] = set()
 
     def of(self, gate: str) -> tuple[BatchRecord, ...]:
@@ -210,7 +212,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def attach(self, planned: PlannedBatch, number: int) -> None:
         key = planned.schedule_id
         moves = self.model.is_free(key, Status.IN_PROGRESS, None, self.clock())
-        assert self.ledger.attach(key, number) == moves
+        attached = self.ledger.attach(key, number)
         if moves:
             self.model.change(
                 key,
@@ -219,6 +221,24 @@ class LedgerMachine(RuleBasedStateMachine):
                 owner=None,
                 lease_until_ms=None,
             )
+        self.check(attached, planned, moves)
+
+    @rule(gate=gates)
+    def count_a_run(self, gate: str) -> None:
+        self.count(gate, self.ledger.next_sequence(gate))
+
+    def check(self, attached: Attached | None, planned: PlannedBatch, moves: bool) -> None:
+        """Whether this is what the owner of a batch is told, and its number is a new one."""
+        assert (attached is not None) == moves
+        if attached is not None:
+            assert attached.batch == self.model.batches[planned.schedule_id]
+            assert attached.ranges == planned.ranges
+            assert not attached.was_split
+            self.count(planned.gate, attached.sequence)
+
+    def count(self, gate: str, sequence: int) -> None:
+        assert sequence == self.model.runs[gate] + 1
+        self.model.runs[gate] = sequence
 
     @rule(planned=begun, records=st.none() | st.integers(0, 9))
     def succeed(self, planned: PlannedBatch, records: int | None) -> None:
@@ -244,7 +264,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def attach_as_an_owner(self, planned: PlannedBatch, owner: str, number: int) -> None:
         key = planned.schedule_id
         moves = self.model.is_free(key, Status.IN_PROGRESS, owner, self.clock())
-        assert self.ledger.attach(key, number, owner=owner, lease_ms=LEASE_MS) == moves
+        attached = self.ledger.attach(key, number, owner=owner, lease_ms=LEASE_MS)
         if moves:
             self.model.change(
                 key,
@@ -253,6 +273,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 owner=owner,
                 lease_until_ms=self.clock() + LEASE_MS,
             )
+        self.check(attached, planned, moves)
 
     @rule(planned=begun, owner=owners)
     def renew(self, planned: PlannedBatch, owner: str) -> None:

@@ -89,7 +89,9 @@ def test_arrows_b_and_c_take_parts_up_again_and_what_is_done_stays_done(
     clock.now_ms += LEASE_MS
     ledger.attach(theirs.schedule_id, 7, owner="theirs", lease_ms=LEASE_MS)
     ledger.begin(a_batch())
-    assert ledger.attach(whole.schedule_id, 7, owner="restarted", lease_ms=LEASE_MS)
+    attached = ledger.attach(whole.schedule_id, 7, owner="restarted", lease_ms=LEASE_MS)
+    assert attached is not None
+    assert attached.was_split
     again = ledger.split(whole.schedule_id, fifths, "restarted", LEASE_MS)
     assert [(part.status, part.owner, part.attempts, part.cut_short) for part in again] == [
         (Status.SUCCESS, None, 1, False),

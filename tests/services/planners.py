@@ -58,4 +58,4 @@ def next_batch(
 ) -> tuple[dict[str, Any], list[OffsetRange]]:
     """Plan and begin the next batch, as Spark does: its end, and what it reads."""
     end = planner.advance(start, everything=False)
-    return end, [] if end == start else planner.begin(start, end)
+    return end, [] if end == start else list(planner.begin(start, end).ranges)

@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -20,7 +22,7 @@ from headrace.gate.policy import STOP, OnFailure
 from headrace.gate.replay import Replay
 from headrace.gate.runner import BatchRunner
 from headrace.gate.stream_state import Turn, state_of
-from headrace.ledger import BatchRecord, Kind, Ledger, Status, schedule_id
+from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, schedule_id
 from headrace.ledger.patience import waiting_ends
 from headrace.processes import is_gone, new_owner
 
@@ -74,6 +76,7 @@ class GatedHandler:
         self._planner: str | None = None
         self._checkpoint: str | None = None
         self._settled = False
+        self._newest_sequence = 0
 
     def follow(self, query: StreamingQuery, checkpoint: str | None) -> None:
         """Say which query runs this, and where its checkpoint is if that is known.
@@ -122,11 +125,17 @@ class GatedHandler:
         state.batch_began()
         try:
             if not self._runner.run_live(df, owned, batch_id):
-                state.batch_was_helped(owned.schedule_id)
+                state.batch_was_helped(record.schedule_id)
         finally:
-            state.batch_waited(owned.schedule_id, self._live_turn.take_waited_ms())
+            state.batch_waited(record.schedule_id, self._live_turn.take_waited_ms())
 
     def _handle(self, df: DataFrame, batch: Batch) -> None:
+        """Call the user's handler, while nobody else does."""
+        if batch.sequence < self._newest_sequence:
+            # Another run has ended between the count of this one and its turn.
+            number = shared_ledger(self._ledger_url).next_sequence(self._gate)
+            batch = replace(batch, sequence=number)
+        self._newest_sequence = batch.sequence
         with exits_as_errors(batch.key), cut_off_in_short():
             self._handler(df, batch)
 
@@ -142,10 +151,8 @@ class GatedHandler:
         Raises:
             GateInUseError: another query has taken the gate over.
         """
-        begun = ledger.last_begun(self._gate)
-        # Asked for last: whoever has the gate now had it when that batch was begun, or had not
-        # begun any.
-        behind = ledger.gate_query(self._gate)
+        # Of one moment: whoever has the gate had it when that batch was begun, or has begun none.
+        begun, behind = ledger.begun_and_query(self._gate)
         if behind is not None:
             if behind.read != self._read:
                 raise GateInUseError(
@@ -178,13 +185,19 @@ class GatedHandler:
                 self._gate,
             )
 
-    def _own(self, ledger: Ledger, record: BatchRecord, batch_id: int) -> BatchRecord | None:
-        """The batch's row once it is this process's; None if there is nothing to do any more."""
+    def _own(self, ledger: Ledger, record: BatchRecord, batch_id: int) -> Attached | None:
+        """The batch once it is this process's; None if there is nothing to do any more."""
         gone = record.owner if record.owner is not None and is_gone(record.owner) else None
         waited = False
-        while not ledger.attach(
-            record.schedule_id, batch_id, owner=self._owner, lease_ms=LEASE_MS, gone=gone
-        ):
+        attach = partial(
+            ledger.attach,
+            record.schedule_id,
+            batch_id,
+            owner=self._owner,
+            lease_ms=LEASE_MS,
+            gone=gone,
+        )
+        while (owned := attach()) is None:
             found = ledger.batch(record.schedule_id)
             if found is None or found.status is not Status.IN_PROGRESS:
                 _LOG.info(
@@ -211,7 +224,7 @@ class GatedHandler:
                     " started again."
                 )
             self._sleep(OWNER_POLL_S)
-        return ledger.batch(record.schedule_id)
+        return owned
 
     def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
         """Run a batch for which the ledger has no row: there are no ranges to make its key of."""

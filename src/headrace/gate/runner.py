@@ -20,7 +20,7 @@ from headrace.gate.owner import Leases
 from headrace.gate.policy import OnFailure
 from headrace.gate.replay import Replay
 from headrace.gate.unreadable import unreachable_source, unreadable
-from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.records import query_stopped
 
 _LOG: Final = logging.getLogger("headrace.gate")
@@ -44,7 +44,8 @@ class BatchRunner:
         replay: reads a batch once more; None where the policy skips nothing.
         stopped: answers whether the query is being stopped: what the handler raises then says
             nothing of the batch.
-        turn: held while the handler runs: it is never called twice at a time.
+        turn: held while the handler runs: it is never called twice at a time. It answers whether it
+            was free; None where nobody knows.
         max_backfills: how many backfills of a batch fail before it is dead.
         sleep: waits so many seconds.
     """
@@ -57,7 +58,7 @@ class BatchRunner:
         *,
         policy: OnFailure,
         replay: Replay | None,
-        turn: AbstractContextManager[object],
+        turn: AbstractContextManager[bool | None],
         stopped: Callable[[], bool] = lambda: False,
         max_backfills: int = MAX_BACKFILLS,
         sleep: Callable[[float], None] = time.sleep,
@@ -72,12 +73,12 @@ class BatchRunner:
         self._turn = turn
         self._sleep = sleep
 
-    def run_live(self, df: DataFrame, batch: BatchRecord, number: int) -> bool:
+    def run_live(self, df: DataFrame, owned: Attached, number: int) -> bool:
         """Run a batch of the stream, and settle its row.
 
         Args:
             df: the batch.
-            batch: its row; ``in_progress``, and this owner's.
+            owned: it; attached to this owner just now.
             number: Spark's.
 
         Returns:
@@ -88,15 +89,17 @@ class BatchRunner:
             DataLossError, CorruptionError: its records cannot be read, whatever the policy.
             Exception: what the handler raised, where the policy stops then.
         """
+        batch = owned.batch
+        ranges = tuple(planned.offsets for planned in owned.ranges)
         with Leases(self._ledger, self._owner) as leases:
             leases.keep(batch.schedule_id)
-            if batch.attempts > 1 and self._ledger.parts(batch.schedule_id):
+            if owned.was_split:
                 self._isolate(batch, leases, None)
                 return False
-            error = self._handle(df, batch, number)
+            error = self._handle(df, batch, ranges, number, owned.sequence)
             at_once = error is None
             if error is not None and unreadable(error) is None:
-                error = self._retry(error, df, batch, number)
+                error = self._retry(error, df, batch, ranges, number)
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
             elif self._is_ended_by(error):
@@ -163,7 +166,7 @@ class BatchRunner:
         return self._needed_replay().bootstrap_servers
 
     def _retry(
-        self, error: Exception, df: DataFrame, batch: BatchRecord, number: int
+        self, error: Exception, df: DataFrame, batch: BatchRecord, ranges: Ranges, number: int
     ) -> Exception | None:
         """Call the handler again, in place, as often as the policy says."""
         last: Exception | None = error
@@ -185,7 +188,7 @@ class BatchRunner:
             if not self._ledger.retry(batch.schedule_id, self._owner, LEASE_MS):
                 break
             again = self._ledger.batch(batch.schedule_id) or batch
-            last = self._handle(df, again, number)
+            last = self._handle(df, again, ranges, number)
         return last
 
     def _waited(self, wait_s: float) -> bool:
@@ -195,17 +198,30 @@ class BatchRunner:
             wait_s -= _LOOK_S
         return not self._stopped()
 
-    def _handle(self, df: DataFrame, batch: BatchRecord, number: int) -> Exception | None:
+    def _handle(
+        self,
+        df: DataFrame,
+        batch: BatchRecord,
+        ranges: Ranges,
+        number: int,
+        sequence: int | None = None,
+    ) -> Exception | None:
         """Call the handler with a batch of the stream; what it raised.
+
+        Args:
+            df: the batch.
+            batch: its row.
+            ranges: what it reads.
+            number: Spark's.
+            sequence: of this run, if it need not wait for another one; None to count it then.
 
         Raises:
             LedgerError: the ledger cannot be reached; the handler was not called.
             Exception: what it raised though the batch is done, where that ends the query.
         """
         lending = self._lending(batch)
-        ranges = self._ranges(batch)
-        with self._turn:
-            told = self._told(batch, ranges, number, lending.lend)
+        with self._turn as was_free:
+            told = self._told(batch, ranges, number, lending.lend, sequence if was_free else None)
             try:
                 with lending.watched():
                     self._handler(df, told)
@@ -237,8 +253,17 @@ class BatchRunner:
         key = batch.schedule_id
         return Lending(key, partial(self._ledger.transaction, key, self._owner))
 
-    def _told(self, batch: BatchRecord, ranges: Ranges, number: int | None, lend: Lend) -> Batch:
+    def _told(
+        self,
+        batch: BatchRecord,
+        ranges: Ranges,
+        number: int | None,
+        lend: Lend,
+        sequence: int | None = None,
+    ) -> Batch:
         """What the handler is told of a batch; while nothing else is given to it."""
+        if sequence is None:
+            sequence = self._ledger.next_sequence(batch.gate)
         # A backfill counts as an attempt only when it has failed.
         again = batch.status is Status.BACKFILLING
         return Batch(
@@ -247,7 +272,7 @@ class BatchRunner:
             ranges,
             batch.attempts + again,
             Kind.BACKFILL if again else batch.kind,
-            self._ledger.next_sequence(batch.gate),
+            sequence,
             lend,
         )
 

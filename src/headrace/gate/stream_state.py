@@ -37,10 +37,14 @@ class Turn:
         self._clock = clock
         self._waited_s = 0.0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
+        """Wait for the turn; answers whether it was free."""
+        if self._lock.acquire(blocking=False):
+            return True
         began_s = self._clock()
         self._lock.acquire()
         self._waited_s += self._clock() - began_s
+        return False
 
     def __exit__(self, *_raised: object) -> None:
         self._lock.release()

@@ -14,6 +14,7 @@ from headrace.ledger.proof import extended, lost_records, verify
 from headrace.ledger.receivers import ReceiverRecord, ReceiverSeen, StreamRate
 from headrace.ledger.records import (
     Admission,
+    Attached,
     BatchRecord,
     Covered,
     ErrorReport,
@@ -35,6 +36,7 @@ __all__ = [
     "DEFECTS",
     "Admission",
     "Arrow",
+    "Attached",
     "BatchRecord",
     "CheckpointRecord",
     "Clock",

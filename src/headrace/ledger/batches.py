@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, select
 
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger import checkpoints, moves, retention, statements
@@ -11,7 +11,7 @@ from headrace.ledger.base import Base
 from headrace.ledger.bulk import insert_rows
 from headrace.ledger.claims import query_behind
 from headrace.ledger.engine import changed_rows
-from headrace.ledger.records import BatchRecord, ErrorReport, PlannedBatch, PlannedRange
+from headrace.ledger.records import Attached, BatchRecord, ErrorReport, PlannedBatch, PlannedRange
 from headrace.ledger.rows import batch_from, control_row, error_values, failure_rows, range_from
 from headrace.ledger.status import Kind, Status
 from headrace.ledger.tables import control, failure
@@ -73,8 +73,7 @@ class Batches(Base):
     def _begin_again(
         self, connection: Connection, batch: PlannedBatch, schedule_id: str, move: str
     ) -> BatchRecord:
-        rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
-        stored = {planned.offsets for planned in map(range_from, rows)}
+        stored = {planned.offsets for planned in _ranges(connection, schedule_id)}
         if stored != {planned.offsets for planned in batch.ranges if planned.offsets.count}:
             raise LedgerError(
                 f"The ledger {self._database.name} has other ranges for batch {schedule_id} of "
@@ -95,8 +94,11 @@ class Batches(Base):
         owner: str | None = None,
         lease_ms: int = 0,
         gone: str | None = None,
-    ) -> bool:
+    ) -> Attached | None:
         """Note that the engine processes a batch under this number, and who it belongs to.
+
+        The run of the gate's handler that follows is counted with it. That one is to be the gate's
+        next run: a run that waits for another one first is counted by `next_sequence`.
 
         Args:
             schedule_id: The batch.
@@ -107,7 +109,8 @@ class Batches(Base):
             gone: An owner that is known to be dead, who is replaced at once.
 
         Returns:
-            Whether the batch is ``in_progress`` and no other owner's; if not, nothing is changed.
+            What its owner needs to run it. None if the batch is not ``in_progress``, or another
+            owner's; nothing is changed then.
         """
         values = {
             "batch": schedule_id,
@@ -116,7 +119,20 @@ class Batches(Base):
             "by": owner,
             "gone": gone,
         }
-        return self._lease(moves.ATTACH, values, None if owner is None else lease_ms)
+
+        def attach(connection: Connection) -> Attached | None:
+            leased = values | self._leased(None if owner is None else lease_ms)
+            sequence = connection.scalar(statements.NEXT_SEQUENCE_OF, leased)
+            if sequence is None:
+                return None
+            row = connection.execute(statements.ATTACH, leased).mappings().one_or_none()
+            if row is None:  # It was moved just now; of the numbers, one is left out.
+                return None
+            batch, key = batch_from(row), {"schedule_id": schedule_id}
+            was_split = batch.attempts > 1 and connection.execute(statements.PARTS, key).first()
+            return Attached(batch, _ranges(connection, schedule_id), bool(was_split), sequence)
+
+        return self._database.write(attach)
 
     def retry(self, schedule_id: str, owner: str, lease_ms: int) -> bool:
         """Count one attempt more of a batch that its owner runs once more in place (arrow B).
@@ -235,12 +251,7 @@ class Batches(Base):
 
     def ranges(self, schedule_id: str) -> tuple[PlannedRange, ...]:
         """What a batch reads, by topic, partition and offset; it never changes."""
-
-        def ranges(connection: Connection) -> tuple[PlannedRange, ...]:
-            rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
-            return tuple(map(range_from, rows))
-
-        return self._database.read(ranges)
+        return self._database.read(lambda connection: _ranges(connection, schedule_id))
 
     def servers(self, schedule_id: str) -> str | None:
         """The brokers on which a batch was planned; None where it is not in the ledger."""
@@ -251,23 +262,6 @@ class Batches(Base):
     def open_batch(self, gate_name: str) -> BatchRecord | None:
         """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
         return next(iter(self._batches(statements.OPEN_BATCH, gate=gate_name)), None)
-
-    def last_begun(self, gate_name: str) -> tuple[int, BatchRecord] | None:
-        """What a gate's `begin` was called for last, whatever became of it.
-
-        Returns:
-            How often it had been called by then, and the batch; None before the first time.
-        """
-
-        def last_begun(connection: Connection) -> RowMapping | None:
-            found = connection.execute(statements.LAST_BEGUN, {"gate": gate_name})
-            return found.mappings().first()
-
-        found = self._database.read(last_begun)
-        if found is None:
-            return None
-        row = dict(found)
-        return row.pop("begins"), batch_from(row)
 
     def batches(
         self,
@@ -316,6 +310,11 @@ class Batches(Base):
 
         found = self._database.read(newest)
         return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])
+
+
+def _ranges(connection: Connection, schedule_id: str) -> tuple[PlannedRange, ...]:
+    rows = connection.execute(statements.RANGES, {"schedule_id": schedule_id})
+    return tuple(map(range_from, rows))
 
 
 def _refuse_but(connection: Connection, gate_name: str, query: str) -> None:

@@ -1,4 +1,6 @@
-"""Which query stands behind a gate: one at a time, for as long as its planner renews its lease.
+"""Which query stands behind a gate, and what it has begun.
+
+It is one at a time, for as long as its planner renews its lease.
 
 Times are the database's own, so that planners on several machines need no clock in common.
 """
@@ -11,8 +13,13 @@ from sqlalchemy import Connection, Text, bindparam, or_, select, update
 from headrace.ledger.base import Base
 from headrace.ledger.engine import changed_rows
 from headrace.ledger.now import NowMs
-from headrace.ledger.records import storable
-from headrace.ledger.tables import gate
+from headrace.ledger.records import BatchRecord, storable
+from headrace.ledger.rows import batch_from
+from headrace.ledger.tables import control, gate
+
+Begun = tuple[int, BatchRecord]
+"""How often a gate's `begin` has been called, and the batch that it was called for last, whatever
+became of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,16 @@ _QUERY: Final = select(
     ]
 ).where(_of_gate, gate.c.query_owner.is_not(None))
 
-_LIVE_QUERY: Final = _QUERY.where(gate.c.query_until_ms > NowMs())
+_BEGUN_AND_QUERY: Final = (
+    select(
+        gate.c.begins,
+        (gate.c.query_until_ms > NowMs()).label("query_lives"),
+        *[column for column in gate.c if column.name in _NOBODY],
+        control,
+    )
+    .outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .where(_of_gate)
+)
 
 
 class Claims(Base):
@@ -180,12 +196,32 @@ class Claims(Base):
 
     def gate_query(self, gate_name: str) -> GateQuery | None:
         """The query that stands behind a gate; None if none does, or its lease has run out."""
+        return self.begun_and_query(gate_name)[1]
 
-        def query(connection: Connection) -> GateQuery | None:
-            row = connection.execute(_LIVE_QUERY, {"of": gate_name}).one_or_none()
-            return None if row is None else GateQuery(**row._asdict())
+    def last_begun(self, gate_name: str) -> Begun | None:
+        """What a gate's `begin` was called for last; None before the first time."""
+        return self.begun_and_query(gate_name)[0]
 
-        return self._database.read(query)
+    def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
+        """What `last_begun` and `gate_query` answer, of one moment.
+
+        Whoever stood behind the gate at that moment had begun that batch, or none yet.
+        """
+        row = self._database.read(
+            lambda connection: (
+                connection.execute(_BEGUN_AND_QUERY, {"of": gate_name}).mappings().one_or_none()
+            )
+        )
+        if row is None:
+            return None, None
+        batch, begins = dict(row), row["begins"]
+        lives = batch.pop("query_lives")
+        query = {name.removeprefix("query_"): batch.pop(name) for name in _NOBODY}
+        del batch["begins"]
+        return (
+            None if row["schedule_id"] is None else (begins, batch_from(batch)),
+            GateQuery(**query) if lives else None,
+        )
 
 
 def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:

@@ -112,17 +112,20 @@ BEGIN_AGAIN: Final = _moved(
     **_AFRESH,
 )
 
+ATTACHABLE: Final = and_(
+    _BATCH,
+    control.c.status == Status.IN_PROGRESS,
+    or_(
+        control.c.owner.is_(None),
+        _OWNED,
+        _LEASE_HAS_RUN_OUT,
+        control.c.owner == bindparam("gone", type_=Text),
+    ),
+)
+
 ATTACH: Final = (
     update(control)
-    .where(_BATCH, control.c.status == Status.IN_PROGRESS)
-    .where(
-        or_(
-            control.c.owner.is_(None),
-            _OWNED,
-            _LEASE_HAS_RUN_OUT,
-            control.c.owner == bindparam("gone", type_=Text),
-        )
-    )
+    .where(ATTACHABLE)
     .values(
         query_batch_id=bindparam("number"),
         start_time_ms=func.coalesce(

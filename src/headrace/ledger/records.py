@@ -167,6 +167,23 @@ class BatchRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Attached:
+    """What the owner of a batch needs to run it, of one moment.
+
+    Attributes:
+        batch: Its row.
+        ranges: What it reads, by topic, partition and offset.
+        was_split: Whether it has parts, written by a run before.
+        sequence: The number of this run of the gate's handler; above every number before.
+    """
+
+    batch: BatchRecord
+    ranges: tuple[PlannedRange, ...]
+    was_split: bool
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class GateRecord:
     """A row of ``gate``: one gate, as declared, and its current rate."""
 

@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 
+from headrace.ledger import moves
 from headrace.ledger.leases import LONGEST_LEASE_MS, has_run_out
 from headrace.ledger.letters import LetterStatus
 from headrace.ledger.now import NowMs
@@ -159,18 +160,17 @@ COUNT_BEGIN: Final = (
     )
 )
 
-NEXT_SEQUENCE: Final = (
-    update(gate)
-    .where(gate.c.name == bindparam("of"))
-    .values(sequence=gate.c.sequence + 1)
-    .returning(gate.c.sequence)
+_counted = update(gate).values(sequence=gate.c.sequence + 1).returning(gate.c.sequence)
+
+NEXT_SEQUENCE: Final = _counted.where(gate.c.name == bindparam("of"))
+
+# Of a batch that can be attached. Before that is done, as whatever changes a gate's row and a
+# batch's changes the gate's first: of two transactions one waits then, and never both.
+NEXT_SEQUENCE_OF: Final = _counted.where(
+    gate.c.name == select(control.c.gate).where(moves.ATTACHABLE).scalar_subquery()
 )
 
-LAST_BEGUN: Final = (
-    select(gate.c.begins, control)
-    .join_from(gate, control, control.c.schedule_id == gate.c.begun)
-    .where(gate.c.name == bindparam("gate"))
-)
+ATTACH: Final = moves.ATTACH.returning(*control.c)
 
 OPEN_BATCH: Final = (
     select(control)

@@ -19,7 +19,7 @@ from headrace.source.books import Clock, GateBooks, GateIdentity
 from headrace.source.footing import Footing, Loss, described, find_footing
 from headrace.source.locate import starting_positions
 from headrace.source.log import Log, Topic
-from headrace.source.losses import Losses
+from headrace.source.losses import LossAccount
 from headrace.source.options import SourceOptions
 from headrace.source.positions import Positions, StreamOffset, nested
 from headrace.source.replay import gone, next_replay
@@ -36,6 +36,24 @@ class _Planned:
     latest: Mapping[TopicPartition, int]
     losses: Sequence[Loss]
     """Of what it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToRead:
+    """A batch that the ledger has, as its tasks are to read it.
+
+    Attributes:
+        ranges: what there is to read.
+        topic_ids: the ids of the topics that it was planned of, where known.
+        fail_on_loss: whether nothing of it may be passed over.
+        account: where the tasks write down what they cannot read; None without a ledger, or where
+            the batch is read once more.
+    """
+
+    ranges: Sequence[OffsetRange]
+    topic_ids: Mapping[str, str]
+    fail_on_loss: bool
+    account: LossAccount | None
 
 
 class StreamPlanner:
@@ -219,8 +237,8 @@ class StreamPlanner:
             "%s has lost records that this query had still to read: %s", self._log.name, told
         )
 
-    def begin(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
-        """What there is to read of the batch between two offsets, once the ledger has its ranges.
+    def begin(self, start: dict[str, Any], end: dict[str, Any]) -> ToRead:
+        """The batch between two offsets, once the ledger has its ranges.
 
         Raises:
             DataLossError: offsets of a batch that is run again are gone by now, and
@@ -230,6 +248,7 @@ class StreamPlanner:
         until = StreamOffset.from_json(end)
         ranges = until.ranges_from(StreamOffset.from_json(start))
         lost: Sequence[Loss] = ()
+        account = None
         if self._books is not None and not until.replay:
             self._claim()
         if self._books is not None and not until.replay and ranges:
@@ -240,13 +259,16 @@ class StreamPlanner:
                 until, ranges, known.plan if known else None, known.latest if known else {}
             )
             self._books.record_losses(lost, until.topic_ids, until, ranges)
+            account = self._books.account(until, ranges)
         cover = merged(loss.missing for loss in lost)
-        return [
+        left = [
             piece
             for r in ranges
             for piece, is_lost in pieces(r, cover.get(r.topic_partition, ()))
             if not is_lost
         ]
+        fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
+        return ToRead(left, until.topic_ids, fail_on_loss, account)
 
     def _lost_since(
         self, books: GateBooks, until: StreamOffset, ranges: Sequence[OffsetRange]
@@ -261,28 +283,6 @@ class StreamPlanner:
         ]
         self._refuse_or_log(lost)
         return lost
-
-    def losses(self, source: str, start: dict[str, Any], end: dict[str, Any]) -> Losses:
-        """What the tasks of the batch between two offsets do with what is gone by then.
-
-        Of a batch that is read once more nothing may be passed over.
-
-        Args:
-            source: what it is gone from, in messages.
-            start: of the batch.
-            end: of the batch.
-        """
-        until, options = StreamOffset.from_json(end), self._options
-        ranges = until.ranges_from(StreamOffset.from_json(start))
-        account = None
-        if self._books is not None and ranges and not until.replay:
-            account = self._books.account(until, ranges)
-        fail = options.fail_on_data_loss or bool(until.replay)
-        return Losses(source, fail, account)
-
-    def topic_ids(self, end: dict[str, Any]) -> Mapping[str, str]:
-        """The ids of the topics that the batch that ends there was planned of, where known."""
-        return StreamOffset.from_json(end).topic_ids
 
     def left_out(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
         """Names, for the readers of these ranges, of what is not to be read of them."""

@@ -217,10 +217,10 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SourceTask]:
         with marked_as_read():
-            ranges = self._planner.begin(start, end)
-            losses = self._planner.losses(self._reading.name, start, end)
-            topic_ids = self._planner.topic_ids(end)
-            return self._tasks(ranges, self._planner.left_out(ranges), losses, topic_ids)
+            begun = self._planner.begin(start, end)
+            losses = Losses(self._reading.name, begun.fail_on_loss, begun.account)
+            left_out = self._planner.left_out(begun.ranges)
+            return self._tasks(begun.ranges, left_out, losses, begun.topic_ids)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
