@@ -13,6 +13,7 @@ from tests.journal.samples import numbered
 
 from headrace.cli.verify_view import SENTENCES, SPANS, verification_view
 from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
 from headrace.journal import Journal
 from headrace.ledger import (
     Finding,
@@ -167,11 +168,39 @@ def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
         ledger.begin(planned(0, 10, gate="a"))
     result = invoke(ledger_url, "verify")
     assert result.exit_code == 3
-    assert "b: nothing has been read yet" in result.stdout
+    assert "nothing to prove yet: gate b has begun no batch" in result.stdout
     assert "orders: proven" in result.stdout
     assert invoke(ledger_url, "verify", "--gate", "orders").exit_code == 0
     damage(ledger_url, delete(failure).where(failure.c.start_offset == 20))
     assert invoke(ledger_url, "verify").exit_code == 4
+
+
+def test_a_gate_that_has_begun_no_batch_has_nothing_to_prove(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+    result = invoke(url, "verify")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("nothing to prove yet: gate orders has begun no batch\n")
+    as_json = invoke(url, "verify", "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)["verdict"]) == (0, "empty")
+
+
+@pytest.mark.parametrize(("column", "value"), [("status", "done"), ("kind", "batch")])
+def test_a_row_that_says_what_no_batch_is_is_4_and_named(
+    ledger_url: str, column: str, value: str
+) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        key = ledger.begin(planned(60, 70)).schedule_id
+        ledger.fail(key, ERROR)
+    damage(ledger_url, update(control).where(control.c.schedule_id == key).values({column: value}))
+    result = invoke(ledger_url, "verify")
+    assert result.exit_code == 4
+    words = " ".join(result.stdout.split())
+    assert f"Batch {key} has the {column} {value!r}, which is none of" in words
+    listed = invoke(ledger_url, "batches")
+    assert isinstance(listed.exception, LedgerError)
+    assert f"has the {column} {value!r}" in str(listed.exception)
 
 
 def test_json_is_one_object_per_gate(shop: Shop) -> None:

@@ -289,9 +289,12 @@ def roll_back_by_the_driver(connection: Connection, _batch: Batch) -> None:
         (within(roll_back_by_sql), "ROLLBACK is executed within"),
         (within(nest), "a second time.*begin_nested"),
         (within(roll_back_by_the_driver), "ended within by the driver"),
-        (swallowed(commit), "was ended within"),
-        (swallowed(roll_back), "was ended within"),
-        (swallowed(close), "was ended within"),
+        (swallowed(commit), "commit\\(\\) is called within"),
+        (swallowed(roll_back), "rollback\\(\\) or close\\(\\) is called within"),
+        (swallowed(close), "rollback\\(\\) or close\\(\\) is called within"),
+        (swallowed(end_the_transaction), "commit\\(\\) is called within"),
+        (swallowed(commit_by_sql), "COMMIT is executed within"),
+        (swallowed(roll_back_by_sql), "ROLLBACK is executed within"),
     ],
 )
 def test_what_is_not_committed_is_a_failure_and_leaves_nothing(
@@ -313,6 +316,15 @@ def test_what_is_not_committed_is_a_failure_and_leaves_nothing(
     scene.start_again(write)
     assert scene.sink == ["tea"]
     assert scene.row == ("success", None, None)
+
+
+def test_a_commit_that_the_database_refuses_is_named_as_what_it_is(scene: Scene) -> None:
+    """The answer to it was not lost, so nobody need be in doubt about it."""
+    raised = scene.run(within(leave_an_orphan))
+    assert type(raised) is LedgerError
+    _, error, message = scene.row
+    assert error == "headrace.errors.LedgerError"
+    assert re.search("(?i)refused to commit.*undone.*foreign key", message or "")
 
 
 def test_savepoints_are_the_handlers_to_use(scene: Scene) -> None:

@@ -20,7 +20,12 @@ from headrace.ledger import verify as verify_gate
 if TYPE_CHECKING:
     from headrace.source.checkpoint_check import Comparison
 
-_EXIT_STATUS: Final = {Verdict.PROVEN: 0, Verdict.OPEN: OPEN, Verdict.BROKEN: BROKEN}
+_EXIT_STATUS: Final = {
+    Verdict.PROVEN: 0,
+    Verdict.EMPTY: 0,
+    Verdict.OPEN: OPEN,
+    Verdict.BROKEN: BROKEN,
+}
 
 PROVES: Final = (
     "headrace verify proves, or says where it is not so, that the batches leave out no offset "
@@ -85,7 +90,7 @@ def verify(
     """Prove that every offset from a gate's first to its last is accounted for.
 
     With --source, Kafka's security settings are given with --option or --options-file.
-    Exit status 0: each is processed, or explained as dead or lost.
+    Exit status 0: each is processed, or explained as dead or lost; or there is none yet.
     Exit status 3: there is no gap and no overlap, but some batches are not done yet; or the ledger
     has no gate, or not the one that is named, so that nothing is proven.
     Exit status 4: there is a gap or an overlap, or a batch is gone.

@@ -49,9 +49,9 @@ def verification_view(
 ) -> RenderableType:
     """What was found of a gate, and what else is to be said of it."""
     told_last = [Text(printable(each), style="dim") for each in notes]
-    found = (verification.spans, verification.findings, verification.contradictions)
-    if not any(found):
-        return Group(line(f"{gate}: nothing has been read yet"), *told_last)
+    if verification.verdict is Verdict.EMPTY:
+        nothing = f"nothing to prove yet: gate {gate} has begun no batch"
+        return Group(line(nothing), *told_last)
     words, style = _HEADLINES[verification.verdict]
     gone = _offsets_by_kind(verification.findings)
     told = "".join(

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from headrace.flow.signals_ledger import ledger_signals
 from headrace.flow.stage import Stage
 from headrace.gate import Batch, Gate, register
 from headrace.gate.ledgers import shared_ledger
-from headrace.ledger import Ledger
+from headrace.ledger import ErrorReport, Ledger
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
@@ -35,12 +34,6 @@ _POLL_S: Final = 0.5
 
 STARTS_AGAIN: Final = 3
 """How often a stage is started again that fails before its handler was called."""
-
-
-_CAUSE: Final = re.compile(
-    r"^(?:Caused by: )?((?:[\w$]+\.)*[\w$]+(?:Error|Exception)\b(?:: .*)?)$", flags=re.MULTILINE
-)
-"""A line of a traceback, Python's or Java's, that names an exception."""
 
 
 class StageQuery:
@@ -86,7 +79,7 @@ class StageQuery:
                 self._flow,
                 STARTS_AGAIN - self._starts_left,
                 STARTS_AGAIN,
-                _root_cause(failure),
+                _in_one_line(failure),
             )
             try:
                 self.query = self._writer.start()
@@ -181,11 +174,10 @@ class RunningFlow:
         self.stop()
 
 
-def _root_cause(failure: StreamingQueryException) -> str:
-    """The innermost exception that Spark tells of, in one line."""
-    text = str(failure).strip()
-    causes = _CAUSE.findall(text)
-    return str(causes[-1]) if causes else text.partition("\n")[0]
+def _in_one_line(failure: StreamingQueryException) -> str:
+    """The exception at the root of a query's failure."""
+    report = ErrorReport.of(failure)
+    return f"{report.error_class}: {report.message}".partition("\n")[0]
 
 
 def start(flow: Declaration, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:

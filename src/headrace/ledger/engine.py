@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 import sqlalchemy
 from sqlalchemy import Connection, Executable
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from headrace.errors import LedgerError
 from headrace.ledger.lent import Guard, UnknownCommitError
 from headrace.ledger.now import take_time_from
-from headrace.ledger.outages import is_outage
+from headrace.ledger.outages import is_outage, is_refusal
 from headrace.ledger.patience import OutageError, Patience
 from headrace.ledger.postgresql_server import postgresql_engine
 from headrace.ledger.sqlite_file import is_busy, sqlite_engine, sqlite_reason, write_ahead_mode
@@ -127,6 +127,7 @@ class Database:
 
         Raises:
             UnknownCommitError: The answer to the commit was lost.
+            LedgerError: The database refused the commit; everything is undone.
         """
         self._refuse_to_write()
         thread = threading.get_ident()
@@ -139,12 +140,12 @@ class Database:
             with self._explained():
                 guard.check()
                 end(connection)
-            with self._explained(UnknownCommitError):
-                try:
-                    connection.commit()
-                except SQLAlchemyError:
-                    # SQLite keeps a transaction open whose commit it has refused.
-                    connection.invalidate()
+            try:
+                connection.commit()
+            except SQLAlchemyError as error:
+                # SQLite keeps a transaction open whose commit it has refused.
+                connection.invalidate()
+                with self._explained(LedgerError if is_refusal(error) else UnknownCommitError):
                     raise
 
     def insert(self, table: sqlalchemy.Table) -> sqlite.Insert | postgresql.Insert:
@@ -243,6 +244,11 @@ class Database:
         said = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
         for secret in self._secrets:
             said = said.replace(secret, "***")
+        if isinstance(error, IntegrityError):
+            return (
+                f"The ledger {self.name} has refused to commit what was written, and everything in"
+                f" the transaction is undone: {said}."
+            )
         if isinstance(error, DBAPIError) and (
             error.connection_invalidated
             or (isinstance(error, OperationalError) and error.statement is None)

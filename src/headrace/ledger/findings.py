@@ -123,6 +123,8 @@ class Verdict(StrEnum):
     """There is neither a gap nor an overlap, but some batches are not done."""
     BROKEN = "broken"
     """There is a defect."""
+    EMPTY = "empty"
+    """The gate has begun no batch, so there is nothing to prove yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +147,6 @@ class Verification:
         kinds = {finding.kind for finding in self.findings}
         if kinds & DEFECTS or self.contradictions:
             return Verdict.BROKEN
+        if not (self.spans or self.findings):
+            return Verdict.EMPTY
         return Verdict.OPEN if FindingKind.OPEN in kinds else Verdict.PROVEN

@@ -17,8 +17,7 @@ from headrace.ledger.checkpoints import COUNT_LOSSES
 from headrace.ledger.engine import Database
 from headrace.ledger.identity import schedule_id
 from headrace.ledger.records import Covered, Loss, Pruned
-from headrace.ledger.rows import Values, loss_from, loss_row
-from headrace.ledger.status import Status
+from headrace.ledger.rows import Values, known_status, loss_from, loss_row, strangeness
 from headrace.ledger.tables import lost, pruned
 
 ROWS_AT_ONCE: Final = 100
@@ -125,7 +124,8 @@ class History(Base):
     def coverage(self, gate_name: str) -> Iterator[Covered]:
         """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.
 
-        Of a batch that was split both it and its parts are told. What was pruned is told too, with
+        Of a batch that was split both it and its parts are told. The status of one whose row says
+        what no status is counts as failed; `misfits` names it. What was pruned is told too, with
         neighbouring ranges as one. The answer is read from the database bit by bit, as it stood
         when the first one was asked for.
         """
@@ -136,7 +136,7 @@ class History(Base):
                     schedule_id=row.schedule_id,
                     parent=row.parent,
                     has_parts=bool(row.has_parts),
-                    status=Status(row.status),
+                    status=known_status(row.status),
                     offsets=OffsetRange(
                         row.topic, row.partition, row.start_offset, row.until_offset
                     ),
@@ -161,15 +161,17 @@ class History(Base):
             if row.run_id == run_id
         )
 
-    def misnamed(self, gate_name: str) -> Iterator[str]:
-        """The keys of a gate's batches and parts whose ranges are not those that a key stands for.
+    def misfits(self, gate_name: str) -> Iterator[tuple[str, str]]:
+        """The keys of a gate's batches and parts whose rows cannot be right; each with a sentence.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
         with self._database.streaming() as connection:
             rows = connection.execute(pruning.NAMED_RANGES, {"gate": gate_name})
-            for (key, run_id), of_batch in groupby(rows, key=lambda row: row[:2]):
+            for (key, run_id, kind, status, records), of_batch in groupby(
+                rows, key=lambda row: row[:5]
+            ):
                 ranges, ids = list[OffsetRange](), dict[str, str]()
                 for row in of_batch:
                     if row.topic is None:
@@ -179,8 +181,13 @@ class History(Base):
                     )
                     if row.topic_id is not None:
                         ids[row.topic] = row.topic_id
-                if schedule_id(gate_name, run_id, ranges, ids) != key:
-                    yield str(key)
+                planned = sum(each.count for each in ranges)
+                if (strange := strangeness(kind, status)) is not None:
+                    yield key, f"Batch {key} has {strange}."
+                elif schedule_id(gate_name, run_id, ranges, ids) != key:
+                    yield key, f"Batch {key} has other ranges than those that its key stands for."
+                elif planned != records:
+                    yield key, f"Batch {key} has planned {records} offsets, and has {planned}."
 
     def prune(self, before_ms: int) -> Pruned:
         """Delete what ended before this time: batches and rate samples, of all gates.

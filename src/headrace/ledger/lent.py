@@ -38,6 +38,7 @@ class Guard:
         self._connection = connection
         self._transaction = connection.get_transaction()
         self._lent = False
+        self._refused: str | None = None
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         event.listen(connection, "commit", self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
@@ -59,8 +60,11 @@ class Guard:
         """See that the transaction is the one that was begun, and can be committed.
 
         Raises:
-            LedgerError: It was ended, or a statement in it failed and was not undone.
+            LedgerError: It was ended, or its end was refused, be that caught; or a statement in it
+                failed and was not undone.
         """
+        if self._refused is not None:
+            self._refuse(self._refused)
         if not self._is_whole():
             self._refuse("it was ended within")
         try:
@@ -94,6 +98,7 @@ class Guard:
             self._refuse(f"{ends[1].upper()} is executed within")
 
     def _refuse(self, what: str) -> NoReturn:
+        self._refused = what
         raise LedgerError(
             f"A transaction lent by batch.transaction() is not committed, for {what}. It is"
             " committed at the end of its `with`, together with the batch's success; to undo it,"

@@ -1,4 +1,4 @@
-"""Which errors of a database mean that it is away for a while, so that waiting may cure them."""
+"""What errors of a database mean: that it is away for a while, or that it has answered with no."""
 
 import sqlite3
 
@@ -21,3 +21,14 @@ def is_outage(error: SQLAlchemyError) -> bool:
     from headrace.ledger.server_outages import is_server_outage  # noqa: PLC0415  (a server's driver)
 
     return is_server_outage(error.orig)
+
+
+def is_refusal(error: SQLAlchemyError) -> bool:
+    """Whether the database has answered a commit with an error, so that everything is undone."""
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    if isinstance(error.orig, sqlite3.Error):
+        return isinstance(error.orig, sqlite3.IntegrityError) or is_busy(error.orig)
+    from headrace.ledger.server_outages import is_server_refusal  # noqa: PLC0415  (a server's driver)
+
+    return is_server_refusal(error.orig)

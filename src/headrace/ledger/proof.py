@@ -1,10 +1,10 @@
 """The proof that a gate leaves nothing out: its ranges follow each other, each with its outcome."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Final
 
 from headrace.control.ranges import OffsetRange, TopicPartition
@@ -43,12 +43,17 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
     """
     before, tally = ledger.kept(gate_name), Tally()
     coverage = tally.of(ledger.coverage(gate_name))
-    found = prove(coverage, lambda: ledger.losses(gate_name), ledger.batch)
+    misfits = dict(ledger.misfits(gate_name))
+
+    def batch(schedule_id: str) -> BatchRecord | None:
+        return None if schedule_id in misfits else ledger.batch(schedule_id)
+
+    found = prove(coverage, lambda: ledger.losses(gate_name), batch)
     after = ledger.kept(gate_name)
     return extended(
         found,
         unlike(tally, before, after),
-        [*contradictions(tally, before, after), *_about_names(ledger.misnamed(gate_name))],
+        [*contradictions(tally, before, after), *_some_of(misfits.values())],
     )
 
 
@@ -63,16 +68,11 @@ def extended(
     )
 
 
-def _about_names(misnamed: Iterable[str]) -> Iterator[str]:
-    """A sentence about each of some batches, and one about how many more there are."""
-    more = 0
-    for number, key in enumerate(misnamed):
-        if number < _NAMED:
-            yield f"Batch {key} has other ranges than those that its key stands for."
-        else:
-            more += 1
-    if more:
-        yield f"So have {more} batches more."
+def _some_of(sentences: Collection[str]) -> Iterator[str]:
+    """The first sentences about batches, and one about how many more there are."""
+    yield from islice(sentences, _NAMED)
+    if len(sentences) > _NAMED:
+        yield f"The rows of {len(sentences) - _NAMED} batches more cannot be right, either."
 
 
 def lost_records(losses: Iterable[Loss]) -> int:

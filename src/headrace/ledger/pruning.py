@@ -75,8 +75,7 @@ COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
 
 NAMED_RANGES: Final = (
     select(
-        control.c.schedule_id,
-        control.c.run_id,
+        *control.c["schedule_id", "run_id", "kind", "status", "planned_records"],
         failure.c.topic,
         failure.c.topic_id,
         failure.c.partition,

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from headrace.ledger.base import Base
 from headrace.ledger.pruning import CLOSED
 from headrace.ledger.records import PlannedBatch
-from headrace.ledger.rows import Values
+from headrace.ledger.rows import Values, known_status
 from headrace.ledger.status import Status
 from headrace.ledger.tables import checkpoint, control, failure, gate, position
 
@@ -180,6 +180,6 @@ def _of_gate(
                     row.partition,
                     row.start_offset,
                     row.schedule_id,
-                    Status(row.status),
+                    known_status(row.status),
                 )
     yield from found.values()

@@ -8,6 +8,7 @@ from headrace.errors import READ
 _FROM_SPARK: Final = {
     "py4j.protocol.Py4JJavaError",
     "pyspark.errors.exceptions.captured.PythonException",
+    "pyspark.errors.exceptions.captured.StreamingQueryException",
 }
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
 _PYTHON: Final = re.compile(r"([^\W\d][\w.]*)(?:: (.*))?")

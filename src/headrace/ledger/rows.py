@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from headrace.control.ranges import OffsetRange
+from headrace.errors import LedgerError
 from headrace.ledger.records import (
     MAX_MESSAGE_LENGTH,
     BatchRecord,
@@ -98,13 +99,39 @@ def loss_row(loss: Loss) -> Values:
 
 
 def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
-    """The batch that a row of ``control`` describes."""
+    """The batch that a row of ``control`` describes.
+
+    Raises:
+        LedgerError: Its kind or its status is none.
+    """
     values = dict(row)
+    if (strange := strangeness(values["kind"], values["status"])) is not None:
+        raise LedgerError(
+            f"Batch {values['schedule_id']} of gate {values['gate']!r} has {strange}, so its row"
+            " was changed or damaged; restore the ledger from a copy."
+        )
     error = [values.pop(name) for name in error_values(None)]
     del values["last_move"]  # between the ledger's calls only
     values["kind"] = Kind(values["kind"])
     values["status"] = Status(values["status"])
     return BatchRecord(**values, error=None if error[0] is None else ErrorReport(*error))
+
+
+def strangeness(kind: str, status: str) -> str | None:
+    """What is wrong with a batch's kind or its status; None where each is one.
+
+    >>> strangeness("live", "done")
+    "the status 'done', which is none of in_progress, success, failed, backfilling, dead"
+    """
+    for name, value, known in (("kind", kind, Kind), ("status", status, Status)):
+        if value not in set(known):
+            return f"the {name} {value!r}, which is none of {', '.join(known)}"
+    return None
+
+
+def known_status(status: str) -> Status:
+    """What a status counts as: itself, or failed where it is none."""
+    return Status(status) if status in set(Status) else Status.FAILED
 
 
 def range_from(row: Sequence[Any]) -> PlannedRange:

@@ -1,4 +1,4 @@
-"""Which errors of PostgreSQL mean that it is away for a while."""
+"""What errors of PostgreSQL mean: that it is away for a while, or that it has answered with no."""
 
 from typing import Final
 
@@ -7,6 +7,7 @@ from psycopg import pq
 
 # Connection exceptions; admin_shutdown, crash_shutdown and cannot_connect_now.
 _CONNECTION_EXCEPTION: Final = "08"
+_UNKNOWN: Final = frozenset({"40003"})  # statement_completion_unknown
 _SHUTTING_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
 
 
@@ -18,6 +19,17 @@ def is_server_outage(error: BaseException | None) -> bool:
     if state is None:
         return not _refuses(error)
     return state in _SHUTTING_DOWN or state.startswith(_CONNECTION_EXCEPTION)
+
+
+def is_server_refusal(error: BaseException | None) -> bool:
+    """Whether the server has answered a statement with an error, and goes on.
+
+    Not so if it ended the connection, or says that it does not know what became of the statement.
+    """
+    if not isinstance(error, psycopg.Error) or error.sqlstate is None:
+        return False
+    is_unknown = error.sqlstate in _UNKNOWN or error.sqlstate.startswith(_CONNECTION_EXCEPTION)
+    return error.diag.severity_nonlocalized == "ERROR" and not is_unknown
 
 
 def _refuses(error: psycopg.OperationalError) -> bool:
