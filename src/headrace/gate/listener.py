@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from headrace.control.timing import BatchProgress, BatchStats, batch_stats
 from headrace.errors import HeadraceError, OptionError
 from headrace.gate.events import JsonStreamingQueryListener
 from headrace.gate.stream_state import Ended, state_of
+from headrace.gate.worker import InOrder
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
 from headrace.ledger.patience import waiting_ends
 from headrace.processes import is_here
@@ -62,10 +64,16 @@ class GateListener(JsonStreamingQueryListener):
     Args:
         ledger_of: the ledger of a gate whose query has this run; None for a gate that this
             application does not know.
+        wait_s: how long the reports of all queries wait for a gate whose ledger does not answer, as
+            one whose rows are locked (s); from then on that gate's reports wait by themselves.
     """
 
-    def __init__(self, ledger_of: Callable[[str, UUID], Ledger | None]) -> None:
+    def __init__(
+        self, ledger_of: Callable[[str, UUID], Ledger | None], *, wait_s: float = 5.0
+    ) -> None:
         self._ledger_of = ledger_of
+        self._wait_s = wait_s
+        self._workers: dict[tuple[str, str], InOrder] = {}
         self._watched: dict[tuple[UUID, str], _Watched | None] = {}
         self._newest_run: dict[UUID, UUID] = {}
 
@@ -90,12 +98,7 @@ class GateListener(JsonStreamingQueryListener):
             all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
         )
         for report, watched in known:
-            state = state_of(watched.ledger.url, report.gate)
-            try:
-                with waiting_ends(state.is_stopped, "the query was stopped"):
-                    _on_batch(watched, report, ended)
-            except HeadraceError as error:
-                _LOG.warning(_NOT_TAKEN_IN, error)
+            self._do(watched, report.gate, partial(_take_in, watched, report, ended))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The query ended: what it left in progress because of an exception has failed.
@@ -105,22 +108,31 @@ class GateListener(JsonStreamingQueryListener):
         """
         for run, gate in [key for key in self._watched if key[0] == event.runId]:
             watched = self._watched.pop((run, gate))
-            if event.exception is None or watched is None:
-                continue
-            report = ErrorReport(event.errorClassOnException or "", event.exception, "")
-            try:
-                # Spark's own end waits for this.
-                with waiting_ends(lambda: True, "the query ended"):
-                    left = self._left_open(watched, gate, event)
-                    if left is not None:
-                        # Its handler may have gone through, and only that not be told.
-                        watched.ledger.fail(
-                            left.schedule_id, report, owner=left.owner, cut_short=True
-                        )
-            except HeadraceError as error:
-                _LOG.warning("A batch's failure was not taken in: %s", error)
+            if event.exception is not None and watched is not None:
+                # Behind its reports, for the last one may say that the batch went through.
+                self._do(watched, gate, partial(self._fail, watched, gate, event))
         if self._newest_run.get(event.id) == event.runId:
             del self._newest_run[event.id]
+
+    def _do(self, watched: _Watched, gate: str, work: Callable[[], None]) -> None:
+        """Do something for a gate, after all that was to be done for it before."""
+        place = (watched.ledger.url, gate)
+        if place not in self._workers:
+            self._workers[place] = InOrder(f"headrace-reports-{gate}")
+        self._workers[place].do(work, self._wait_s)
+
+    def _fail(self, watched: _Watched, gate: str, event: QueryTerminatedEvent) -> None:
+        """Settle what a run left in progress that ended with an exception."""
+        report = ErrorReport(event.errorClassOnException or "", event.exception or "", "")
+        try:
+            # Spark's own end waits for this.
+            with waiting_ends(lambda: True, "the query ended"):
+                left = self._left_open(watched, gate, event)
+                if left is not None:
+                    # Its handler may have gone through, and only that not be told.
+                    watched.ledger.fail(left.schedule_id, report, owner=left.owner, cut_short=True)
+        except HeadraceError as error:
+            _LOG.warning("A batch's failure was not taken in: %s", error)
 
     def _left_open(
         self, watched: _Watched, gate: str, event: QueryTerminatedEvent
@@ -202,6 +214,15 @@ def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
             left_over=_left_over(end, _offset(source.latestOffset)),
         )
         yield _Report(end.gate, end.run, batch, progress.batchId, times)
+
+
+def _take_in(watched: _Watched, report: _Report, ended: Ended) -> None:
+    state = state_of(watched.ledger.url, report.gate)
+    try:
+        with waiting_ends(state.is_stopped, "the query was stopped"):
+            _on_batch(watched, report, ended)
+    except HeadraceError as error:
+        _LOG.warning(_NOT_TAKEN_IN, error)
 
 
 def _on_batch(watched: _Watched, report: _Report, ended: Ended) -> None:

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from headrace.errors import LedgerError
 from headrace.ledger.lent import Guard, UnknownCommitError
 from headrace.ledger.now import take_time_from
-from headrace.ledger.outages import is_outage, is_refusal
+from headrace.ledger.outages import is_locked_by_others, is_outage, is_refusal
 from headrace.ledger.patience import OutageError, Patience
-from headrace.ledger.postgresql_server import postgresql_engine
+from headrace.ledger.postgresql_server import LOCK_TIMEOUT_S, postgresql_engine
 from headrace.ledger.sqlite_file import is_busy, sqlite_engine, sqlite_reason, write_ahead_mode
 from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
@@ -232,7 +232,7 @@ class Database:
 
     def _sentence(self, error: SQLAlchemyError) -> str:
         driver_error = error.orig if isinstance(error, DBAPIError) else None
-        if is_busy(driver_error) and self._lent_in:
+        if self.is_sqlite and is_busy(driver_error) and self._lent_in:
             return (
                 f"The ledger {self.name} has been locked by a handler of this process that is"
                 " within batch.transaction(); keep that `with` short, and read and compute before"
@@ -241,6 +241,12 @@ class Database:
         reason = sqlite_reason(driver_error)
         if reason is not None:
             return f"The ledger {self.name} {reason}."
+        if is_locked_by_others(driver_error):
+            return (
+                f"Rows of the ledger {self.name} have been locked by somebody else's transaction"
+                f" for {LOCK_TIMEOUT_S} s; find it in pg_stat_activity, where it may be idle in"
+                " transaction, and end it."
+            )
         said = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
         for secret in self._secrets:
             said = said.replace(secret, "***")

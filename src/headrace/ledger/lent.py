@@ -9,6 +9,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from headrace.errors import LedgerError
+from headrace.ledger.postgresql_server import LIMIT_NO_LOCKS, limit_locks
 
 _SAVEPOINT: Final = "headrace_lent"
 _ENDS: Final = re.compile(
@@ -39,7 +40,9 @@ class Guard:
         self._transaction = connection.get_transaction()
         self._lent = False
         self._refused: str | None = None
-        connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        self._is_server = connection.dialect.name == "postgresql"
+        begin = f"SAVEPOINT {_SAVEPOINT}"
+        connection.exec_driver_sql(f"{LIMIT_NO_LOCKS}; {begin}" if self._is_server else begin)
         event.listen(connection, "commit", self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
         event.listen(connection, "before_cursor_execute", self._on_statement)
@@ -67,8 +70,11 @@ class Guard:
             self._refuse(self._refused)
         if not self._is_whole():
             self._refuse("it was ended within")
+        end = f"RELEASE SAVEPOINT {_SAVEPOINT}"
+        if self._is_server:
+            end = f"{end}; {limit_locks(within=True)}"
         try:
-            self._connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            self._connection.exec_driver_sql(end)
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise

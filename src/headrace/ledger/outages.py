@@ -32,3 +32,12 @@ def is_refusal(error: SQLAlchemyError) -> bool:
     from headrace.ledger.server_outages import is_server_refusal  # noqa: PLC0415  (a server's driver)
 
     return is_server_refusal(error.orig)
+
+
+def is_locked_by_others(error: BaseException | None) -> bool:
+    """Whether a driver's error says that somebody else's transaction was waited for too long."""
+    if error is None or isinstance(error, sqlite3.Error):
+        return is_busy(error)
+    from headrace.ledger.server_outages import is_locked  # noqa: PLC0415  (a server's driver)
+
+    return is_locked(error)

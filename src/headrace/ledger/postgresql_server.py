@@ -20,6 +20,36 @@ SILENCE: Final = {
 """How PostgreSQL's machine is known to be gone that says nothing any more: within half a minute,
 where TCP alone would wait for hours. Settings of libpq, in s and ms; the URL's own stand above."""
 
+LOCK_TIMEOUT_S: Final = 10
+"""How long one of the ledger's statements waits for somebody else's transaction, where the URL or
+the server sets no ``lock_timeout``; a transaction of the ledger's takes milliseconds."""
+
+# A machine that is gone without a word leaves its transaction, and the rows that it has locked, to
+# the server, which by itself would find out after hours.
+_SESSION: Final = {
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30s",
+}
+
+
+def limit_locks(*, within: bool) -> str:
+    """The statement that gives the ledger's own statements their `LOCK_TIMEOUT_S`.
+
+    Args:
+        within: Whether for the rest of a transaction only; else for the connection.
+    """
+    return (
+        f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_S}s', {str(within).lower()})"
+        " WHERE current_setting('lock_timeout') = '0'"
+    )
+
+
+LIMIT_NO_LOCKS: Final = "SET LOCAL lock_timeout TO DEFAULT"
+"""Gives a transaction what the server or the URL says: for statements that are not the ledger's, or
+that take their time."""
+
 
 def postgresql_engine(url: URL) -> Engine:
     """Make the engine of a server's database; nothing is connected yet."""
@@ -30,8 +60,19 @@ def postgresql_engine(url: URL) -> Engine:
         | {name: value for name, value in settings.items() if name not in url.query},
         hide_parameters=True,
     )
+    _set_up_sessions(engine)
     _replace_what_was_cut(engine)
     return engine
+
+
+def _set_up_sessions(engine: Engine) -> None:
+    settings = ", ".join(f"set_config('{name}', '{to}', false)" for name, to in _SESSION.items())
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        connection.execute(f"SELECT {settings}")
+        connection.execute(limit_locks(within=False))
+        connection.commit()
 
 
 def _replace_what_was_cut(engine: Engine) -> None:

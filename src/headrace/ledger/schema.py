@@ -9,6 +9,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.engine import Database
+from headrace.ledger.postgresql_server import LIMIT_NO_LOCKS
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -36,6 +37,7 @@ def prepare(database: Database) -> None:
         return
     with database.writing() as connection:
         if not database.is_sqlite:
+            connection.exec_driver_sql(LIMIT_NO_LOCKS)
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
             )

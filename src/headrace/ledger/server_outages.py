@@ -8,17 +8,26 @@ from psycopg import pq
 # Connection exceptions; admin_shutdown, crash_shutdown and cannot_connect_now.
 _CONNECTION_EXCEPTION: Final = "08"
 _UNKNOWN: Final = frozenset({"40003"})  # statement_completion_unknown
+_LOCKED: Final = frozenset({"55P03", "40P01"})  # lock_not_available, deadlock_detected
 _SHUTTING_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
 
 
 def is_server_outage(error: BaseException | None) -> bool:
-    """Whether the server could not be reached, or cut the connection; not so if it refuses."""
+    """Whether the server could not be reached, cut the connection, or others kept rows locked.
+
+    Not so if it refuses.
+    """
     if not isinstance(error, psycopg.OperationalError):
         return False
     state = error.sqlstate
     if state is None:
         return not _refuses(error)
-    return state in _SHUTTING_DOWN or state.startswith(_CONNECTION_EXCEPTION)
+    return state in _SHUTTING_DOWN | _LOCKED or state.startswith(_CONNECTION_EXCEPTION)
+
+
+def is_locked(error: BaseException | None) -> bool:
+    """Whether others kept rows locked for longer than a statement of the ledger waits."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _LOCKED
 
 
 def is_server_refusal(error: BaseException | None) -> bool:
