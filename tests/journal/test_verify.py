@@ -195,13 +195,49 @@ def test_what_no_journal_makes_is_told_and_left(journal: Journal) -> None:
     assert all((folder(journal).parent / path).exists() for path in paths)
 
 
-def test_a_damaged_word_of_a_loss_is_told_and_left(journal: Journal) -> None:
+@pytest.mark.parametrize("text", ["{}", "", '{"first": 0, "until": 5, "reason": "no"}'])
+def test_a_damaged_word_of_a_loss_is_set_aside_and_written_anew(
+    journal: Journal, text: str
+) -> None:
     word = folder(journal) / "00000000000000000003.lost"
     (folder(journal) / SECOND).unlink()
-    word.write_text("{}")
+    word.write_text(text)
     assert told(verify(journal).findings) == [(FindingKind.DAMAGED, f"0/{word.name}", 3, 10)]
+    assert told(repair(journal)) == [(FindingKind.DAMAGED, f"0/{word.name}", 3, 10)]
+    assert verify(journal).whole
+    assert [(each.first, each.until) for each in journal.lost(0)] == [(3, 10)]
+    (aside,) = folder(journal).glob("*.corrupt")
+    assert aside.read_text() == text
+
+
+def test_a_damaged_word_at_the_end_is_written_anew_up_to_the_mark(journal: Journal) -> None:
+    (folder(journal) / THIRD).write_bytes(b"")
+    word = folder(journal) / "00000000000000000010.lost"
+    word.write_text("{")
+    found = repair(journal)
+    assert told(found)[0] == (FindingKind.DAMAGED, f"0/{word.name}", 10, 12)
+    assert verify(journal).whole
+    assert journal.bounds() == {0: (0, 12)}
+    with journal.writer(0) as writer:
+        assert writer.append(numbered(0, 1)).start == 12
+
+
+def test_of_a_damaged_word_at_the_end_that_nothing_else_tells_of_it_is_said_what_to_give(
+    journal: Journal,
+) -> None:
+    (folder(journal) / THIRD).unlink()
+    for mark in folder(journal).glob("*.end"):
+        mark.unlink()
+    word = folder(journal) / "00000000000000000010.lost"
+    word.write_text("{")
+    (finding,) = verify(journal).findings
+    assert (finding.kind, finding.first, finding.until) == (FindingKind.DAMAGED, 10, None)
+    assert "--reached 0:OFFSET" in finding.reason
     assert repair(journal) == ()
-    assert word.read_text() == "{}"
+    assert word.read_text() == "{"
+    assert told(repair(journal, {0: 17})) == [(FindingKind.DAMAGED, f"0/{word.name}", 10, 17)]
+    assert verify(journal).whole
+    assert journal.bounds() == {0: (0, 17)}
 
 
 def test_a_repair_that_was_cut_short_is_finished(journal: Journal) -> None:

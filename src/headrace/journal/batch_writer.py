@@ -131,14 +131,15 @@ class BatchWriter:
 
     def _planned(self, key: str, names: Sequence[str]) -> Manifest:
         """The staged blocks with their offsets."""
-        at = self._files.end(self._files.index())
+        at, previous, _ = self._files.ending(self._files.index())
         blocks = []
         for name in names:
             path = path_of(self._files, name)
             start, size = self._files.storage.read_start(path, HEADER_BYTES)
-            header = replace(decode_header(start, size, self._files.shown(path)), first=at)
+            staged = decode_header(start, size, self._files.shown(path))
+            header = replace(staged, first=at, previous=previous)
             blocks.append(StagedBlock(name, header))
-            at = header.until
+            at, previous = header.until, header.checksum
         if at > MAX_OFFSET:
             raise JournalError(f"{self._files.what} is full; write to another lane.")
         return Manifest(key, tuple(blocks))

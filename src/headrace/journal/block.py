@@ -14,8 +14,13 @@ stream::
     80  lane            4
     84  count           4   of records
     88  payload CRC-32  4   zlib's
-    92  zeros          32
+    92  previous        4   the header CRC-32 of the block before, or 0
+    96  zeros          28
     124 header CRC-32   4   of the 124 bytes before
+
+``previous`` makes a chain of a lane's blocks: a block's header CRC-32 tells it, and all before it,
+from what another writer has put in its place. It is 0 where no block ends at the first offset: in a
+lane's first block, after a loss, and where all before was pruned. A chance match is one in 2**32.
 
 The payload begins at a multiple of 64 bytes, so that Arrow's buffers are aligned in a mapped file.
 Its columns are those of ``records.SCHEMA``; one that has only nulls is left out. The header is
@@ -44,7 +49,7 @@ MAGIC: Final = b"HRBLOCK\x01"
 MAX_RECORDS: Final = 2**24
 """Records in a block: as many offsets are given up where a block can say nothing of itself."""
 
-_FIELDS: Final = struct.Struct("<8s16s16sQQQqqIII32x")
+_FIELDS: Final = struct.Struct("<8s16s16sQQQqqIIII28x")
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _FIELDS.size + _CRC.size
 
@@ -63,15 +68,25 @@ class BlockHeader:
     earliest_ms: int
     latest_ms: int
     payload_crc: int
+    previous: int
 
     @property
     def until(self) -> int:
         """The offset after the block's last."""
         return self.first + self.count
 
+    @property
+    def checksum(self) -> int:
+        """What tells the block from others, with all before it in its lane."""
+        return crc32(self._fields())
+
     def encode(self) -> bytes:
         """The 128 bytes."""
-        fields = _FIELDS.pack(
+        fields = self._fields()
+        return fields + _CRC.pack(crc32(fields))
+
+    def _fields(self) -> bytes:
+        return _FIELDS.pack(
             MAGIC,
             self.journal_id,
             self.writer,
@@ -83,8 +98,8 @@ class BlockHeader:
             self.lane,
             self.count,
             self.payload_crc,
+            self.previous,
         )
-        return fields + _CRC.pack(crc32(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,7 @@ def encode(
     writer: bytes,
     lane: int,
     first: int,
+    previous: int = 0,
     compression: Compression = "lz4",
 ) -> Block:
     """Records as a block; at least one, at most ``MAX_RECORDS``.
@@ -141,6 +157,7 @@ def encode(
         writer: 16 bytes.
         lane: Which.
         first: The first record's offset.
+        previous: The checksum of the block that ends there; 0 where none does.
         compression: Of each buffer by itself, as Arrow does it.
     """
     batch = records.batch
@@ -169,6 +186,7 @@ def encode(
         earliest_ms=times["min"].as_py(),
         latest_ms=times["max"].as_py(),
         payload_crc=_crc(gather.parts),
+        previous=previous,
     )
     return Block(header, tuple(gather.parts))
 
@@ -192,14 +210,16 @@ def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
         raise _damaged(name, "it does not begin as a block does")
     if _CRC.unpack_from(start, _FIELDS.size)[0] != crc32(fields):
         raise _damaged(name, "its header fails its checksum")
-    magic, journal_id, writer, first, raw, payload, earliest, latest, lane, count, crc = (
+    magic, journal_id, writer, first, raw, payload, earliest, latest, lane, count, crc, previous = (
         _FIELDS.unpack(fields)
     )
     if magic != MAGIC:
         raise _damaged(name, f"it has version {magic[-1]}, and this Headrace reads version 1")
     if size not in (HEADER_BYTES + payload, None):
         raise _damaged(name, f"it has {size} bytes, and its header says {HEADER_BYTES + payload}")
-    return BlockHeader(journal_id, writer, lane, first, count, raw, payload, earliest, latest, crc)
+    return BlockHeader(
+        journal_id, writer, lane, first, count, raw, payload, earliest, latest, crc, previous
+    )
 
 
 def decode_payload(

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -37,6 +37,25 @@ class Lost:
         """As it is stored."""
         values = {"first": self.first, "until": self.until, "reason": self.reason}
         return json.dumps(values).encode()
+
+
+class LaneEnd(NamedTuple):
+    """Where a lane ends.
+
+    Attributes:
+        until: The offset after the last that can be read.
+        checksum: That of the block that ends there; 0 where none does.
+        reached: Where the block ends that only the lane's mark has left; ``until`` where none has.
+    """
+
+    until: int
+    checksum: int
+    reached: int
+
+    @property
+    def spare(self) -> bool:
+        """Whether only the lane's mark has left the last block."""
+        return self.reached > self.until
 
 
 class LaneFiles:
@@ -78,27 +97,61 @@ class LaneFiles:
         Raises:
             CorruptionError: The last file cannot be believed, or the lane has reached further.
         """
+        return self.ending(index).until
+
+    def ending(self, index: LaneIndex) -> LaneEnd:
+        """The same, with what is known of the lane's end besides.
+
+        Raises:
+            CorruptionError: The last file cannot be believed, or the lane has reached further.
+        """
         end = self.last_end(index)
-        if (missing := self.missing_end(index, end)) is not None:
-            raise CorruptionError(missing)
-        return end
+        spare = self.spare_behind(index, end.until)
+        return end if spare is None else end._replace(reached=spare.until)
 
-    def missing_end(self, index: LaneIndex, end: int) -> str | None:
-        """Why the files that end there cannot be all; None if they can.
+    def spare_behind(self, index: LaneIndex, end: int) -> BlockHeader | None:
+        """The header of the block that goes on at the lane's end and that only the mark has left.
 
-        A block that only the mark has left is not missing: whoever writes the lane next, or
-        ``repair``, gives it its name back.
+        It is not missing: whoever writes the lane next, or ``repair``, gives it its name back.
+
+        Args:
+            index: What the names say.
+            end: Where the last file ends.
+
+        Returns:
+            The header; None where there is none, or where the lane goes on by now.
+
+        Raises:
+            CorruptionError: The files that end there cannot be all.
         """
         mark = index.mark
-        if mark <= end or self.last_end(self.index()) >= mark:  # the first listing was a race
+        if mark <= end or self.last_end(self.index()).until >= mark:  # the first listing was a race
             return None
         spare = self.spare(mark)
         if spare is not None and spare.first == end:
-            return None
-        return (
+            return spare
+        raise CorruptionError(
             f"{self.what[0].upper()}{self.what[1:]} ends at offset {end}, although it had reached"
             f" {mark}: its last files are gone; put them back, or let `headrace journal repair`"
             " declare those offsets lost."
+        )
+
+    def look(self) -> "LaneLook":
+        """The lane as it is now.
+
+        Raises:
+            CorruptionError: The last file cannot be believed, or the lane has reached further.
+        """
+        index = self.index()
+        return LaneLook(self, index, self.ending(index))
+
+    def without_name(self, start: int, until: int) -> str:
+        """What there is to say of a last block that only the mark has left, as a sentence."""
+        return (
+            f"The last block has lost its name, and only the lane's mark has it still, so that"
+            f" offsets [{start}, {until}) of {self.what} cannot be read, and nobody knows whether"
+            " they were acknowledged; start the receiver of the lane, or run `headrace journal"
+            f" repair {self.storage.url}`: either gives the block its name again."
         )
 
     def spare(self, mark: int) -> BlockHeader | None:
@@ -114,17 +167,33 @@ class LaneFiles:
         says = (header.journal_id, header.lane, header.until)
         return header if says == (self.identity.id, self.lane, mark) else None
 
-    def last_end(self, index: LaneIndex) -> int:
-        """The offset after the last file's last, whatever the lane has reached.
+    def last_end(self, index: LaneIndex) -> LaneEnd:
+        """Where the last file ends, whatever the lane has reached.
 
         Raises:
             CorruptionError: The last file cannot be believed.
         """
         if index.last is None:
-            return index.start
+            return _ending(index.start)
         if index.last in index.lost:
-            return self.lost(index.last).until
-        return self.header(index.last).until
+            return _ending(self.lost(index.last).until)
+        header = self.header(index.last)
+        return _ending(header.until, header.checksum)
+
+    def checksum_before(self, index: LaneIndex, offset: int) -> int:
+        """The checksum of the block that has the record before an offset; 0 if none has it.
+
+        Raises:
+            CorruptionError: It is not the header of the block that belongs there.
+        """
+        first = index.holding(offset - 1)
+        if offset <= index.start or first is None or first in index.lost:
+            return 0
+        try:
+            header = self.header(first)
+        except FileNotFoundError:  # pruned, or declared lost, since the names were read
+            return 0
+        return header.checksum if offset <= header.until else 0
 
     def header(self, first: int) -> BlockHeader:
         """A block's header, held against its name.
@@ -188,12 +257,12 @@ class LaneFiles:
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(
                 f"{self._place(path, first)} is damaged: it does not say which offsets are lost; "
-                "write it anew, as JSON with first, until and reason."
+                "let `headrace journal repair` write it anew."
             ) from error
         if lost.first != first or lost.until <= first:
             raise CorruptionError(
                 f"{self._place(path, first)} is damaged: it speaks of the offsets [{lost.first}, "
-                f"{lost.until}); write it anew, as JSON with first, until and reason."
+                f"{lost.until}); let `headrace journal repair` write it anew."
             )
         return lost
 
@@ -212,6 +281,44 @@ class LaneFiles:
                 "or let `headrace journal repair` set this one aside."
             )
         return header
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLook:
+    """A lane at one moment: what its names say, and where it ends."""
+
+    files: LaneFiles
+    index: LaneIndex
+    end: LaneEnd
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Its first offset, and the one after the last that can be read."""
+        return self.index.start, self.end.until
+
+    @property
+    def without_name(self) -> str:
+        """See `LaneFiles.without_name`."""
+        return self.files.without_name(self.end.until, self.end.reached)
+
+    def checksum_before(self, offset: int) -> int:
+        """The checksum of the block that has the record before an offset; 0 if none has it.
+
+        It costs a header, unless the lane ends there.
+
+        Raises:
+            OSError: The storage fails.
+        """
+        if offset == self.end.until:
+            return self.end.checksum
+        try:
+            return self.files.checksum_before(self.index, offset)
+        except CorruptionError:  # who reads it is told
+            return 0
+
+
+def _ending(until: int, checksum: int = 0) -> LaneEnd:
+    return LaneEnd(until, checksum, reached=until)
 
 
 def _lost_of(values: Any) -> Lost:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.control.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
 from headrace.journal.block import Compression
-from headrace.journal.blocks import Identity, LaneFiles, Lost
+from headrace.journal.blocks import Identity, LaneFiles, LaneLook, Lost
 from headrace.journal.columns import ARROW_SCHEMA, checked_columns
 from headrace.journal.faults import told
 from headrace.journal.index import LaneIndex
@@ -144,9 +144,16 @@ class Journal:
         Raises:
             JournalError: It cannot be read, or its last block is damaged.
         """
+        return self.look(lane).bounds
+
+    def look(self, lane: int) -> LaneLook:
+        """The same, with what else is known of the lane's end.
+
+        Raises:
+            JournalError: It cannot be read, or its last block is damaged.
+        """
         with self._reading(lane) as files:
-            index = files.index()
-            return index.start, files.end(index)
+            return files.look()
 
     def firsts(self, lane: int) -> list[int]:
         """Where a lane's blocks and losses begin, ascending; costs the names alone.
@@ -195,6 +202,7 @@ class Journal:
         columns: Sequence[str] = tuple(ARROW_SCHEMA.names),
         *,
         on_loss: Callable[[OffsetRange, str], None] | None = None,
+        after: int = 0,
     ) -> Iterator[pa.RecordBatch]:
         """Records in the columns and types of Kafka's source, in order, one batch for each block.
 
@@ -207,10 +215,13 @@ class Journal:
             columns: Of ``ARROW_SCHEMA``, in any order; only these are read.
             on_loss: Is called with offsets that were declared lost or pruned, and why, before they
                 are passed over; it may raise.
+            after: The checksum that the block with the record before them had when that was read;
+                0 where it is not known.
 
         Raises:
             OptionError: There is no such column, or the offsets are another journal's.
-            DataLossError: Some of the offsets were pruned, and there is no ``on_loss``.
+            DataLossError: Some of the offsets were pruned, and there is no ``on_loss``; or the
+                record before them is another one than ``after`` says.
             CorruptionError: A block is not what was written, or is not there.
             JournalError: The lane ends before, or the storage fails.
         """
@@ -221,13 +232,14 @@ class Journal:
                 f"{self.name}; read them from their own."
             )
         checked_lane(offsets.partition)
-        return self._batches(offsets, wanted, on_loss)
+        return self._batches(offsets, wanted, on_loss, after)
 
     def _batches(
         self,
         offsets: OffsetRange,
         columns: Sequence[str],
         on_loss: Callable[[OffsetRange, str], None] | None,
+        after: int,
     ) -> Iterator[pa.RecordBatch]:
         def lost(first: int, until: int, why: str) -> None:
             if on_loss is not None:
@@ -235,7 +247,7 @@ class Journal:
 
         with self._reading(offsets.partition) as files:
             told = None if on_loss is None else lost
-            yield from read_lane(files, offsets.start, offsets.until, columns, told)
+            yield from read_lane(files, offsets.start, offsets.until, columns, told, after=after)
 
     def records(self, lane: int, first: int) -> Records:
         """One block's records with all they have, their ids as well.

@@ -9,7 +9,7 @@ from typing import Final, Self
 from headrace.control.ranges import OffsetRange
 from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.journal.block import MAX_RECORDS, Block, BlockHeader, Compression, encode
-from headrace.journal.blocks import Identity, LaneFiles
+from headrace.journal.blocks import Identity, LaneEnd, LaneFiles
 from headrace.journal.faults import told
 from headrace.journal.manifests import complete
 from headrace.journal.marks import LaneMark
@@ -55,14 +55,14 @@ class LaneWriter:
         self._closed = False
         self._failed = False
         self._in_flight: deque[Future[OffsetRange]] = deque()
-        self._in_flight_end = 0
+        self._in_flight_end = (0, 0)
         self._found: list[tuple[Sequence[str | None], OffsetRange]] = []
         folder = self._files.folder
         with told(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(folder)
             self._lock = storage.lock(folder)
             try:
-                self._end = self._recovered()
+                self._end, self._checksum, _ = self._recovered()
             except BaseException:
                 self._lock.close()
                 raise
@@ -116,7 +116,7 @@ class LaneWriter:
                 f"A block of {records.count} records cannot be written; 1 to {MAX_RECORDS} are "
                 "allowed: append in parts."
             )
-        first = self._next()
+        first, previous = self._next()
         if first + records.count > MAX_OFFSET:
             raise JournalError(f"{self._files.what} is full; write to another lane.")
         block = encode(
@@ -125,6 +125,7 @@ class LaneWriter:
             writer=self._writer,
             lane=self.lane,
             first=first,
+            previous=previous,
             compression=self._compression,
         )
         while len(self._in_flight) == _MOST_IN_FLIGHT:
@@ -134,7 +135,7 @@ class LaneWriter:
         )
         named = self._name.submit(self._named, written, block)
         self._in_flight.append(named)
-        self._in_flight_end = block.header.until
+        self._in_flight_end = block.header.until, block.header.checksum
         return named
 
     def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
@@ -170,8 +171,11 @@ class LaneWriter:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    def _next(self) -> int:
-        """The next block's first offset, looked up if the last append left that open."""
+    def _next(self) -> tuple[int, int]:
+        """The next block's first offset, and the checksum of the block before it.
+
+        They are looked up if the last append left that open.
+        """
         if self._closed:
             raise JournalError(f"The writer of {self._files.what} is closed; open another one.")
         if self._in_flight and not self._in_flight[-1].done():
@@ -180,11 +184,11 @@ class LaneWriter:
             raise self._other_writer()
         if self._failed:
             with told(f"The end of {self._files.what} cannot be found after an append that failed"):
-                self._end = self._recovered_own()
+                self._end, self._checksum, _ = self._recovered_own()
             self._failed = False
-        return self._end
+        return self._end, self._checksum
 
-    def _recovered(self) -> int:
+    def _recovered(self) -> LaneEnd:
         """Finish what is decided, remove what is not; answers where the last whole block ends.
 
         Nothing is given a name meanwhile.
@@ -195,9 +199,10 @@ class LaneWriter:
         files.storage.remove(files.folder, [name for name in names if is_temporary(name)])
         return self._mark.settle()
 
-    def _recovered_own(self) -> int:
+    def _recovered_own(self) -> LaneEnd:
         """The same, if all that came since is this writer's own; notes what that is."""
-        end, at = self._recovered(), self._end
+        recovered, at = self._recovered(), self._end
+        end = recovered.until
         found = []
         while at < end:
             header, batch = self._files.block(at, ["id"])
@@ -212,7 +217,7 @@ class LaneWriter:
                 "has removed its blocks: put them back."
             )
         self._found += found
-        return end
+        return recovered
 
     def _named(self, written: "Future[Prepared]", block: Block) -> OffsetRange:
         """Give a block its name, durably; one after the other, in a thread of their own."""
@@ -231,7 +236,7 @@ class LaneWriter:
                 self._mark.commit(written.result(), header.until)
             except FileExistsError:
                 self._taken(header)
-        self._end, self._failed = header.until, False
+        self._end, self._checksum, self._failed = header.until, header.checksum, False
         return self._files.offsets(header.first, header.until)
 
     def _taken(self, header: BlockHeader) -> None:

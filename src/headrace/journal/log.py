@@ -1,29 +1,44 @@
 """A journal as a log: its lanes are the partitions of one topic."""
 
 import math
+import time
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import NoJournalError, SourceError
+from headrace.journal.blocks import LaneLook
+from headrace.journal.faults import told
 from headrace.journal.journal import Journal
 from headrace.journal.options import JournalOptions
 from headrace.journal.seeking import ahead, first_at
+from headrace.journal.spare import SpareWatch, settled
 from headrace.source.log import Topic
-from headrace.source.positions import Positions, partitions_of
+from headrace.source.positions import Checksums, Positions, partitions_of
+
+if TYPE_CHECKING:
+    from headrace.source.books import Clock
 
 
 class JournalLog:
     """The `headrace.source.log.Log` of one source; nothing is read before the first question.
 
     Every method raises ``JournalError`` where the journal cannot be read.
+
+    Args:
+        options: The source's.
+        clock: The time. A bounded read waits a second for a last block that has no name.
     """
 
     name = "The journal"
     source = "journal"
 
-    def __init__(self, options: JournalOptions) -> None:
+    def __init__(self, options: JournalOptions, clock: "Clock" = time) -> None:
         self.servers = options.path
         self._options = options
+        self._clock = clock
+        self._watch = SpareWatch(clock)
+        self._looks: dict[TopicPartition, LaneLook] = {}
 
     @property
     def cut(self) -> str:
@@ -61,19 +76,46 @@ class JournalLog:
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
         """See `headrace.source.log.Log.earliest`."""
-        return self.bounds(partitions)[0]
+        journal = self._open()
+        return {tp: journal.look(tp.partition).index.start for tp in partitions}
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
         """See `headrace.source.log.Log.latest`."""
         return self.bounds(partitions)[1]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
-        """See `headrace.source.log.Log.bounds`."""
+        """See `headrace.source.log.Log.bounds`.
+
+        A stream goes on without a last block that has lost its name: it reads it later.
+
+        Raises:
+            CorruptionError: A bounded read would leave it out.
+        """
+        journal, looks = self._open(), self._looks
+        for tp in (wanted := list(partitions)):
+            if self._options.streaming:
+                looks[tp] = journal.look(tp.partition)
+                self._watch.note(tp, looks[tp])
+            else:
+                looks[tp] = settled(journal, tp.partition, self._clock)
+        return {tp: looks[tp].index.start for tp in wanted}, {
+            tp: looks[tp].end.until for tp in wanted
+        }
+
+    def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """See `headrace.source.log.Log.reached`."""
         journal = self._open()
-        found = {tp: journal.lane_bounds(tp.partition) for tp in partitions}
-        earliest = {tp: start for tp, (start, _) in found.items()}
-        latest = {tp: end for tp, (_, end) in found.items()}
-        return earliest, latest
+        return {tp: journal.look(tp.partition).end.reached for tp in partitions}
+
+    def checksums(self, positions: Positions) -> Checksums:
+        """Those of the blocks that have the records before; it costs a header within a lane."""
+        with told(f"The journal {self.servers} cannot be read"):
+            found = {
+                tp: self._looks[tp].checksum_before(position)
+                for tp, position in positions.items()
+                if tp in self._looks
+            }
+        return {tp: checksum for tp, checksum in found.items() if checksum}
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]

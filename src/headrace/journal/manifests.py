@@ -103,7 +103,7 @@ def complete(files: LaneFiles) -> None:
     if not found:
         return
     index = files.index()
-    end, marks = files.last_end(index), list(index.marks)
+    end, marks = files.last_end(index).until, list(index.marks)
     for manifest in found.values():
         for block in manifest.blocks:
             # What begins below the end is there, or was, until it was pruned or set aside.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from headrace.errors import CorruptionError
-from headrace.journal.blocks import LaneFiles
+from headrace.journal.blocks import LaneEnd, LaneFiles
 from headrace.journal.names import END, written_name
 from headrace.journal.storage import Prepared
 
@@ -39,7 +39,7 @@ class LaneMark:
         self._follow: ThreadPoolExecutor | None = None
         self._following: Future[None] | None = None
 
-    def settle(self) -> int:
+    def settle(self) -> LaneEnd:
         """Find the lane's end, and have the mark say it; nothing may be committed meanwhile.
 
         A block that only the mark has left gets its name back.
@@ -55,21 +55,21 @@ class LaneMark:
         if index.last is None or index.last in index.lost:
             end = files.last_end(index)
         else:
-            end = files.block(index.last, [])[0].until  # checked whole, and not only its header
+            header, _ = files.block(index.last, [])  # checked whole, and not only its header
+            end = LaneEnd(header.until, header.checksum, reached=header.until)
         self._noted = is_noted(files)
-        if self._noted and end == index.mark == 0:
+        if self._noted and end.until == index.mark == 0:
             raise CorruptionError(nothing_left(files))
-        if index.mark > end:
-            if (missing := files.missing_end(index, end)) is not None:
-                raise CorruptionError(missing)
-            restore(files, index.mark)
-            end = index.mark
+        if index.mark > end.until:
+            if files.spare_behind(index, end.until) is not None:
+                restore(files, index.mark)
+            return self.settle()
         self._marks = index.marks
-        if end != index.mark:
+        if end.until != index.mark:
             with suppress(FileExistsError):
-                files.storage.put(files.path(end, END), [])
-            self._marks = (*index.marks, end)
-        if end:
+                files.storage.put(files.path(end.until, END), [])
+            self._marks = (*index.marks, end.until)
+        if end.until:
             self.note()
         return end
 

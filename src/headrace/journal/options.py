@@ -21,11 +21,13 @@ class JournalOptions:
 
     Attributes:
         shared: those that every source has.
+        streaming: whether of a stream, which reads later what it cannot read yet.
         path: the journal's folder, or its URL in an object store or HDFS.
         lanes: the lanes that are read; None for all there are, new ones too.
     """
 
     shared: SourceOptions
+    streaming: bool
     path: str
     lanes: tuple[int, ...] | None
 
@@ -52,6 +54,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOpti
         )
     return JournalOptions(
         shared=parse_source_options(given, streaming=streaming, stream_begins=Edge.EARLIEST),
+        streaming=streaming,
         path=given["path"].strip(),
         lanes=_lanes(given),
     )

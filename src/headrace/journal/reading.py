@@ -22,6 +22,8 @@ def read_lane(
     until: int,
     columns: Sequence[str],
     on_loss: LaneLoss | None = None,
+    *,
+    after: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """The records of these offsets, in order, one batch for each block.
 
@@ -29,8 +31,18 @@ def read_lane(
     within a block. Offsets that `repair` has declared lost are passed over, once ``on_loss`` has
     been called with them; with it, so is what was pruned.
 
+    Args:
+        files: The lane's.
+        start: The first offset.
+        until: The one after the last.
+        columns: Those of ``columns.ARROW_SCHEMA`` that are asked for.
+        on_loss: See ``LaneLoss``.
+        after: The checksum that the block with the record before ``start`` had when that was read;
+            0 where it is not known. It costs nothing to compare.
+
     Raises:
-        DataLossError: Some were pruned before, and there is no ``on_loss``.
+        DataLossError: Some were pruned before, and there is no ``on_loss``; or the record before
+            ``start`` is another one by now.
         CorruptionError: Some are not what was written, or there is a gap.
         JournalError: The lane ends before ``until``.
         OSError: The storage fails.
@@ -52,6 +64,8 @@ def read_lane(
                 on_loss(at, stop, f"declared lost by a repair: {found.reason}")
         elif found is not None:
             header, batch = found
+            if at == start:
+                _hold_to(files, header, start, after)
             stop = min(until, header.until)
             if at < stop:
                 rows = batch.slice(at - header.first, stop - at)
@@ -59,6 +73,22 @@ def read_lane(
         if found is None or stop <= at:
             raise _missing(files, at)
         at = stop
+
+
+def _hold_to(files: LaneFiles, header: BlockHeader, start: int, after: int) -> None:
+    """Refuse a lane in which another record is before an offset than was read there.
+
+    A block that begins there has the checksum of the one before; 0 where there was none to tell,
+    as after a loss.
+    """
+    now = header.previous if header.first == start else header.checksum
+    if 0 not in (after, now) and now != after:
+        raise DataLossError(
+            f"{files.what[0].upper()}{files.what[1:]} is not the one that this query has read up to"
+            f" offset {start}: another record is before that offset now, as after a backup that was"
+            " put back and written on; put back the lane as it was, or start the query with a new"
+            " checkpoint, and with startingOffsets from which on it is to read what the lane has."
+        )
 
 
 def _file_at(files: LaneFiles, first: int, stored: list[str]) -> _Found:
@@ -97,9 +127,13 @@ def _missing(files: LaneFiles, offset: int) -> HeadraceError:
             f"Offset {offset} of {files.what} was pruned: it begins at {index.start}; go on from "
             "there."
         )
-    end = files.end(index)
-    if offset >= end:
-        return JournalError(f"Offset {offset} of {files.what} is not there: it ends at {end}.")
+    end = files.ending(index)
+    if end.until <= offset < end.reached:
+        return CorruptionError(files.without_name(end.until, end.reached))
+    if offset >= end.until:
+        return JournalError(
+            f"Offset {offset} of {files.what} is not there: it ends at {end.until}."
+        )
     return CorruptionError(
         f"No file of {files.what} holds offset {offset} ({files.shown(files.path(offset))}), "
         "although it has later ones; put the missing file back, or let `headrace journal repair` "

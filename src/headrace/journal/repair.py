@@ -6,21 +6,26 @@ What is gone from a lane's end is known by its mark, and is declared lost in the
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 from headrace.journal.blocks import LaneFiles, Lost
 from headrace.journal.faults import told
 from headrace.journal.journal import Journal
 from headrace.journal.marks import restore
-from headrace.journal.names import BLOCK, LOST, corrupt_name
+from headrace.journal.names import LOST, corrupt_name
 from headrace.journal.verify import DEFECTS, Finding, FindingKind, check_lane, known_lanes
+
+_DAMAGED_WORD: Final = "What declared these offsets lost was damaged, and with it the reason."
 
 
 def repair(journal: Journal, reached: Mapping[int, int] | None = None) -> tuple[Finding, ...]:
     """Declare lost what cannot be read; answers what was found and is mended by it.
 
     Each lane is verified under its writer's lock first, and only what is found is mended. After a
-    crash it may be run again. A file that declares a loss and is damaged itself is left as it is,
-    and so is a lane of which nothing is left, unless it is known what it had reached.
+    crash it may be run again. A lane of which nothing is left stays as it is unless it is known
+    what it had reached, and so does a damaged file that declared a loss at a lane's end. Blocks of
+    two copies of a lane stay as well, for nobody knows which are the right ones.
 
     Args:
         journal: Which.
@@ -35,9 +40,15 @@ def repair(journal: Journal, reached: Mapping[int, int] | None = None) -> tuple[
             files = LaneFiles(journal.storage, journal.identity, lane)
             journal.storage.create_folder(files.folder)
             with journal.storage.lock(files.folder):
-                _, findings = check_lane(files, (reached or {}).get(lane, 0))
-                mended += [finding for finding in findings if _mended(files, finding)]
+                while found := _round(files, (reached or {}).get(lane, 0)):
+                    mended += found
     return tuple(mended)
+
+
+def _round(files: LaneFiles, reached: int) -> list[Finding]:
+    """Mend what is to be seen; behind a file that was damaged itself there may be more."""
+    _, findings = check_lane(files, reached)
+    return [finding for finding in findings if _mended(files, finding)]
 
 
 def _mended(files: LaneFiles, finding: Finding) -> bool:
@@ -46,19 +57,21 @@ def _mended(files: LaneFiles, finding: Finding) -> bool:
     if finding.kind is FindingKind.SPARE and until is not None:
         restore(files, until)
         return True
-    is_block = finding.path.endswith(f".{BLOCK}")
-    nobody_knows = finding.kind is FindingKind.GAP and until is None
-    if (
-        nobody_knows
-        or finding.kind not in DEFECTS
-        or (finding.kind is FindingKind.DAMAGED and not is_block)
-    ):
+    if finding.kind not in DEFECTS or finding.kind is FindingKind.MIXED or until is None:
         return False
-    if first is not None and until is not None and first < until:
+    if finding.kind is FindingKind.DAMAGED and finding.path.endswith(f".{LOST}"):
+        # It has the name itself that the new word is to have. What a crash between leaves is a gap.
+        _set_aside(files, finding.path)
+        finding = replace(finding, kind=FindingKind.GAP, reason=_DAMAGED_WORD)
+    if first is not None and first < until:
         lost = Lost(first, until, finding.reason)
         # First the word, then the block: a crash between leaves both, and the word counts.
         files.storage.put(files.path(first, LOST), [lost.encode()])
     if finding.kind is not FindingKind.GAP:
-        folder, _, name = finding.path.rpartition("/")
-        files.storage.set_aside(finding.path, f"{folder}/{corrupt_name(name)}")
+        _set_aside(files, finding.path)
     return True
+
+
+def _set_aside(files: LaneFiles, path: str) -> None:
+    folder, _, name = path.rpartition("/")
+    files.storage.set_aside(path, f"{folder}/{corrupt_name(name)}")

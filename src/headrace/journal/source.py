@@ -96,7 +96,8 @@ class JournalReading:
             if task.topic_ids.get(each.topic, journal.id) != journal.id:
                 on_loss(each, "the journal was made anew since the batch was planned")
             else:
-                yield from journal.read(each, self._columns, on_loss=on_loss)
+                after = task.after.get((each.topic_partition, each.start), 0)
+                yield from journal.read(each, self._columns, on_loss=on_loss, after=after)
 
     def _journal(self) -> Journal:
         return Journal.open(self._options.path)

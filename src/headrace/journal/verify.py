@@ -1,10 +1,12 @@
 """The proof that a journal is whole: every block is read, and each begins where one ends."""
 
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import CorruptionError
 from headrace.journal.block import MAX_RECORDS
@@ -24,6 +26,10 @@ from headrace.journal.names import (
     lane_of,
     written_lane,
 )
+from headrace.journal.spare import pauses
+
+if TYPE_CHECKING:
+    from headrace.source.books import Clock
 
 
 class FindingKind(StrEnum):
@@ -38,8 +44,11 @@ class FindingKind(StrEnum):
     UNFINISHED = "unfinished"
     """A block is still there although it was declared lost: a repair was cut short."""
     SPARE = "spare"
-    """A lane's last block has no name but its mark's: it is read when the lane is opened to be
-    written, or repaired."""
+    """A lane's last block has lost its name, and only the lane's mark has it: nobody reads it until
+    the lane is opened to be written, or repaired."""
+    MIXED = "mixed"
+    """A block was written behind another one than the file before it: blocks of two copies of the
+    lane are mixed. No `repair` knows which are the right ones."""
     LOST = "lost"
     """These offsets were declared lost by a repair."""
     FOREIGN = "foreign"
@@ -51,8 +60,10 @@ DEFECTS: Final = (
     FindingKind.GAP,
     FindingKind.OVERLAP,
     FindingKind.UNFINISHED,
+    FindingKind.SPARE,
+    FindingKind.MIXED,
 )
-"""What stops a reader, and what `repair` is for."""
+"""What keeps a journal from being whole; all but the last is what `repair` is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +112,9 @@ class Verification:
         return not any(finding.kind in DEFECTS for finding in self.findings)
 
 
-def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> Verification:
+def verify(
+    journal: Journal, reached: Mapping[int, int] | None = None, *, clock: "Clock" = time
+) -> Verification:
     """Read every block of a journal; nothing is changed.
 
     It may be done while the journal is written, read and pruned: each lane is looked at as it was
@@ -110,6 +123,7 @@ def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> Verifi
     Args:
         journal: Which.
         reached: Offsets that lanes are known to have reached, from whoever has read them.
+        clock: To wait a second for a last block whose writer is about to name it.
 
     Raises:
         JournalError: The storage fails.
@@ -119,7 +133,7 @@ def verify(journal: Journal, reached: Mapping[int, int] | None = None) -> Verifi
         findings = list(_foreign_in_root(journal))
         for lane in known_lanes(journal, reached):
             files = LaneFiles(journal.storage, journal.identity, lane)
-            summary, found = check_lane(files, (reached or {}).get(lane, 0))
+            summary, found = check_lane(files, (reached or {}).get(lane, 0), clock)
             lanes.append(summary)
             findings += found
     return Verification(tuple(lanes), tuple(findings))
@@ -134,12 +148,15 @@ def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int
     return sorted({*journal.lanes(), *journal.written_lanes(), *(reached or ())})
 
 
-def check_lane(files: LaneFiles, reached: int = 0) -> tuple[LaneSummary, list[Finding]]:
+def check_lane(
+    files: LaneFiles, reached: int = 0, clock: "Clock | None" = None
+) -> tuple[LaneSummary, list[Finding]]:
     """Read every block of a lane; what is found comes by offset, what is foreign first.
 
     Args:
         files: The lane's.
         reached: An offset that it is known to have reached, beside what its mark says.
+        clock: See ``verify``; None where nobody can write the lane meanwhile.
 
     Raises:
         OSError: The storage fails.
@@ -149,44 +166,61 @@ def check_lane(files: LaneFiles, reached: int = 0) -> tuple[LaneSummary, list[Fi
     found = [
         _foreign(f"{files.folder}/{name}", files.lane) for name in sorted(filter(is_foreign, names))
     ]
-    at, blocks, records = index.start, 0, 0
+    at, blocks, records, checksum = index.start, 0, 0, 0
+    mark, is_open = max(index.mark, reached), False
     firsts = index.firsts.tolist()
     for first, following in zip_longest(firsts, firsts[1:]):
         path = f"{files.folder}/{index.file_at(first)}"
-        look = _look(files, first, following, lost=first in index.lost)
+        look = _look(files, first, following, mark, lost=first in index.lost)
+        end = first if look.until is None else look.until
         if first > at:
             gap = f"No file has the offsets [{at}, {first}) of lane {files.lane}."
             found.append(Finding(FindingKind.GAP, files.path(at), files.lane, at, first, gap))
+            checksum = 0
         if first < at:
             # Of the offsets that only this file has, those are meant that no later file has.
-            until = max(at, min(look.until, following or look.until))
+            until = max(at, min(end, following or end))
             twice = f"It begins at {first}, but the file before it ends at {at}."
             found.append(Finding(FindingKind.OVERLAP, path, files.lane, at, until, twice))
-            at = until
+            at, checksum = until, checksum if until == at else 0
             continue
-        if look.kind is not None:
-            found.append(Finding(look.kind, path, files.lane, first, look.until, look.reason))
-        if look.kind is FindingKind.LOST and file_name(first, BLOCK) in names:
-            left = "It was declared lost, but is still there."
-            block = files.path(first)
-            found.append(Finding(FindingKind.UNFINISHED, block, files.lane, first, first, left))
-        blocks, records, at = blocks + look.blocks, records + look.records, max(at, look.until)
-    found += _beyond(files, max(index.mark, reached), at)
+        found += _said_of(files, names, path, look, checksum)
+        blocks, records, at = blocks + look.blocks, records + look.records, max(at, end)
+        checksum, is_open = look.checksum, look.until is None
+    if not is_open:
+        found += _beyond(files, mark, at, clock)
     return LaneSummary(files.lane, index.start, at, blocks, records), found
 
 
-def _beyond(files: LaneFiles, mark: int, end: int) -> Iterator[Finding]:
+def _said_of(
+    files: LaneFiles, names: set[str], path: str, look: "_Look", before: int
+) -> Iterator[Finding]:
+    """What is found of one file in its place, behind a block with a checksum (0: unknown)."""
+    first = look.first
+    if 0 not in (before, look.previous) and look.previous != before:
+        mixed = (
+            "It was written behind another block than the one before it, so blocks of two copies"
+            " of the lane are mixed; put back those of one copy."
+        )
+        yield Finding(FindingKind.MIXED, path, files.lane, first, look.until, mixed)
+    if look.kind is not None:
+        yield Finding(look.kind, path, files.lane, first, look.until, look.reason)
+    if look.kind is FindingKind.LOST and file_name(first, BLOCK) in names:
+        left = "It was declared lost, but is still there."
+        yield Finding(FindingKind.UNFINISHED, files.path(first), files.lane, first, first, left)
+
+
+def _beyond(files: LaneFiles, mark: int, end: int, clock: "Clock | None") -> Iterator[Finding]:
     """What is gone of a lane's end."""
     if mark == end == 0 and is_noted(files):
         gone = nothing_left(files)
         yield Finding(FindingKind.GAP, files.path(0), files.lane, 0, None, gone)
-    if mark <= end:
+    if mark <= end or _goes_on(files, mark, end):
         return
-    now = files.index()
-    if now.last is not None and now.last >= end and files.last_end(now) >= mark:
-        return  # it was written while it was looked at
     spare = files.spare(mark)
     is_left = spare is not None and spare.first >= end
+    if is_left and clock is not None and any(_goes_on(files, mark, end) for _ in pauses(clock)):
+        return
     until = spare.first if spare is not None and is_left else mark
     if end < until:
         gone = (
@@ -195,36 +229,71 @@ def _beyond(files: LaneFiles, mark: int, end: int) -> Iterator[Finding]:
         )
         yield Finding(FindingKind.GAP, files.path(end), files.lane, end, until, gone)
     if is_left:
-        left = "Of the block only the lane's mark is left; `repair` gives it its name again."
-        path = files.path(mark, END)
+        path, left = files.path(mark, END), files.without_name(until, mark)
         yield Finding(FindingKind.SPARE, path, files.lane, until, mark, left)
+
+
+def _goes_on(files: LaneFiles, mark: int, end: int) -> bool:
+    """Whether a lane that was seen to end has its files up to the mark by now."""
+    now = files.index()
+    return now.last is not None and now.last >= end and files.last_end(now).until >= mark
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What there is to say of one file by itself."""
+    """What there is to say of one file by itself.
 
-    until: int
+    Attributes:
+        first: Where it begins.
+        until: Where it ends; None where nothing says that.
+        checksum: Its own as a block, if it is whole; 0 otherwise.
+        previous: That of the block that it was written behind; 0 where nothing says that.
+    """
+
+    first: int
+    until: int | None
     blocks: int = 0
     records: int = 0
     kind: FindingKind | None = None
     reason: str = ""
+    checksum: int = 0
+    previous: int = 0
 
 
-def _look(files: LaneFiles, first: int, following: int | None, *, lost: bool) -> _Look:
+def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, lost: bool) -> _Look:
     try:
         if lost:
             word = files.lost(first)
-            return _Look(word.until, kind=FindingKind.LOST, reason=word.reason)
+            return _Look(first, word.until, kind=FindingKind.LOST, reason=word.reason)
         header, _ = files.records(first)
     except CorruptionError as error:
-        until = following
-        if until is None and not lost:
-            until = files.claimed_end(first)
-        return _Look(until or first + MAX_RECORDS, kind=FindingKind.DAMAGED, reason=str(error))
+        reason = str(error)
+        if lost:
+            until = _lost_until(files, first, following, mark)
+            if until is None:
+                reason += (
+                    " Nothing else says where the lane ended: give it --reached"
+                    f" {files.lane}:OFFSET with an offset that the lane had not reached."
+                )
+        else:
+            until = following or files.claimed_end(first) or first + MAX_RECORDS
+        return _Look(first, until, kind=FindingKind.DAMAGED, reason=reason)
     except FileNotFoundError:  # pruned since the lane was listed
-        return _Look(first if following is None else following)
-    return _Look(header.until, 1, header.count)
+        return _Look(first, first if following is None else following)
+    return _Look(
+        first, header.until, 1, header.count, checksum=header.checksum, previous=header.previous
+    )
+
+
+def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) -> int | None:
+    """Where the offsets end that a damaged word has declared lost; None if nothing else says so."""
+    if following is not None:
+        return following
+    block = None
+    with suppress(FileNotFoundError):
+        block = files.claimed_end(first)
+    until = max(mark, block or 0)
+    return until if until > first else None
 
 
 def _foreign_in_root(journal: Journal) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.options import KafkaOptions
 from headrace.kafka.sizes import RecordSizes
 from headrace.source.log import Topic
-from headrace.source.positions import Positions, partitions_of
+from headrace.source.positions import Checksums, Positions, partitions_of
 
 
 def lookup_with(options: KafkaOptions) -> Lookup:
@@ -92,6 +92,14 @@ class KafkaLog:
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
         """See `headrace.source.Log.bounds`."""
         return self._lookup.bounds(partitions)
+
+    def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """See `headrace.source.Log.reached`."""
+        return self._lookup.latest(partitions)
+
+    def checksums(self, positions: Positions) -> Checksums:
+        """None: Kafka has no such thing."""
+        return {}
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]

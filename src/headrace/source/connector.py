@@ -70,7 +70,7 @@ class Connector:
     def ends(
         self, options: Mapping[str, str], ranges: Sequence[PlannedRange]
     ) -> Mapping[TopicPartition, int]:
-        """Where the log ends now in each of these ranges' partitions; of those that there are.
+        """How far the log is written in each of these ranges' partitions; of those there are.
 
         Raises:
             OptionError: an option is wrong.

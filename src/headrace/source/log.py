@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.source.positions import Positions
+from headrace.source.positions import Checksums, Positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,19 @@ class Log(Protocol):
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
         """``(earliest, latest)``, at the same time."""
+
+    def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """How far each partition's log has been written, be it to be read yet or not."""
+
+    def checksums(self, positions: Positions) -> Checksums:
+        """What tells the record before each position, and all before that, from any others.
+
+        Args:
+            positions: None beyond what `latest` or `bounds` answered just now.
+
+        Returns:
+            Those that are known, none of them 0; none in a log that has no such thing.
+        """
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]

@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
@@ -21,7 +21,7 @@ from headrace.source.locate import starting_positions
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount
 from headrace.source.options import SourceOptions
-from headrace.source.positions import Positions, StreamOffset, nested
+from headrace.source.positions import Checksums, Positions, StreamOffset, nested
 from headrace.source.replay import gone, next_replay
 
 _LOG: Final = logging.getLogger("headrace.source")
@@ -45,6 +45,7 @@ class ToRead:
     Attributes:
         ranges: what there is to read.
         topic_ids: the ids of the topics that it was planned of, where known.
+        after: the checksums of what comes before its begins, see `SourceTask.after`.
         fail_on_loss: whether nothing of it may be passed over.
         account: where the tasks write down what they cannot read; None without a ledger, or where
             the batch is read once more.
@@ -52,6 +53,7 @@ class ToRead:
 
     ranges: Sequence[OffsetRange]
     topic_ids: Mapping[str, str]
+    after: Mapping[tuple[TopicPartition, int], int]
     fail_on_loss: bool
     account: LossAccount | None
 
@@ -106,7 +108,7 @@ class StreamPlanner:
     def stop_at_latest(self) -> None:
         """For ``Trigger.AvailableNow``: what is there now is all that this run reads."""
         partitions = self._log.partitions(self._log.topics())
-        self._target = self._log.latest(partitions)
+        self._target = self._log.bounds(partitions)[1]
 
     def latest(self) -> dict[str, dict[str, int]] | None:
         """The latest offsets as the last plan saw them."""
@@ -142,9 +144,16 @@ class StreamPlanner:
             return start
         # A query that had no gate, or another one, when its checkpoint was made has this one now.
         begun = StreamOffset(offset.positions, self._options.gate, offset.run or uuid.uuid4().hex)
-        end = begun.moved(decided.until, footing.begins, footing.topic_ids).to_json()
+        after = self._after(offset, footing, decided.until)
+        end = begun.moved(decided.until, footing.begins, footing.topic_ids, after).to_json()
         self._planned = _Planned(end, decided, latest, lost)
         return end
+
+    def _after(self, offset: StreamOffset, footing: Footing, until: Positions) -> Checksums:
+        """The checksums of what comes before a batch's end; what has not moved keeps its own."""
+        known = offset.after_of(replace(offset, topic_ids=footing.topic_ids))
+        kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
+        return {**self._log.checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
     def _declared_lost(self, ranges: Sequence[OffsetRange]) -> list[Loss]:
         """What is known to be lost in the middle of these ranges."""
@@ -245,8 +254,8 @@ class StreamPlanner:
                 ``failOnDataLoss`` is set.
             GateInUseError: another query stands behind the gate.
         """
-        until = StreamOffset.from_json(end)
-        ranges = until.ranges_from(StreamOffset.from_json(start))
+        since, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        ranges = until.ranges_from(since)
         lost: Sequence[Loss] = ()
         account = None
         if self._books is not None and not until.replay:
@@ -268,7 +277,7 @@ class StreamPlanner:
             if not is_lost
         ]
         fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
-        return ToRead(left, until.topic_ids, fail_on_loss, account)
+        return ToRead(left, until.topic_ids, since.after_of(until), fail_on_loss, account)
 
     def _lost_since(
         self, books: GateBooks, until: StreamOffset, ranges: Sequence[OffsetRange]

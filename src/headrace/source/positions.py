@@ -9,6 +9,8 @@ batch must still know when Spark runs it again after a crash:
 ``@ids``    the topics' ids, which tell a topic from a later one of the same name.
 ``@from``   where the batch really began, for partitions that did not begin where the batch before
             ended: at the very start, on a new partition, after a loss.
+``@after``  where the log tells them, checksums of what the records before these offsets are in:
+            what tells a journal's lane from one that was put back and written on.
 ``@first``  set on the initial offset only, before any batch is planned.
 ``@replay`` set where batches are read once more, by a query of its own: the file in which the next
             one's end will be found.
@@ -22,6 +24,8 @@ from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import SourceError
 
 Positions = Mapping[TopicPartition, int]
+Checksums = Mapping[TopicPartition, int]
+"""See `headrace.source.log.Log.checksums`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class StreamOffset:
         run: identifies the checkpoint's life.
         topic_ids: by topic, where the broker gives ids.
         begins: where the batch that ends here began, where that is not where the one before ended.
+        after: checksums of what comes before the positions, where the log tells them.
         first: whether no batch was planned yet.
         replay: where batches are read once more, the path of the file with the next one's end.
     """
@@ -43,6 +48,7 @@ class StreamOffset:
     run: str = ""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     begins: Positions = field(default_factory=dict)
+    after: Checksums = field(default_factory=dict)
     first: bool = False
     replay: str = ""
 
@@ -53,6 +59,7 @@ class StreamOffset:
             "@run": self.run,
             "@ids": dict(sorted(self.topic_ids.items())),
             "@from": nested(self.begins),
+            "@after": nested(self.after),
             "@first": self.first,
             "@replay": self.replay,
         }
@@ -72,6 +79,7 @@ class StreamOffset:
                 run=_text(offset.get("@run", "")),
                 topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
                 begins=_reached(offset.get("@from", {})),
+                after=flat(offset.get("@after", {})),
                 first=offset.get("@first", False) is True,
                 replay=_text(offset.get("@replay", "")),
             )
@@ -94,11 +102,28 @@ class StreamOffset:
                 ranges.append(OffsetRange(tp.topic, tp.partition, begin, until))
         return ranges
 
+    def after_of(self, end: "StreamOffset") -> dict[tuple[TopicPartition, int], int]:
+        """The checksums of what comes before the offsets at which the batch to an end begins.
+
+        A topic that was made anew since has nothing of what they are of.
+        """
+        return {
+            (tp, self.positions[tp]): checksum
+            for tp, checksum in self.after.items()
+            if tp in self.positions and self.topic_ids.get(tp.topic) == end.topic_ids.get(tp.topic)
+        }
+
     def moved(
-        self, positions: Positions, begins: Positions, ids: Mapping[str, str]
+        self,
+        positions: Positions,
+        begins: Positions,
+        ids: Mapping[str, str],
+        after: Checksums,
     ) -> "StreamOffset":
         """The end of the next batch."""
-        return replace(self, positions=positions, begins=begins, topic_ids=ids, first=False)
+        return replace(
+            self, positions=positions, begins=begins, topic_ids=ids, after=after, first=False
+        )
 
 
 def nested(positions: Positions) -> dict[str, dict[str, int]]:

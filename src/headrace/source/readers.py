@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.control.ranges import OffsetRange
+from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import READ, OptionError
 from headrace.source.locate import bounded_ranges
 from headrace.source.log import Log
@@ -96,12 +96,15 @@ class SourceTask(InputPartition):
         left_out: see `Log.left_out`.
         losses: what becomes of offsets that are gone by now.
         topic_ids: the topics' ids when the batch was planned, of those that have one.
+        after: of offsets at which the batch begins, the checksums of what was read before them;
+            see `Log.checksums`.
     """
 
     ranges: tuple[OffsetRange, ...]
     left_out: tuple[str, ...]
     losses: Losses
     topic_ids: Mapping[str, str]
+    after: Mapping[tuple[TopicPartition, int], int]
 
 
 @contextmanager
@@ -126,9 +129,10 @@ class _TaskSide:
         left_out: tuple[str, ...],
         losses: Losses,
         topic_ids: Mapping[str, str],
+        after: Mapping[tuple[TopicPartition, int], int],
     ) -> list[SourceTask]:
         packed = self._reading.packed(ranges)
-        return [SourceTask(each, left_out, losses, topic_ids) for each in packed]
+        return [SourceTask(each, left_out, losses, topic_ids, after) for each in packed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
@@ -220,7 +224,7 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
             begun = self._planner.begin(start, end)
             losses = Losses(self._reading.name, begun.fail_on_loss, begun.account)
             left_out = self._planner.left_out(begun.ranges)
-            return self._tasks(begun.ranges, left_out, losses, begun.topic_ids)
+            return self._tasks(begun.ranges, left_out, losses, begun.topic_ids, begun.after)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -247,8 +251,8 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
         known |= options.topic_ids
         # Of an empty list Spark would make one task, and give it nothing to read.
-        nothing = SourceTask((), (), losses, {})
-        return self._tasks(ranges, log.left_out(ranges), losses, known) or [nothing]
+        nothing = SourceTask((), (), losses, {}, {})
+        return self._tasks(ranges, log.left_out(ranges), losses, known, {}) or [nothing]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:

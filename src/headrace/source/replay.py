@@ -62,12 +62,12 @@ def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
 
 
 def ends(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
-    """Where each of these partitions ends now, of those that are as planned.
+    """How far each of these partitions has been written, of those that are as planned.
 
     Raises:
         BrokerError: the brokers cannot be reached.
     """
-    return log.latest(_there(log, ranges))
+    return log.reached(_there(log, ranges))
 
 
 def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:

@@ -1,0 +1,231 @@
+"""A lane that is put back from an older copy and then written on, beyond what a query has read.
+
+Each record's value says which life of the lane it is of, so that what a query reads shows by itself
+whose records it has.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from tests.gate.queries import finish
+from tests.journal.journals import TIME_MS
+from tests.services.queries import sentence
+
+from headrace.errors import DataLossError
+from headrace.gate import Batch, Gate
+from headrace.journal import FindingKind, Journal, Records, repair, verify
+from headrace.journal.block import BlockHeader, decode_header
+from headrace.journal.options import parse_options
+from headrace.journal.source import JournalReading
+from headrace.source.readers import SourceStreamReader
+
+REFUSED = r"is not the one that this query has read.* new checkpoint"
+
+
+def write(path: Path, life: str, *counts: int, lane: int = 0) -> None:
+    """Append blocks of so many records, whose values are their life's name and their offsets."""
+    with Journal.open(str(path), create=True).writer(lane) as writer:
+        for count in counts:
+            values = [
+                f"{life}{offset}".encode() for offset in range(writer.end, writer.end + count)
+            ]
+            writer.append(Records.of(values, timestamp_ms=TIME_MS))
+
+
+def put_back(copy: Path, path: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+
+
+class Query:
+    """A query without Spark: each batch is planned, and read by its tasks."""
+
+    def __init__(self, path: Path, **options: object) -> None:
+        given = {"path": str(path)} | {name: str(value) for name, value in options.items()}
+        parsed = parse_options(given, streaming=True)
+        reading = JournalReading(parsed, ("value",), 2)
+        self._reader = SourceStreamReader(reading, None)
+        self.offset: dict[str, Any] = self._reader.initialOffset()
+
+    def run(self) -> list[str]:
+        """The values of the next batch, in order."""
+        reader = self._reader
+        end = reader.latestOffset(self.offset, reader.getDefaultReadLimit())
+        found = []
+        if end != self.offset:
+            for task in reader.partitions(self.offset, end):
+                for batch in reader.read(task):
+                    found += [value.decode() for value in batch.column("value").to_pylist()]
+        self.offset = end
+        return found
+
+
+def values(life: str, start: int, until: int) -> list[str]:
+    return [f"{life}{offset}" for offset in range(start, until)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal with the blocks [0, 3) and [3, 10); in backup is what it was before the second."""
+    path = tmp_path / "orders"
+    write(path, "a", 3)
+    shutil.copytree(path, tmp_path / "backup")
+    write(path, "a", 7)
+    return path
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_gated_query_does_not_go_on_in_a_lane_that_is_another_one(
+    spark: SparkSession, path: Path, tmp_path: Path, fail: str
+) -> None:
+    read: list[str] = []
+
+    def handler(df: Any, _batch: Batch) -> None:
+        read.extend(row.value.decode() for row in df.orderBy("offset").collect())
+
+    gate = Gate("orders", interval="1 second", ledger=f"sqlite:///{tmp_path}/headrace.db")
+
+    def run() -> None:
+        df = gate.read(spark, "journal").option("failOnDataLoss", fail).load(str(path))
+        writer = gate.write(df, handler).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        finish(writer.trigger(availableNow=True).start())
+
+    run()
+    assert read == values("a", 0, 10)
+    put_back(tmp_path / "backup", path)
+    write(path, "b", 10)
+    with pytest.raises(StreamingQueryException) as raised:
+        run()
+    assert "is not the one that this query has read" in sentence(raised.value)
+    assert read == values("a", 0, 10)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("limit", [1, 4, 10, 1_000])
+@pytest.mark.parametrize("counts", [(7, 5), (12,), (2, 2, 2, 2, 2)])
+def test_it_is_refused_wherever_blocks_begin_and_batches_end(
+    path: Path, tmp_path: Path, fail: str, limit: int, counts: tuple[int, ...]
+) -> None:
+    query = Query(path, maxOffsetsPerTrigger=limit, failOnDataLoss=fail)
+    read: list[str] = []
+    while batch := query.run():
+        read += batch
+    assert read == values("a", 0, 10)
+    put_back(tmp_path / "backup", path)
+    write(path, "b", *counts)
+    assert verify(Journal.open(str(path))).whole
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=REFUSED):
+            query.run()
+
+
+def test_a_query_that_has_read_no_further_than_the_copy_goes_on(path: Path, tmp_path: Path) -> None:
+    query = Query(path, maxOffsetsPerTrigger=3)
+    assert query.run() == values("a", 0, 3)
+    put_back(tmp_path / "backup", path)
+    write(path, "b", 10)
+    assert [query.run(), query.run()] == [values("b", 3, 6), values("b", 6, 9)]
+
+
+def test_a_query_within_a_block_that_the_copy_has_goes_on(path: Path, tmp_path: Path) -> None:
+    query = Query(path, maxOffsetsPerTrigger=2)
+    assert query.run() == values("a", 0, 2)
+    put_back(tmp_path / "backup", path)
+    write(path, "b", 10)
+    assert [query.run(), query.run()] == [["a2", "b3"], values("b", 4, 6)]
+
+
+def test_a_lane_that_is_put_back_as_it_was_is_the_same(path: Path, tmp_path: Path) -> None:
+    query = Query(path)
+    query.run()
+    shutil.copytree(path, tmp_path / "newer")
+    put_back(tmp_path / "newer", path)
+    write(path, "a", 2, 3)
+    assert query.run() == values("a", 10, 15)
+
+
+def test_a_lane_without_new_records_keeps_what_is_known_of_it(path: Path, tmp_path: Path) -> None:
+    write(path, "c", 4, lane=1)
+    query = Query(path)
+    query.run()
+    write(path, "c", 4, lane=1)
+    assert query.run() == values("c", 4, 8)
+    put_back(tmp_path / "backup", path)
+    write(path, "c", 8, lane=1)
+    write(path, "b", 10)
+    with pytest.raises(DataLossError, match=REFUSED):
+        query.run()
+
+
+def test_what_was_pruned_is_not_asked_for(path: Path) -> None:
+    query = Query(path)
+    query.run()
+    journal = Journal.open(str(path))
+    assert journal.remove_before(0, 10) == 10
+    assert query.run() == []
+    write(path, "a", 5)
+    assert query.run() == values("a", 10, 15)
+    write(path, "a", 5, 5)
+    assert journal.remove_before(0, 15) == 15
+    assert query.run() == values("a", 15, 25)
+
+
+@pytest.mark.parametrize("first", [0, 3, 10])
+@pytest.mark.parametrize("limit", [2, 5, 10, 12])
+def test_a_repair_does_not_stop_a_query(path: Path, first: int, limit: int) -> None:
+    """The damaged block is before the query's position, around it, behind it, and the last one."""
+    write(path, "a", 4)
+    query = Query(path, maxOffsetsPerTrigger=limit, failOnDataLoss="false")
+    read = query.run()
+    block = path / "0" / f"{first:020d}.block"
+    block.write_bytes(block.read_bytes()[:-1])
+    journal = Journal.open(str(path))
+    repair(journal)
+    write(path, "a", 3)
+    for _ in range(10):
+        read += query.run()
+    lost = {offset for each in journal.lost(0) for offset in range(each.first, each.until)}
+    kept = [f"a{offset}" for offset in range(17) if offset < limit or offset not in lost]
+    assert read == kept
+
+
+def test_after_the_lane_was_declared_lost_up_to_there_the_query_goes_on(
+    path: Path, tmp_path: Path
+) -> None:
+    query = Query(path)
+    query.run()
+    put_back(tmp_path / "backup", path)
+    repair(Journal.open(str(path)), {0: 10})
+    write(path, "b", 4)
+    assert query.run() == values("b", 10, 14)
+
+
+def header(path: Path, first: int) -> BlockHeader:
+    data = (path / "0" / f"{first:020d}.block").read_bytes()
+    return decode_header(data, len(data), "the block")
+
+
+def test_each_block_has_the_checksum_of_the_one_before(path: Path) -> None:
+    write(path, "a", 2)
+    write(path, "a", 2)
+    headers = [header(path, first) for first in (0, 3, 10, 12)]
+    assert [each.previous for each in headers] == [0, *(each.checksum for each in headers[:-1])]
+    assert len({each.checksum for each in headers}) == 4
+
+
+def test_blocks_of_two_copies_are_found_by_verify(path: Path, tmp_path: Path) -> None:
+    shutil.copytree(path, tmp_path / "first")
+    put_back(tmp_path / "backup", path)
+    write(path, "b", 7, 5)
+    name = f"0/{3:020d}.block"
+    shutil.copy(tmp_path / "first" / name, path / name)
+    found = verify(Journal.open(str(path)))
+    assert not found.whole
+    assert [(each.kind, each.first, each.until) for each in found.findings] == [
+        (FindingKind.MIXED, 10, 15)
+    ]
+    assert repair(Journal.open(str(path))) == ()
