@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.journal.queries import Query
 from tests.journal.samples import numbered, values_of
 
 from headrace.control.ranges import OffsetRange
-from headrace.errors import JournalError, LaneTakenError
+from headrace.errors import DataLossError, JournalError, LaneTakenError
 from headrace.journal import FindingKind, Journal, LaneWriter, repair, verify
 
 
@@ -182,6 +183,21 @@ class RemoteStories:
         with journal.writer(0) as writer:
             assert writer.append(numbered(12, 14)).start == 12
         assert values_of(journal) == numbers(range(3), range(12, 14))
+
+    def test_a_lane_that_is_put_back_and_written_on_is_refused_to_a_query(
+        self, remote: Remote, journal: Journal
+    ) -> None:
+        query = Query(remote.url, maxOffsetsPerTrigger=10)
+        assert [each.encode() for each in query.run()] == numbers(range(10))
+        for name in remote.names():
+            if int(name.partition(".")[0]) >= 10 or name.startswith(f"{3:020d}.block"):
+                remote.files.rm(remote.path(name))
+        with journal.writer(0) as writer:
+            writer.append(numbered(3, 6))
+            writer.append(numbered(6, 12))
+        assert verify(journal).whole
+        with pytest.raises(DataLossError, match="is not the one that this query has read up to"):
+            query.run()
 
     def test_a_lane_of_which_nothing_is_left_does_not_begin_again(
         self, remote: Remote, journal: Journal

@@ -5,23 +5,26 @@ whose records it has.
 """
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.gate.queries import finish
 from tests.journal.journals import TIME_MS
+from tests.journal.queries import Query
 from tests.services.queries import sentence
 
 from headrace.errors import DataLossError
 from headrace.gate import Batch, Gate
 from headrace.journal import FindingKind, Journal, Records, repair, verify
 from headrace.journal.block import BlockHeader, decode_header
-from headrace.journal.options import parse_options
-from headrace.journal.source import JournalReading
-from headrace.source.readers import SourceStreamReader
+from headrace.journal.local import LocalStorage
 
 REFUSED = r"is not the one that this query has read.* new checkpoint"
 
@@ -41,31 +44,14 @@ def put_back(copy: Path, path: Path) -> None:
     shutil.copytree(copy, path)
 
 
-class Query:
-    """A query without Spark: each batch is planned, and read by its tasks."""
-
-    def __init__(self, path: Path, **options: object) -> None:
-        given = {"path": str(path)} | {name: str(value) for name, value in options.items()}
-        parsed = parse_options(given, streaming=True)
-        reading = JournalReading(parsed, ("value",), 2)
-        self._reader = SourceStreamReader(reading, None)
-        self.offset: dict[str, Any] = self._reader.initialOffset()
-
-    def run(self) -> list[str]:
-        """The values of the next batch, in order."""
-        reader = self._reader
-        end = reader.latestOffset(self.offset, reader.getDefaultReadLimit())
-        found = []
-        if end != self.offset:
-            for task in reader.partitions(self.offset, end):
-                for batch in reader.read(task):
-                    found += [value.decode() for value in batch.column("value").to_pylist()]
-        self.offset = end
-        return found
-
-
 def values(life: str, start: int, until: int) -> list[str]:
     return [f"{life}{offset}" for offset in range(start, until)]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Iterator[Path]:
+    """Folders, one after the other."""
+    return (tmp_path / f"{number}" for number in range(10_000))
 
 
 @pytest.fixture
@@ -229,3 +215,82 @@ def test_blocks_of_two_copies_are_found_by_verify(path: Path, tmp_path: Path) ->
         (FindingKind.MIXED, 10, 15)
     ]
     assert repair(Journal.open(str(path))) == ()
+
+
+class Counted(LocalStorage):
+    """Counts how many headers are read."""
+
+    reads: ClassVar[list[str]] = []
+
+    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
+        if path.endswith(".block"):
+            self.reads.append(path)
+        return super().read_start(path, size)
+
+
+@pytest.mark.parametrize(("limit", "more"), [(10, 0), (5, 1)])
+def test_a_plan_reads_no_header_more_if_it_ends_with_the_lane_and_one_if_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, more: int
+) -> None:
+    monkeypatch.setattr("headrace.journal.journal.LocalStorage", Counted)
+    query = Query(path, maxOffsetsPerTrigger=limit)
+    del Counted.reads[:]
+    query.run()
+    assert len(Counted.reads) == 1 + more
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("write"), st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+    st.tuples(st.just("run"), st.none()),
+    st.tuples(st.just("start again"), st.none()),
+    st.tuples(st.just("copy"), st.none()),
+    st.tuples(st.just("put back"), st.none()),
+    st.tuples(st.just("prune"), st.none()),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operations=st.lists(OPERATIONS, max_size=30), limit=st.integers(1, 9))
+def test_what_lies_below_a_query_s_position_is_what_it_has_read(
+    paths: Iterator[Path], operations: list[tuple[str, Any]], limit: int
+) -> None:
+    """Whatever is written, put back and pruned: a query goes on in no lane but the one it knows."""
+    base = next(paths)
+    path, backup = base / "orders", base / "backup"
+    write(path, "0.", 2)
+    query, read = Query(path, maxOffsetsPerTrigger=limit, failOnDataLoss="false"), dict[int, str]()
+    for number, (what, counts) in enumerate(operations):
+        match what:
+            case "write":
+                write(path, f"{number}.", *counts)
+            case "run":
+                try:
+                    batch = query.run_batch()
+                except DataLossError:
+                    continue
+                assert not batch.keys() & read.keys()
+                read |= batch
+                now = stored(path)
+                assert {o: now[o] for o in now if o <= max(read)} == {
+                    o: read[o] for o in now if o <= max(read)
+                }
+            case "start again":
+                query.start_again()
+            case "copy":
+                shutil.rmtree(backup, ignore_errors=True)
+                shutil.copytree(path, backup)
+            case "put back" if backup.exists():
+                put_back(backup, path)
+            case "prune":
+                journal = Journal.open(str(path))
+                journal.remove_before(0, max(read, default=-1) + 1)
+
+
+def stored(path: Path) -> dict[int, str]:
+    """What is in the lane, by offset; read from its files alone."""
+    found: dict[int, str] = {}
+    for block in (path / "0").glob("*.block"):
+        with pa.ipc.open_stream(block.read_bytes()[128:]) as stream:
+            column = stream.read_all().column("value").to_pylist()
+        found |= {o: value.decode() for o, value in enumerate(column, int(block.stem))}
+    return found

@@ -22,6 +22,7 @@ stream_offsets = st.builds(
     run=st.text(max_size=32),
     topic_ids=st.dictionaries(topics, names, max_size=4),
     begins=positions,
+    after=positions,
     first=st.booleans(),
 )
 
@@ -46,6 +47,7 @@ def test_the_same_offset_is_always_the_same_text(offset: StreamOffset, random: A
         offset.run,
         dict(reversed([*offset.topic_ids.items()])),
         dict(reversed([*offset.begins.items()])),
+        dict(reversed([*offset.after.items()])),
         offset.first,
     )
     assert json.dumps(same.to_json()) == json.dumps(offset.to_json())
@@ -143,9 +145,15 @@ def test_a_log_that_was_cut_is_no_range() -> None:
 
 def test_the_next_offset_keeps_gate_and_run_and_is_no_first() -> None:
     first = StreamOffset(at(a0=5), "orders", "4f", {"a": "old"}, at(a0=5), first=True)
-    assert first.moved(at(a0=7), {}, {"a": "new"}) == StreamOffset(
-        at(a0=7), "orders", "4f", {"a": "new"}
+    assert first.moved(at(a0=7), {}, {"a": "new"}, at(a0=99)) == StreamOffset(
+        at(a0=7), "orders", "4f", {"a": "new"}, after=at(a0=99)
     )
+
+
+def test_what_was_read_before_an_offset_is_that_of_the_same_topic_alone() -> None:
+    start = StreamOffset(at(a0=5, b0=3), topic_ids={"a": "x", "b": "y"}, after=at(a0=99, b0=98))
+    end = StreamOffset(at(a0=7, b0=4), topic_ids={"a": "x", "b": "anew"})
+    assert start.after_of(end) == {(TopicPartition("a", 0), 5): 99}
 
 
 @given(positions)

@@ -92,16 +92,15 @@ class StreamPlanner:
         """
         options = self._options
         topics = self._log.topics(must_exist=True)
+        positions = starting_positions(
+            self._log, options.starting, options.timestamp_strategy, self._log.partitions(topics)
+        )
         return StreamOffset(
-            positions=starting_positions(
-                self._log,
-                options.starting,
-                options.timestamp_strategy,
-                self._log.partitions(topics),
-            ),
+            positions=positions,
             gate=options.gate,
             run=uuid.uuid4().hex,
             topic_ids={n: t.topic_id for n, t in topics.items() if t.topic_id is not None},
+            after=self._log.checksums(positions),
             first=True,
         ).to_json()
 

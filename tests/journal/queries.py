@@ -1,0 +1,41 @@
+"""Streaming queries of journals without Spark: each batch is planned, and read by its tasks."""
+
+import json
+from typing import Any
+
+from headrace.journal.options import parse_options
+from headrace.journal.source import JournalReading
+from headrace.source.readers import SourceStreamReader
+
+
+class Query:
+    """A query of the journal at a path or URL; ``offset`` is what its checkpoint has."""
+
+    def __init__(self, url: object, **options: object) -> None:
+        given = {"path": str(url)} | {name: str(value) for name, value in options.items()}
+        reading = JournalReading(parse_options(given, streaming=True), ("offset", "value"), 2)
+        self._reading = reading
+        self.start_again()
+        self.offset: dict[str, Any] = self._reader.initialOffset()
+
+    def start_again(self) -> None:
+        """What the process knows besides the checkpoint is gone."""
+        self._reader = SourceStreamReader(self._reading, None)
+
+    def run(self) -> list[str]:
+        """The values of the next batch, in order."""
+        return [*self.run_batch().values()]
+
+    def run_batch(self) -> dict[int, str]:
+        """The same, by offset."""
+        reader = self._reader
+        end = reader.latestOffset(self.offset, reader.getDefaultReadLimit())
+        found: dict[int, str] = {}
+        if end != self.offset:
+            for task in reader.partitions(self.offset, end):
+                for batch in reader.read(task):
+                    rows = batch.to_pydict()
+                    values = [value.decode() for value in rows["value"]]
+                    found |= dict(zip(rows["offset"], values, strict=True))
+        self.offset = json.loads(json.dumps(end))
+        return found
