@@ -11,10 +11,11 @@ from headrace.journal.blocks import LaneLook
 from headrace.journal.faults import told
 from headrace.journal.journal import Journal
 from headrace.journal.options import JournalOptions
+from headrace.journal.reading import hold_to
 from headrace.journal.seeking import ahead, first_at
 from headrace.journal.spare import SpareWatch, settled
 from headrace.source.log import Topic
-from headrace.source.positions import Checksums, Positions, partitions_of
+from headrace.source.positions import Checksums, ChecksumsBefore, Positions, partitions_of
 
 if TYPE_CHECKING:
     from headrace.source.books import Clock
@@ -116,6 +117,13 @@ class JournalLog:
                 if tp in self._looks
             }
         return {tp: checksum for tp, checksum in found.items() if checksum}
+
+    def hold_to(self, after: ChecksumsBefore) -> None:
+        """See `headrace.source.log.Log.hold_to`; here, of lanes that end at the offset."""
+        for (tp, offset), checksum in after.items():
+            look = self._looks.get(tp)
+            if look is not None and look.end.until == offset:
+                hold_to(look.files, offset, look.end.checksum, checksum)
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]

@@ -75,6 +75,24 @@ def read_lane(
         at = stop
 
 
+def hold_to(files: LaneFiles, offset: int, now: int, after: int) -> None:
+    """Refuse a lane in which another block is before an offset than was read there, by checksums.
+
+    Either may be 0: not known.
+
+    Raises:
+        DataLossError: They differ.
+    """
+    if 0 not in (after, now) and now != after:
+        raise DataLossError(
+            f"{files.what[0].upper()}{files.what[1:]} is not the one that this query has read up to"
+            f" offset {offset}: another record is before that offset now, as after a backup that"
+            " was put back and written on; put back the lane as it was, or start the query with a"
+            " new checkpoint, and with startingOffsets from which on it is to read what the lane"
+            " has."
+        )
+
+
 def _hold_to(files: LaneFiles, header: BlockHeader, start: int, after: int) -> None:
     """Refuse a lane in which another record is before an offset than was read there.
 
@@ -82,13 +100,7 @@ def _hold_to(files: LaneFiles, header: BlockHeader, start: int, after: int) -> N
     as after a loss.
     """
     now = header.previous if header.first == start else header.checksum
-    if 0 not in (after, now) and now != after:
-        raise DataLossError(
-            f"{files.what[0].upper()}{files.what[1:]} is not the one that this query has read up to"
-            f" offset {start}: another record is before that offset now, as after a backup that was"
-            " put back and written on; put back the lane as it was, or start the query with a new"
-            " checkpoint, and with startingOffsets from which on it is to read what the lane has."
-        )
+    hold_to(files, start, now, after)
 
 
 def _file_at(files: LaneFiles, first: int, stored: list[str]) -> _Found:

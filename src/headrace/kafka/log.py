@@ -11,7 +11,7 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.options import KafkaOptions
 from headrace.kafka.sizes import RecordSizes
 from headrace.source.log import Topic
-from headrace.source.positions import Checksums, Positions, partitions_of
+from headrace.source.positions import Checksums, ChecksumsBefore, Positions, partitions_of
 
 
 def lookup_with(options: KafkaOptions) -> Lookup:
@@ -100,6 +100,9 @@ class KafkaLog:
     def checksums(self, positions: Positions) -> Checksums:
         """None: Kafka has no such thing."""
         return {}
+
+    def hold_to(self, after: ChecksumsBefore) -> None:
+        """Nothing: Kafka has no such thing."""
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.source.positions import Checksums, Positions
+from headrace.source.positions import Checksums, ChecksumsBefore, Positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,16 @@ class Log(Protocol):
 
         Returns:
             Those that are known, none of them 0; none in a log that has no such thing.
+        """
+
+    def hold_to(self, after: ChecksumsBefore) -> None:
+        """Refuse a log in which something else is before an offset now than was read there.
+
+        This is as far as `latest` or `bounds` have just seen it, at no cost; the rest is found when
+        these offsets are read.
+
+        Raises:
+            DataLossError: To read on would leave out what is new before that offset.
         """
 
     def at_timestamps(

@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
@@ -21,7 +21,7 @@ from headrace.source.locate import starting_positions
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount
 from headrace.source.options import SourceOptions
-from headrace.source.positions import Checksums, Positions, StreamOffset, nested
+from headrace.source.positions import Checksums, ChecksumsBefore, Positions, StreamOffset, nested
 from headrace.source.replay import gone, next_replay
 
 _LOG: Final = logging.getLogger("headrace.source")
@@ -53,7 +53,7 @@ class ToRead:
 
     ranges: Sequence[OffsetRange]
     topic_ids: Mapping[str, str]
-    after: Mapping[tuple[TopicPartition, int], int]
+    after: ChecksumsBefore
     fail_on_loss: bool
     account: LossAccount | None
 
@@ -123,7 +123,7 @@ class StreamPlanner:
 
         Raises:
             DataLossError: offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
-                before what was read of it.
+                before what was read of it, or is another one.
             GateInUseError: another query stands behind the gate.
         """
         offset = StreamOffset.from_json(start)
@@ -134,6 +134,8 @@ class StreamPlanner:
             self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
         footing = find_footing(offset, topics, earliest, latest, cut=self._log.cut)
+        known = offset.after_of(footing.topic_ids)
+        self._log.hold_to(known)
         self._latest = latest
         self._account_for(footing.losses, footing.topic_ids)
         decided = self._decide(footing, self._admissible(footing, latest), everything=everything)
@@ -143,14 +145,13 @@ class StreamPlanner:
             return start
         # A query that had no gate, or another one, when its checkpoint was made has this one now.
         begun = StreamOffset(offset.positions, self._options.gate, offset.run or uuid.uuid4().hex)
-        after = self._after(offset, footing, decided.until)
+        after = self._after(known, decided.until)
         end = begun.moved(decided.until, footing.begins, footing.topic_ids, after).to_json()
         self._planned = _Planned(end, decided, latest, lost)
         return end
 
-    def _after(self, offset: StreamOffset, footing: Footing, until: Positions) -> Checksums:
+    def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
         """The checksums of what comes before a batch's end; what has not moved keeps its own."""
-        known = offset.after_of(replace(offset, topic_ids=footing.topic_ids))
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._log.checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
@@ -276,7 +277,7 @@ class StreamPlanner:
             if not is_lost
         ]
         fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
-        return ToRead(left, until.topic_ids, since.after_of(until), fail_on_loss, account)
+        return ToRead(left, until.topic_ids, since.after_of(until.topic_ids), fail_on_loss, account)
 
     def _lost_since(
         self, books: GateBooks, until: StreamOffset, ranges: Sequence[OffsetRange]

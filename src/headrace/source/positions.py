@@ -26,6 +26,8 @@ from headrace.errors import SourceError
 Positions = Mapping[TopicPartition, int]
 Checksums = Mapping[TopicPartition, int]
 """See `headrace.source.log.Log.checksums`."""
+ChecksumsBefore = Mapping[tuple[TopicPartition, int], int]
+"""The same, with the offsets before which the records are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +104,15 @@ class StreamOffset:
                 ranges.append(OffsetRange(tp.topic, tp.partition, begin, until))
         return ranges
 
-    def after_of(self, end: "StreamOffset") -> dict[tuple[TopicPartition, int], int]:
-        """The checksums of what comes before the offsets at which the batch to an end begins.
+    def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
+        """The checksums of what comes before these positions, in topics of the same ids.
 
         A topic that was made anew since has nothing of what they are of.
         """
         return {
             (tp, self.positions[tp]): checksum
             for tp, checksum in self.after.items()
-            if tp in self.positions and self.topic_ids.get(tp.topic) == end.topic_ids.get(tp.topic)
+            if tp in self.positions and self.topic_ids.get(tp.topic) == topic_ids.get(tp.topic)
         }
 
     def moved(

@@ -30,12 +30,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.control.ranges import OffsetRange
 from headrace.errors import READ, OptionError
 from headrace.source.locate import bounded_ranges
 from headrace.source.log import Log
 from headrace.source.losses import Losses
 from headrace.source.options import SourceOptions
+from headrace.source.positions import ChecksumsBefore
 from headrace.source.secrets import revealed
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class SourceTask(InputPartition):
     left_out: tuple[str, ...]
     losses: Losses
     topic_ids: Mapping[str, str]
-    after: Mapping[tuple[TopicPartition, int], int]
+    after: ChecksumsBefore
 
 
 @contextmanager
@@ -129,7 +130,7 @@ class _TaskSide:
         left_out: tuple[str, ...],
         losses: Losses,
         topic_ids: Mapping[str, str],
-        after: Mapping[tuple[TopicPartition, int], int],
+        after: ChecksumsBefore,
     ) -> list[SourceTask]:
         packed = self._reading.packed(ranges)
         return [SourceTask(each, left_out, losses, topic_ids, after) for each in packed]
