@@ -156,10 +156,17 @@ def test_what_is_no_lane_and_offset_is_refused(
 
 
 def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:
-    (Path(journal.storage.url) / "0" / "00000000000000000003.lost").write_text("{}")
-    result = invoke("", "journal", "repair", journal.storage.url)
+    folder = Path(journal.storage.url) / "0"
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / f"{3:020d}.start").touch()
+    (folder / f"{3:020d}.lost").write_text("{}")
+    result = invoke("", "journal", "repair", journal.storage.url, width=200)
     assert result.exit_code == 4
-    assert result.stdout.startswith("0 findings mended. It is not whole yet")
+    assert result.stdout.startswith("0 findings mended. It is not whole yet:\ndamaged  0/0000")
+    assert "give `headrace journal repair` --reached 0:OFFSET" in " ".join(result.stdout.split())
+    result = invoke("", "journal", "repair", journal.storage.url, "--reached", "0:12")
+    assert (result.exit_code, journal.bounds()[0]) == (0, (3, 12))
 
 
 @pytest.mark.parametrize(

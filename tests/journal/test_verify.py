@@ -210,8 +210,23 @@ def test_a_damaged_word_of_a_loss_is_set_aside_and_written_anew(
     assert aside.read_text() == text
 
 
+def test_a_damaged_word_beside_a_block_is_set_aside_and_the_block_is_believed(
+    journal: Journal,
+) -> None:
+    """A repair was cut short, or the word was never a repair's."""
+    for name, data in ((SECOND, None), (THIRD, b"")):
+        word = folder(journal) / name.replace("block", "lost")
+        word.write_text("{}")
+        if data is not None:
+            (folder(journal) / name).write_bytes(data)
+    repair(journal)
+    assert verify(journal).whole
+    assert values_of(journal) == numbers(range(10))
+
+
 def test_a_damaged_word_at_the_end_is_written_anew_up_to_the_mark(journal: Journal) -> None:
     (folder(journal) / THIRD).write_bytes(b"")
+    (folder(journal) / THIRD).unlink()
     word = folder(journal) / "00000000000000000010.lost"
     word.write_text("{")
     found = repair(journal)

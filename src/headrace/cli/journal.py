@@ -12,7 +12,7 @@ from headrace.cli.exit_status import BROKEN
 from headrace.cli.journal_view import LaneListing, findings_view, lanes_table, verification_view
 from headrace.cli.words import plural
 from headrace.errors import OptionError
-from headrace.journal import Journal, Verification
+from headrace.journal import DEFECTS, Journal, Verification
 from headrace.journal import repair as repair_journal
 from headrace.journal import verify as verify_journal
 from headrace.journal.names import MAX_OFFSET, lane_of
@@ -119,8 +119,10 @@ def repair(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> 
     if mended:
         Console().print(findings_view(mended))
     found = verify_journal(opened, known)
-    after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
+    after = "It is whole now." if found.whole else "It is not whole yet:"
     typer.echo(f"{plural(len(mended), 'finding')} mended. {after}")
+    if left := [each for each in found.findings if each.kind in DEFECTS]:
+        Console().print(findings_view(left))
     raise typer.Exit(0 if found.whole else BROKEN)
 
 

@@ -13,7 +13,7 @@ from headrace.journal.blocks import LaneFiles, Lost
 from headrace.journal.faults import told
 from headrace.journal.journal import Journal
 from headrace.journal.marks import restore
-from headrace.journal.names import LOST, corrupt_name
+from headrace.journal.names import BLOCK, LOST, corrupt_name, file_name
 from headrace.journal.verify import DEFECTS, Finding, FindingKind, check_lane, known_lanes
 
 _DAMAGED_WORD: Final = "What declared these offsets lost was damaged, and with it the reason."
@@ -62,6 +62,8 @@ def _mended(files: LaneFiles, finding: Finding) -> bool:
     if finding.kind is FindingKind.DAMAGED and finding.path.endswith(f".{LOST}"):
         # It has the name itself that the new word is to have. What a crash between leaves is a gap.
         _set_aside(files, finding.path)
+        if file_name(finding.first or 0, BLOCK) in files.storage.names(files.folder):
+            return True  # the next round says what there is to say of the block
         finding = replace(finding, kind=FindingKind.GAP, reason=_DAMAGED_WORD)
     if first is not None and first < until:
         lost = Lost(first, until, finding.reason)

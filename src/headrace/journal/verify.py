@@ -272,8 +272,8 @@ def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, los
             until = _lost_until(files, first, following, mark)
             if until is None:
                 reason += (
-                    " Nothing else says where the lane ended: give it --reached"
-                    f" {files.lane}:OFFSET with an offset that the lane had not reached."
+                    " Nothing else says where the lane ended, so give `headrace journal repair`"
+                    f" --reached {files.lane}:OFFSET with an offset that the lane had not reached."
                 )
         else:
             until = following or files.claimed_end(first) or first + MAX_RECORDS
@@ -289,11 +289,11 @@ def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) 
     """Where the offsets end that a damaged word has declared lost; None if nothing else says so."""
     if following is not None:
         return following
-    block = None
+    unknown = None
     with suppress(FileNotFoundError):
-        block = files.claimed_end(first)
-    until = max(mark, block or 0)
-    return until if until > first else None
+        mark = max(mark, files.claimed_end(first) or 0)
+        unknown = first + MAX_RECORDS
+    return mark if mark > first else unknown
 
 
 def _foreign_in_root(journal: Journal) -> Iterator[Finding]:
