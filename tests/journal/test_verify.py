@@ -112,14 +112,23 @@ def test_offsets_within_a_loss_are_passed_over(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "until"),
-    [(-1, 12), (HEADER_BYTES, 12), (HEADER_BYTES - 1, 10 + MAX_RECORDS), (0, 10 + MAX_RECORDS)],
+    ("cut", "marked", "until"),
+    [
+        (-1, False, 12),
+        (HEADER_BYTES, False, 12),
+        (HEADER_BYTES - 1, True, 12),
+        (0, True, 12),
+        (HEADER_BYTES - 1, False, 10 + MAX_RECORDS),
+        (0, False, 10 + MAX_RECORDS),
+    ],
 )
 def test_after_a_damaged_last_block_no_offset_is_used_again(
-    journal: Journal, cut: int, until: int
+    journal: Journal, cut: int, until: int, *, marked: bool
 ) -> None:
-    """A header that is left says how far the block reached; else it may have been the farthest."""
+    """A header that is left says how far the block reached, or the mark; else it may be far."""
     path = folder(journal) / THIRD
+    if not marked:
+        (folder(journal) / f"{12:020d}.end").unlink()
     path.write_bytes(path.read_bytes()[:cut])
     assert told(repair(journal)) == [(FindingKind.DAMAGED, f"0/{THIRD}", 10, until)]
     assert journal.bounds() == {0: (0, until)}

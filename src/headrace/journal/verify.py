@@ -76,7 +76,7 @@ class Finding:
         lane: Which; None for what is in no lane.
         first: The first offset concerned; None for what has none.
         until: The one after the last. Where a lane's last block can say nothing of itself, the
-            highest that it may have reached; None where nothing is left that would say it.
+            mark, or the highest that it may have reached; None where nothing says how far it went.
         reason: What is wrong with it, as a sentence.
     """
 
@@ -276,7 +276,9 @@ def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, los
                     f" --reached {files.lane}:OFFSET with an offset that the lane had not reached."
                 )
         else:
-            until = following or files.claimed_end(first) or first + MAX_RECORDS
+            until = following or files.claimed_end(first)
+            # The last file's own mark, or one of files behind it that are gone as well.
+            until = until or (mark if mark > first else first + MAX_RECORDS)
         return _Look(first, until, kind=FindingKind.DAMAGED, reason=reason)
     except FileNotFoundError:  # pruned since the lane was listed
         return _Look(first, first if following is None else following)
