@@ -294,9 +294,8 @@ def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
     with open_ledger(tmp_path) as ledger:
         sink = KeyedSink({(0, 3)})
         key = ledger.begin(planned("orders", *WHOLE)).schedule_id
-        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
         runner = runner_of(ledger, "me", sink, is_away=is_away)
-        runner.run_live(frame(WHOLE), row_of(ledger, key), 7)
+        runner.run_live(frame(WHOLE), attached(ledger, key, "me"), 7)
         assert letters(ledger) == []
         assert len(tried) == 1, "nothing more is asked of a source that is away"
         left = offsets_of(ledger, Status.FAILED)
@@ -323,8 +322,7 @@ def test_a_batch_whose_own_read_fails_since_its_source_is_away_is_deferred_whole
 
     with open_ledger(tmp_path) as ledger:
         key = ledger.begin(planned("orders", *WHOLE)).schedule_id
-        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-        runner_of(ledger, "me", handle).run_live(frame(WHOLE), row_of(ledger, key), 7)
+        runner_of(ledger, "me", handle).run_live(frame(WHOLE), attached(ledger, key, "me"), 7)
         assert (len(calls), ledger.parts(key)) == (1, ())
         assert row_of(ledger, key).status is Status.FAILED
         taken = ledger.take(key, "a backfill", LEASE_MS)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from headrace.control import TopicPartition
 from headrace.errors import OptionError
 from headrace.kafka.options import OPTIONS, KafkaOptions, parse_options
+from headrace.source.options import BATCH_ONLY
 
 NEEDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 GATE = {"headrace.gate": "orders", "headrace.ledger": "sqlite:///headrace.db"}
@@ -169,7 +170,7 @@ def test_every_option_that_has_a_form_refuses_another(name: str) -> None:
         given["subscribe"] = "orders"
     if name.startswith("backpressure."):
         given |= GATE
-    said = refusal(given, streaming=not name.startswith("ending"))
+    said = refusal(given, streaming=name not in BATCH_ONLY)
     assert name in said
     assert "(nonsense" in said
 
