@@ -1,14 +1,11 @@
 """What waits to be said, what has come, and what is warned of."""
 
-import logging
 import threading
 
 import pytest
 from tests.flow.samples import pressing, state_of_stage
 
-from headrace.flow.inbox import Inbox
-from headrace.flow.outbox import Outbox
-from headrace.flow.told import MOST, Told
+from headrace.flow.signals.stage_signals import MAX_WARNINGS, Inbox, Outbox, WarnOnce
 
 
 def test_of_each_pair_and_of_the_state_only_the_newest_waits() -> None:
@@ -30,7 +27,7 @@ def test_what_is_delivered_is_not_due_until_it_is_to_be_said_again() -> None:
     outbox.put(assertion, 0)
     outbox.delivered(assertion)
     assert outbox.due(0) == []
-    outbox.say_again()
+    outbox.resend()
     assert outbox.due(0) == [assertion]
 
 
@@ -48,7 +45,7 @@ def test_what_could_not_be_delivered_within_its_lease_is_dropped() -> None:
     outbox.put(pressing(lease_ms=1_000), 5.0)
     assert outbox.due(5.999) == [pressing(lease_ms=1_000)]
     assert outbox.due(6.0) == []
-    outbox.say_again()
+    outbox.resend()
     assert outbox.due(5.0) == [], "it is gone for good"
 
 
@@ -88,21 +85,21 @@ def test_whoever_waits_is_woken_by_what_comes_and_by_the_end(ends_by_closing: bo
     assert taken == [[] if ends_by_closing else [pressing()]]
 
 
-def test_a_warning_is_told_once_until_its_reason_is_over(
+def test_a_warning_is_told_once_until_its_reason_clear(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told = Told(logging.getLogger("headrace.flow"))
+    told = WarnOnce()
     for _ in range(3):
-        told.tell("b", "b is wrong")
+        told.warn("b", "b is wrong")
     assert caplog.messages == ["b is wrong"]
-    told.is_over("b")
-    told.tell("b", "b is wrong again")
+    told.clear("b")
+    told.warn("b", "b is wrong again")
     assert caplog.messages[1:] == ["b is wrong again"]
 
 
 def test_whoever_makes_up_reasons_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    told = Told(logging.getLogger("headrace.flow"))
-    for number in range(10 * MOST):
-        told.tell(str(number), f"{number} is wrong")
-    assert len(caplog.messages) == MOST + 2
-    assert caplog.messages[-1] == "There is more of the kind, which is not told."
+    told = WarnOnce()
+    for number in range(10 * MAX_WARNINGS):
+        told.warn(str(number), f"{number} is wrong")
+    assert len(caplog.messages) == MAX_WARNINGS + 2
+    assert caplog.messages[-1] == "There is more of the kind, which is not logged."

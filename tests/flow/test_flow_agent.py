@@ -9,27 +9,27 @@ from tests.services.ledgers import new_ledger
 
 from headrace.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
 from headrace.errors import JournalError
-from headrace.flow import StageState
-from headrace.flow.agent import StageAgent, StagePlace
-from headrace.flow.memory import Memory
-from headrace.flow.pace import LEAST_LOOK_S, LOOK_S, NEAR_LOOK_S
-from headrace.flow.signals_ledger import ledger_states
+from headrace.flow import Signals, StageState
+from headrace.flow.agent import PressureState, StageAgent, StageSpec
+from headrace.flow.monitoring import MIN_POLL_S, NEAR_POLL_S, POLL_S
+from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
 from headrace.ledger.base import wall_clock_ms
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
-PLACE = StagePlace("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
+PLACE = StageSpec("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
 RUN = Incarnation(1000, "store-1")
 
 
-class Mail:
+class Mail(Signals):
     """Signals that go nowhere, and are remembered."""
+
+    is_connected = True
 
     def __init__(self) -> None:
         self.sent: list[Assertion] = []
         self.shown: list[StageState] = []
         self.is_closed = False
-        self.is_connected = True
         self.others: dict[str, str | None] = {"parse": None, "store": None}
 
     def send(self, assertion: Assertion) -> None:
@@ -50,12 +50,6 @@ class Mail:
     def close(self) -> None:
         self.is_closed = True
 
-    def __enter__(self) -> "Mail":
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self.close()
-
 
 class Waiting:
     """A queue that is as long as it is told."""
@@ -69,7 +63,7 @@ class Waiting:
         waiting = self.found.waiting_bytes + bytes_more
         self.found = InputQueue(waiting, waiting, self.found.arrived_bytes + bytes_more)
 
-    def look(self) -> InputQueue:
+    def measure(self) -> InputQueue:
         if self.fault is not None:
             raise JournalError(self.fault)
         return self.found
@@ -155,10 +149,10 @@ def test_a_stage_that_is_pressed_has_its_gate_held_back(
     agent.step(now_ms, 0, [says(1, 1)])
     assert ledger.admission(PLACE.gate).held == Bound(50.0, "store", 1, 100.0)
     shown = mail.shown[-1]
-    assert (shown.held_by, shown.level, shown.rate_bound_per_s) == ("store", 1, 50.0)
+    assert (shown.throttled_by, shown.throttle_level, shown.rate_limit_per_s) == ("store", 1, 50.0)
     agent.step(now_ms + 250, 0, [says(2, 0)])
     assert ledger.admission(PLACE.gate).held is None
-    assert mail.shown[-1].held_by is None
+    assert mail.shown[-1].throttled_by is None
 
 
 def test_a_stage_is_free_when_the_lease_is_over_and_says_so(
@@ -170,7 +164,7 @@ def test_a_stage_is_free_when_the_lease_is_over_and_says_so(
     assert ledger.admission(PLACE.gate).held is not None
     agent.step(now_ms + 10_000, 0, [])
     assert ledger.admission(PLACE.gate).held is None
-    assert mail.shown[-1].held_by is None
+    assert mail.shown[-1].throttled_by is None
     assert "Stage 'enrich' of flow 'shop' is free of 'store'" in caplog.text
 
 
@@ -229,12 +223,12 @@ def test_a_memory_that_is_none_is_told_and_done_without(
 ) -> None:
     ledger.hold(PLACE.gate, None, 0, text)
     StageAgent(PLACE, ledger, mail, queue).step(0, 0, [])
-    assert "begins without its memory" in caplog.text
+    assert "begins without its pressure state" in caplog.text
 
 
 def test_a_memory_reads_as_it_was_written() -> None:
-    memory = Memory(5, (), {"parse": 1.25})
-    assert Memory.of_text(memory.to_text()) == memory
+    memory = PressureState(5, (), {"parse": 1.25})
+    assert PressureState.of_json(memory.to_json()) == memory
     assert memory.level("parse", 1005, lease_ms=1000) == 1.25
     assert memory.level("parse", 1006, lease_ms=1000) == 0
     assert memory.level("parse", 4, lease_ms=1000) == 0
@@ -259,26 +253,26 @@ def test_a_look_is_late_neither_where_an_overload_begins_nor_where_it_has_lasted
     agent: StageAgent, queue: Waiting
 ) -> None:
     agent.step(0, 0, [])
-    assert agent.next_look_s(0) == LOOK_S
+    assert agent.next_poll_s(0) == POLL_S
     queue.grow(SETTINGS.overload_bytes // 2)
     agent.step(250, 250, [])
-    assert agent.next_look_s(250) == NEAR_LOOK_S
+    assert agent.next_poll_s(250) == NEAR_POLL_S
     queue.grow(SETTINGS.overload_bytes // 5)
     agent.step(290, 290, [])
-    assert agent.next_look_s(290) == 0.03, "half of the time until it is too long"
+    assert agent.next_poll_s(290) == 0.03, "half of the time until it is too long"
     queue.grow(SETTINGS.overload_bytes // 5)
     agent.step(299, 299, [])
-    assert agent.next_look_s(299) == LEAST_LOOK_S
+    assert agent.next_poll_s(299) == MIN_POLL_S
     queue.grow(SETTINGS.overload_bytes)
     agent.step(300, 300, [])
-    assert agent.next_look_s(310) == LOOK_S, "for there is time"
-    assert agent.next_look_s(2290) == 0.01
-    assert agent.next_look_s(2300) == LOOK_S, "for nothing comes"
+    assert agent.next_poll_s(310) == POLL_S, "for there is time"
+    assert agent.next_poll_s(2290) == 0.01
+    assert agent.next_poll_s(2300) == POLL_S, "for nothing comes"
     queue.grow(1)
     agent.step(2300, 2300, [])
     queue.found = InputQueue(5001, 5001, queue.found.arrived_bytes)
     agent.step(2400, 2400, [])
-    assert agent.next_look_s(2400) == LOOK_S, "for it presses already"
+    assert agent.next_poll_s(2400) == POLL_S, "for it presses already"
 
 
 def test_an_agent_that_ends_presses_nobody_any_longer(
@@ -289,7 +283,7 @@ def test_an_agent_that_ends_presses_nobody_any_longer(
         agent.step(time_ms, time_ms, [])
     agent.close()
     assert mail.sent[-1].level == 0
-    assert Memory.of_text(ledger.pressures(PLACE.gate) or "").levels == {"parse": 0}
+    assert PressureState.of_json(ledger.pressures(PLACE.gate) or "").levels == {"parse": 0}
     assert mail.is_closed
     assert queue.is_closed
 
@@ -297,15 +291,15 @@ def test_an_agent_that_ends_presses_nobody_any_longer(
 def test_a_stage_whose_signals_are_elsewhere_shows_itself_in_the_ledger_too(
     ledger: Ledger, mail: Mail, queue: Waiting
 ) -> None:
-    agent = StageAgent(PLACE, ledger, mail, queue, shows_in_ledger=True)
+    agent = StageAgent(PLACE, ledger, mail, queue, publishes_to_ledger=True)
     queue.grow(500)
     agent.step(now_ms := emit(agent, ledger, 0), 0, [says(1, 1)])
     assert ledger_states(ledger, "shop") == {"enrich": mail.shown[-1]}
-    assert (mail.shown[-1].held_by, mail.shown[-1].queue_bytes) == ("store", 500)
+    assert (mail.shown[-1].throttled_by, mail.shown[-1].queue_bytes) == ("store", 500)
     agent.step(now_ms + 2000, 0, [says(2, 0)])
-    assert ledger_states(ledger, "shop")["enrich"].held_by is None
+    assert ledger_states(ledger, "shop")["enrich"].throttled_by is None
     agent.close()
-    assert ledger.shown_stages("shop") == ()
+    assert ledger.published_states("shop") == ()
 
 
 def test_a_batch_that_takes_minutes_presses_no_further_than_its_time_says(
@@ -360,7 +354,7 @@ def test_a_stage_says_which_stage_before_it_does_not_run(agent: StageAgent, mail
     for now_ms, running in ((0, "parse"), (2_000, "store"), (4_000, "parse")):
         mail.others = {running: None}
         agent.step(now_ms, 0, [])
-        without.append(mail.shown[-1].without)
+        without.append(mail.shown[-1].missing_upstream)
     assert without == [None, "parse", None]
 
 
@@ -374,7 +368,7 @@ def test_while_the_signals_are_away_the_others_count_as_running(
     for time_ms in range(now_ms + 250, now_ms + 30_000, 250):
         agent.step(time_ms, time_ms, [])
     assert mail.sent[-1].level == 0
-    assert mail.shown[-1].without is None
+    assert mail.shown[-1].missing_upstream is None
 
 
 def test_who_does_not_show_that_it_runs_presses_nobody_but_may_let_go(
@@ -404,7 +398,7 @@ def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_rest
     for sequence in range(1, 4):
         forged = Assertion("shop", "store", "enrich", RUN, sequence, 20, 600_000)
         agent.step(now_ms, 0, [forged])
-    assert caplog.text.count("it is for 10000 ms, which the flow has declared") == 1
+    assert caplog.text.count("it gets 10000 ms, which the flow has declared") == 1
     text = ledger.pressures(PLACE.gate) or ""
     agent.step(now_ms + 10_000, 0, [])
     assert ledger.admission(PLACE.gate).held is None

@@ -10,7 +10,7 @@ from tests.services.waiting import wait_until
 
 from headrace.control import HopSettings, InputQueue
 from headrace.flow import ledger_signals
-from headrace.flow.agent import StageAgent, StagePlace
+from headrace.flow.agent import StageAgent, StageSpec
 from headrace.ledger import Ledger
 
 SETTINGS = HopSettings(
@@ -27,7 +27,7 @@ class Flood:
 
     arrived = 0
 
-    def look(self) -> InputQueue:
+    def measure(self) -> InputQueue:
         self.arrived += 5000
         return InputQueue(self.arrived, self.arrived, self.arrived)
 
@@ -38,7 +38,7 @@ class Flood:
 class Drought(Flood):
     """A queue in which nothing ever waits."""
 
-    def look(self) -> InputQueue:
+    def measure(self) -> InputQueue:
         return InputQueue(0, 0, 0)
 
 
@@ -51,8 +51,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(ledger: Ledger) -> None:
-    parse = StagePlace("shop", "parse", "shop.parse", 100, (), ("store",), SETTINGS)
-    store = StagePlace("shop", "store", "shop.store", 100, ("parse",), (), SETTINGS)
+    parse = StageSpec("shop", "parse", "shop.parse", 100, (), ("store",), SETTINGS)
+    store = StageSpec("shop", "store", "shop.store", 100, ("parse",), (), SETTINGS)
     admitting = Admitting(ledger, "shop.parse")
 
     def held_by() -> str | None:
@@ -66,7 +66,7 @@ def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(ledger: Ledge
         signals = ledger_signals(ledger, "shop", "store")
         ending.callback(StageAgent(store, ledger, signals, Flood()).start().close)
         wait_until(lambda: held_by() == "store", timeout_s=100)
-        wait_until(lambda: len(ledger.shown_stages("shop")) == 2, timeout_s=100)
+        wait_until(lambda: len(ledger.published_states("shop")) == 2, timeout_s=100)
         ending.close()
         wait_until(lambda: held_by() is None, timeout_s=50)
-    assert ledger.shown_stages("shop") == ()
+    assert ledger.published_states("shop") == ()

@@ -15,7 +15,7 @@ from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
 from headrace.control import HopSettings, InputQueue
-from headrace.flow.agent import StageAgent, StagePlace
+from headrace.flow.agent import StageAgent, StageSpec
 from headrace.ledger import Ledger
 
 INTERVAL_MS = 100
@@ -49,7 +49,7 @@ class Queue:
     def drain(self) -> None:
         self._waiting = self._flow_bytes = 0
 
-    def look(self) -> InputQueue:
+    def measure(self) -> InputQueue:
         self._arrived += 100
         self._waiting += self._flow_bytes
         return InputQueue(self._waiting, self._waiting, self._arrived)
@@ -69,7 +69,7 @@ class Stage:
         self._world = world
         self._ledger = ledger
         gate = f"{world.flow}.{name}"
-        self._place = StagePlace(world.flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
+        self._place = StageSpec(world.flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
         self.admitting = Admitting(ledger, gate)
         ledger.declare_gate(gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}")
         self.begin()

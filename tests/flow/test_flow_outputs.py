@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from tests.flow.flows import a_flow
 
 from headrace.errors import OptionError
-from headrace.flow.handling import outputs
+from headrace.flow.running import outputs
 
 
 class Frame(DataFrame):
@@ -45,11 +45,11 @@ def test_each_channel_is_given_what_is_for_it() -> None:
 @pytest.mark.parametrize(
     ("writes", "made", "sentence"),
     [
-        ([], ONE, "a value of type Frame; it must answer None, for it writes no channel"),
-        (["good"], None, "nothing; it must answer a DataFrame, for it writes the channel 'good'"),
-        (["good"], 7, "a value of type int; it must answer a DataFrame"),
+        ([], ONE, "a value of type Frame; it must return None, for it writes no channel"),
+        (["good"], None, "nothing; it must return a DataFrame, for it writes the channel 'good'"),
+        (["good"], 7, "a value of type int; it must return a DataFrame"),
         (["good", "bad"], ONE, "a DataFrame for each of .'good', 'bad'., by name"),
-        (["good", "bad"], {"good": ONE}, "a mapping with the names .'good'.; it must answer"),
+        (["good", "bad"], {"good": ONE}, "a mapping with the names .'good'.; it must return"),
         (["good", "bad"], {"good": ONE, "bad": None}, "nothing for the channel 'bad'"),
     ],
 )
@@ -57,6 +57,6 @@ def test_another_answer_is_refused_with_the_stages_line(
     writes: list[str], made: Any, sentence: str
 ) -> None:
     with pytest.raises(
-        OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\) has answer.*{sentence}"
+        OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\) has return.*{sentence}"
     ):
         answered(writes, made)

@@ -69,5 +69,5 @@ def test_a_stage_that_is_slow_has_the_one_before_it_held_back_and_nothing_is_los
             assert not running.await_termination(0)
         assert running.await_termination(0)
         assert {batch.status for batch in ledger.batches()} == {Status.SUCCESS}
-        assert ledger.shown_stages("shop") == ()
+        assert ledger.published_states("shop") == ()
     assert sorted(stored) == sorted(v for v in values_of(0, 0, RECORDS) if v is not None)

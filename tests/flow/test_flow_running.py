@@ -13,7 +13,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import OptionError
 from headrace.flow import Flow, journal
-from headrace.flow.running import STARTS_AGAIN
+from headrace.flow.running import MAX_RESTARTS
 from headrace.gate import Batch
 
 RECORDS = 600
@@ -71,7 +71,7 @@ def test_a_stage_that_fails_stops_the_flow_and_is_named(
 
     with (
         flow.start(spark) as running,
-        pytest.raises(StreamingQueryException, match=r"must answer a DataFrame for each") as caught,
+        pytest.raises(StreamingQueryException, match=r"must return a DataFrame for each") as caught,
     ):
         running.await_termination()
     assert caught.value.__notes__ == ["It is the query of stage 'parse'."]
@@ -144,7 +144,7 @@ def test_a_stage_that_always_fails_before_its_handler_is_called_stops_the_flow_i
         pytest.raises(StreamingQueryException, match=r"There is no journal at") as caught,
     ):
         running.await_termination()
-    assert len(told.messages) == STARTS_AGAIN
+    assert len(told.messages) == MAX_RESTARTS
     assert caught.value.__notes__ == ["It is the query of stage 'parse'."]
 
 

@@ -14,9 +14,9 @@ from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
 from headrace.control import HopSettings, InputQueue
-from headrace.flow.agent import StageAgent, StagePlace
-from headrace.flow.culprit import culprits
-from headrace.flow.signals_ledger import ledger_states
+from headrace.flow.agent import StageAgent, StageSpec
+from headrace.flow.signals.codec import bottlenecks
+from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger
 
 SETTINGS = HopSettings(
@@ -38,7 +38,7 @@ class Queue:
         self._waiting = 0
         self._arrived = 0
 
-    def look(self) -> InputQueue:
+    def measure(self) -> InputQueue:
         self._arrived += 5_000
         self._waiting = self._waiting + self.grows if self.grows else 0
         return InputQueue(self._waiting, self._waiting, self._arrived)
@@ -62,9 +62,9 @@ class Flow:
         ):
             gate = f"{world.flow}.{name}"
             ledger.declare_gate(gate, interval_ms=100, source="journal", estimator="{}")
-            place = StagePlace(world.flow, name, gate, 100, before, after, SETTINGS)
+            place = StageSpec(world.flow, name, gate, 100, before, after, SETTINGS)
             signals = world.join(name, after)
-            agent = StageAgent(place, ledger, signals, queue, shows_in_ledger=True)
+            agent = StageAgent(place, ledger, signals, queue, publishes_to_ledger=True)
             world.callback(agent.start().close)
         wait_until(lambda: self.state("parse") and self.state("store"), WAIT_S)
 
@@ -104,7 +104,7 @@ class Flow:
 
     def assert_nobody_is_held(self) -> None:
         assert self.held_by() is None
-        assert culprits(ledger_states(self.ledger, self.world.flow).values()) == []
+        assert bottlenecks(ledger_states(self.ledger, self.world.flow).values()) == []
 
 
 @pytest.fixture

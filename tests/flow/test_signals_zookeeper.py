@@ -15,7 +15,7 @@ from tests.services.zookeeper import ZookeeperServer
 
 from headrace.control.assertion import Assertion
 from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
-from headrace.flow.wire import text_of
+from headrace.flow.signals.codec import encode
 
 WAIT_S = 30.0
 ANYBODY = Id("world", "anyone")
@@ -53,14 +53,14 @@ def test_the_nodes_are_those_that_the_documentation_names(world: ZookeeperWorld)
         (f"{root}/taskstate/b", state_of_stage("b", flow=world.flow)),
     ):
         data, stat = world.stranger.get(path)
-        assert data.decode() == text_of(value)
+        assert data.decode() == encode(value)
         assert stat.ephemeralOwner == world.sessions["b"].id
 
 
 def test_a_state_is_kept_and_updated_not_made_anew(
     world: ZookeeperWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.flow.zookeeper.ANSWER_S", WAIT_S)  # or it is written once more
+    monkeypatch.setattr("headrace.flow.signals.zookeeper_session.ANSWER_S", WAIT_S)
     b = world.join("b")
     states = [state_of_stage("b", flow=world.flow, queue_bytes=number) for number in range(20)]
     for state in states:
@@ -87,7 +87,7 @@ def test_a_session_that_expires_is_begun_anew_and_all_goes_on(
         wait_until(lambda: set(a.states()) == {"a", "b"})
         b.send(to_a(world, 1))
         assert a.receive(WAIT_S) == [to_a(world, 1)]
-    assert any("was lost; what stages say is said anew" in line for line in caplog.messages)
+    assert any("was lost; stages publish and send again" in line for line in caplog.messages)
 
 
 def test_a_message_that_was_lost_with_its_session_is_sent_again(world: ZookeeperWorld) -> None:
@@ -142,7 +142,7 @@ def test_an_outage_passes_and_what_counts_is_delivered(
     wait_until(lambda: not a.is_connected and not b.is_connected)
     assert a.receive() == []
     assert set(b.states()) == {"a"}, "what is known is known until its lease is over"
-    wait_until(lambda: len([line for line in caplog.messages if "is away" in line]) == 2)
+    wait_until(lambda: len([line for line in caplog.messages if "is unreachable: " in line]) == 2)
     if how == "freeze":
         own_zookeeper.thaw()
     else:
@@ -150,12 +150,16 @@ def test_an_outage_passes_and_what_counts_is_delivered(
             own_zookeeper.lose_data()
         own_zookeeper.start()
     # A server that has only just begun may lose them again, which is no outage of this test.
-    monkeypatch.setattr("headrace.flow.zookeeper._TELL_S", WAIT_S)
+    monkeypatch.setattr("headrace.flow.signals.zookeeper_session._TELL_S", WAIT_S)
     assert a.receive(WAIT_S) == [to_a(world, 99)]
     wait_until(lambda: "a" in b.states())
     assert a.receive() == []
-    assert len([line for line in caplog.messages if "is away" in line]) == 2, "one each"
-    wait_until(lambda: len([line for line in caplog.messages if " is there after " in line]) == 2)
+    assert len([line for line in caplog.messages if "is unreachable: " in line]) == 2, "one each"
+    wait_until(
+        lambda: (
+            len([line for line in caplog.messages if " is reachable again, after " in line]) == 2
+        )
+    )
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -179,10 +183,10 @@ def test_a_client_whose_thread_has_ended_in_an_error_is_replaced(
 def test_a_node_that_would_outlive_its_stage_is_told_and_removed(
     world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forged = text_of(to_a(world, 1, level=20)).encode()
+    forged = encode(to_a(world, 1, level=20)).encode()
     world.forge("taskmessage/a/b", forged, ephemeral=False)
     world.forge(
-        "taskstate/z", text_of(state_of_stage("z", flow=world.flow)).encode(), ephemeral=False
+        "taskstate/z", encode(state_of_stage("z", flow=world.flow)).encode(), ephemeral=False
     )
     a, b = world.join("a", ["b"]), world.join("b")
     wait_until(lambda: world.messages("a") == [])

@@ -12,7 +12,7 @@ from tests.flow.samples import pressing, state_of_stage
 from headrace.control.assertion import MOST_LEASE_MS, MOST_LEVELS, Assertion, Incarnation
 from headrace.errors import OptionError
 from headrace.flow import StageState
-from headrace.flow.wire import MOST_BYTES, assertion_of, state_of, text_of
+from headrace.flow.signals.codec import MAX_BYTES, decode_assertion, decode_state, encode
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)
@@ -38,15 +38,15 @@ held = st.builds(
 
 @given(assertions)
 def test_an_assertion_comes_back_from_its_text(assertion: Assertion) -> None:
-    text = text_of(assertion)
-    assert assertion_of(text) == assertion_of(text.encode()) == assertion
+    text = encode(assertion)
+    assert decode_assertion(text) == decode_assertion(text.encode()) == assertion
     assert text.isascii()
-    assert len(text) <= MOST_BYTES
+    assert len(text) <= MAX_BYTES
 
 
 @given(free | held)
 def test_a_state_comes_back_from_its_text(state: StageState) -> None:
-    assert state_of(text_of(state)) == state
+    assert decode_state(encode(state)) == state
 
 
 def changed(**values: Any) -> str:
@@ -60,7 +60,7 @@ def changed(**values: Any) -> str:
         pytest.param(b"\xff\xfe", id="no text"),
         pytest.param("null", id="no object"),
         pytest.param("[]", id="a list"),
-        pytest.param("[" * MOST_BYTES, id="brackets without end"),
+        pytest.param("[" * MAX_BYTES, id="brackets without end"),
         pytest.param("{}", id="an empty object"),
         pytest.param(changed(more=1), id="a field too many"),
         pytest.param(changed() + " x", id="something after it"),
@@ -82,18 +82,18 @@ def changed(**values: Any) -> str:
         pytest.param(changed(sender=["b"]), id="a name that is a list"),
         pytest.param(changed(incarnation=None), id="no incarnation"),
         pytest.param(changed(incarnation={"started_ms": 1}), id="half an incarnation"),
-        pytest.param(changed(sender="b" * MOST_BYTES), id="too long"),
-        pytest.param(text_of(state_of_stage("b")), id="a state"),
+        pytest.param(changed(sender="b" * MAX_BYTES), id="too long"),
+        pytest.param(encode(state_of_stage("b")), id="a state"),
     ],
 )
 def test_what_is_no_assertion_is_refused_with_one_sentence(text: str | bytes) -> None:
     with pytest.raises(OptionError, match=r"^[A-Z][^\n]*\.$"):
-        assertion_of(text)
+        decode_assertion(text)
 
 
 @given(st.binary(max_size=200) | st.text().map(lambda text: json.dumps(text).encode()))
 def test_any_bytes_are_refused(data: bytes) -> None:
-    for read in (assertion_of, state_of):
+    for read in (decode_assertion, decode_state):
         with pytest.raises(OptionError):
             read(data)
 
@@ -101,13 +101,13 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"held_by": "b"},
-        {"level": 1},
-        {"rate_bound_per_s": 5.0},
-        {"held_by": "b", "level": 1, "rate_bound_per_s": -1.0},
-        {"held_by": "b", "level": 1, "rate_bound_per_s": float("inf")},
-        {"held_by": "b", "level": 1, "rate_bound_per_s": True},
-        {"held_by": "b c", "level": 1},
+        {"throttled_by": "b"},
+        {"throttle_level": 1},
+        {"rate_limit_per_s": 5.0},
+        {"throttled_by": "b", "throttle_level": 1, "rate_limit_per_s": -1.0},
+        {"throttled_by": "b", "throttle_level": 1, "rate_limit_per_s": float("inf")},
+        {"throttled_by": "b", "throttle_level": 1, "rate_limit_per_s": True},
+        {"throttled_by": "b c", "throttle_level": 1},
         {"queue_bytes": -1},
         {"queue_bytes": 1.5},
         {"lease_ms": 0},

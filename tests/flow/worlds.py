@@ -105,7 +105,7 @@ class LedgerWorld(World):
 
     def _now_ms(self) -> int:
         with Ledger.open(self.where) as ledger:
-            ledger.post_signal("clock", "clock", "clock", "")
+            ledger.send_signal("clock", "clock", "clock", "")
         (written_ms,) = self._execute("SELECT written_ms FROM signal WHERE flow = 'clock'")
         return int(written_ms)
 
