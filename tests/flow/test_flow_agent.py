@@ -5,7 +5,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.flow.stages import RunningStage
+from tests.flow.worlds import LedgerWorld
 from tests.services.ledgers import new_ledger
+from tests.services.waiting import wait_until
 
 from headrace.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
 from headrace.errors import JournalError
@@ -408,3 +411,22 @@ def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_rest
     assert ledger.admission(PLACE.gate).held is not None
     again.step(began_ms + 11_000, 0, [])
     assert ledger.admission(PLACE.gate).held is None
+
+
+def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(tmp_path: Path) -> None:
+    """With threads of their own, and signals over the ledger's database."""
+    url, chain = f"sqlite:///{tmp_path}/flow.db", ("parse", "store")
+    with LedgerWorld("shop", url) as world, Ledger.open(url) as ledger:
+        parse, store = (RunningStage(world, ledger, name, chain) for name in chain)
+
+        def held_by() -> str | None:
+            parse.admit()
+            return parse.held_by()
+
+        store.queue.flood()
+        wait_until(lambda: held_by() == "store", timeout_s=100)
+        wait_until(lambda: len(ledger.published_states("shop")) == 2, timeout_s=100)
+        store.close()
+        wait_until(lambda: held_by() is None, timeout_s=50)
+        parse.close()
+        assert ledger.published_states("shop") == ()

@@ -57,10 +57,8 @@ def test_the_nodes_are_those_that_the_documentation_names(world: ZookeeperWorld)
         assert stat.ephemeralOwner == world.sessions["b"].id
 
 
-def test_a_state_is_kept_and_updated_not_made_anew(
-    world: ZookeeperWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.flow.signals.zookeeper_session.ANSWER_S", WAIT_S)
+def test_a_state_is_kept_and_updated_not_made_anew(world: ZookeeperWorld) -> None:
+    world.answer_timeout_s = WAIT_S  # or it is written once more
     b = world.join("b")
     states = [state_of_stage("b", flow=world.flow, queue_bytes=number) for number in range(20)]
     for state in states:
@@ -123,7 +121,6 @@ def test_an_outage_passes_and_what_counts_is_delivered(
     own_zookeeper: ZookeeperServer,
     how: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = own_world
     caplog.set_level(logging.INFO, "headrace.flow")
@@ -149,17 +146,11 @@ def test_an_outage_passes_and_what_counts_is_delivered(
         if how == "lose data":
             own_zookeeper.lose_data()
         own_zookeeper.start()
-    # A server that has only just begun may lose them again, which is no outage of this test.
-    monkeypatch.setattr("headrace.flow.signals.zookeeper_session._TELL_S", WAIT_S)
     assert a.receive(WAIT_S) == [to_a(world, 99)]
     wait_until(lambda: "a" in b.states())
     assert a.receive() == []
-    assert len([line for line in caplog.messages if "is unreachable: " in line]) == 2, "one each"
-    wait_until(
-        lambda: (
-            len([line for line in caplog.messages if " is reachable again, after " in line]) == 2
-        )
-    )
+    again = " is reachable again, after "
+    wait_until(lambda: len([line for line in caplog.messages if again in line]) >= 2)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -47,7 +47,7 @@ def test_an_unreachable_zookeeper_is_refused_where_that_is_set() -> None:
 
 
 def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
-    java: Java, flow: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    java: Java, flow: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = ZookeeperServer(java)
     try:
@@ -61,10 +61,7 @@ def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
             assert (a.receive(0.1), a.states()) == ([], {})
             wait_until(lambda: caplog.text.count("is unreachable: ") == 2)
             server.start()
-            # It may lose them again, having only just begun, which is no outage of this test.
-            monkeypatch.setattr("headrace.flow.signals.zookeeper_session._TELL_S", 60.0)
             assert a.receive(30) == [pressing(flow=flow)]
-            assert caplog.text.count("is unreachable: ") == 2
     finally:
         server.close()
 

@@ -32,9 +32,6 @@ from headrace.errors import SignalError
 from headrace.flow.signals.transport import UnreachableError
 from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
 
-ANSWER_S: Final = 3.0
-"""How long an answer is waited for. A server that takes longer counts as unreachable."""
-
 _MAX_BACKOFF_S: Final = 1.0
 """The longest wait between two attempts to connect."""
 
@@ -50,21 +47,16 @@ _LOG: Final = logging.getLogger("headrace.flow")
 _KAZOO_LOG: Final = logging.getLogger("headrace.flow.kazoo")
 _KAZOO_LOG.addFilter(lambda line: line.levelno >= logging.ERROR)
 
-ANSWERS: Final = (
+_ANSWERS: Final = (
     NoNodeError,
     NodeExistsError,
     BadVersionError,
     NotEmptyError,
     NoChildrenForEphemeralsError,
 )
-"""Errors that answer a question: how things stand."""
+"""Errors that answer a request: how things stand."""
 
-_UNREACHABLE: Final = (
-    ConnectionLoss,
-    OperationTimeoutError,
-    SessionExpiredError,
-    KazooTimeoutError,
-)
+_LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, KazooTimeoutError)
 
 
 class ZookeeperSession:
@@ -94,19 +86,12 @@ class ZookeeperSession:
         SignalError: No server answers, and `unreachable` is ``refuse``.
     """
 
-    def __init__(self, settings: ZookeeperSettings, *, answer_timeout_s: float = ANSWER_S) -> None:
+    def __init__(self, settings: ZookeeperSettings, *, answer_timeout_s: float = 3.0) -> None:
         self.settings: Final = settings
+        self._where = f"ZooKeeper at {settings.servers}"
         self._answer_timeout_s = answer_timeout_s
-        self._tls = (
-            client_context(
-                f"ZooKeeper at {settings.servers}",
-                settings.ca_file,
-                settings.certificate_file,
-                settings.key_file,
-            )
-            if settings.tls
-            else None
-        )
+        files = settings.ca_file, settings.certificate_file, settings.key_file
+        self._tls = client_context(self._where, *files) if settings.tls else None
         secret = secrets.token_hex(16)
         user, password = settings.user or f"headrace-{secret}", settings.password or secret
         self._credentials = user, password
@@ -117,7 +102,14 @@ class ZookeeperSession:
         self._is_logged = False
         self._session_id: int | None = None
         self._client = self._new_client()
-        self._start()
+        self._client_since_s = time.monotonic()
+        connected = self._client.start_async()
+        if settings.unreachable == "refuse" and not connected.wait(settings.start_timeout_s):
+            _end(self._client)
+            raise SignalError(
+                f"{self._where} did not answer within {settings.start_timeout_s:g} s; see that it"
+                " runs and can be reached, or set unreachable to 'wait'."
+            )
         self._keeper = threading.Thread(target=self._keep, name="headrace-zookeeper", daemon=True)
         self._keeper.start()
 
@@ -140,15 +132,15 @@ class ZookeeperSession:
 
     @property
     def own_acl(self) -> list[Any]:
-        """Who may do what with what this process says: all may read it, and only it may change it.
+        """Who may do what with what this process writes: all may read, and only it may change it.
 
         With a user, all stages have its rights. Whoever may write the folder can delete a node and
         make another one; that one is not of this process's session.
         """
         own = make_digest_acl(*self._credentials, all=True)
-        if self.settings.user is None:
-            return [own, make_acl(*_anyone(), read=True)]
-        return [own]
+        if self.settings.user is not None:
+            return [own]
+        return [own, make_acl(ANYONE_ID_UNSAFE.scheme, ANYONE_ID_UNSAFE.id, read=True)]
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have this called when a connection was made; it must not wait for anything."""
@@ -160,58 +152,55 @@ class ZookeeperSession:
         with self._lock:
             self._listeners.remove(listener)
 
-    def submit(self, request: Callable[[KazooClient], AsyncResult]) -> AsyncResult:
-        """Ask something, for the answer to be waited for with `result`.
+    def submit(self, method: str, path: str, *args: Any, **options: Any) -> AsyncResult:
+        """Begin a request about the node at this path, whose answer `result` returns.
 
         Args:
-            request: Calls one of the client's asynchronous methods, and returns what that returns.
+            method: Of the client, such as ``get``.
+            path: The node's.
+            args: The method's arguments after the path.
+            options: Its named arguments.
 
         Raises:
             UnreachableError: There is no connection.
         """
         if not self.is_connected:  # or kazoo would keep the request until there is one
-            raise UnreachableError(f"ZooKeeper at {self.settings.servers} is unreachable.")
-        return request(self._client)
+            raise UnreachableError(f"{self._where} is unreachable.")
+        return getattr(self._client, f"{method}_async")(path, *args, **options)
 
     def result(self, path: str, pending: AsyncResult) -> Any:
-        """Wait for the answer to something about the node at this path.
+        """Wait for the answer to a request about the node at this path.
 
         Raises:
             UnreachableError: There is none, so nobody knows whether it was done.
-            NoNodeError, NodeExistsError and the others of `ANSWERS`: That is the answer.
+            NoNodeError, NodeExistsError, BadVersionError, NotEmptyError,
+            NoChildrenForEphemeralsError: That is the answer.
             SignalError: The server refuses.
         """
-        servers = self.settings.servers
         try:
             return pending.get(timeout=self._answer_timeout_s)
-        except ANSWERS:
+        except _ANSWERS:
             raise
-        except _UNREACHABLE as error:
-            raise UnreachableError(f"ZooKeeper at {servers} did not answer for {path}.") from error
+        except _LOST as error:
+            raise UnreachableError(f"{self._where} did not answer for {path}.") from error
         except NoAuthError as error:
+            user = self.settings.user
+            whom = "a client without a user" if user is None else f"user {user!r}"
             raise SignalError(
-                f"ZooKeeper at {servers} does not give {self._user()} the right to {path}; give"
-                " all stages of the flow the same user and password, or remove that node."
+                f"{self._where} does not give {whom} the right to {path}; give all stages of the"
+                " flow the same user and password, or remove that node."
             ) from error
         except KazooException as error:
-            raise SignalError(
-                f"ZooKeeper at {servers} refuses what was asked of {path}: {error!r}."
-            ) from error
-        except Exception as error:  # whatever kazoo stumbled over: its connection is not to be used
-            raise UnreachableError(
-                f"ZooKeeper at {servers} was not understood: {error!r}."
-            ) from error
+            raise SignalError(f"{self._where} refuses a request for {path}: {error!r}.") from error
+        except Exception as error:  # whatever kazoo stumbled over: its connection is unusable
+            raise UnreachableError(f"{self._where} was not understood: {error!r}.") from error
 
-    def request(self, path: str, request: Callable[[KazooClient], AsyncResult]) -> Any:
-        """Ask something about the node at this path, and wait for the answer.
-
-        Raises:
-            UnreachableError, SignalError, NoNodeError and others: See `result`.
-        """
-        return self.result(path, self.submit(request))
+    def request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
+        """`submit` a request, and wait for its `result`; it raises what these raise."""
+        return self.result(path, self.submit(method, path, *args, **options))
 
     def close(self) -> None:
-        """End the session: what this process shows is gone."""
+        """End the session: what this process has published is gone."""
         self._done.set()
         self._keeper.join(_CLOSE_S)
 
@@ -225,10 +214,9 @@ class ZookeeperSession:
         return f"ZookeeperSession({self.settings.hosts!r})"
 
     def _new_client(self) -> KazooClient:
-        settings = self.settings
         client = KazooClient(
-            hosts=settings.servers,
-            timeout=settings.session_timeout_s,
+            hosts=self.settings.servers,
+            timeout=self.settings.session_timeout_s,
             auth_data=[("digest", ":".join(self._credentials))],
             connection_retry=KazooRetry(max_tries=-1, max_delay=_MAX_BACKOFF_S),
             handler=None if self._tls is None else TlsHandler(self._tls),
@@ -236,18 +224,6 @@ class ZookeeperSession:
         )
         client.add_listener(lambda state: self._follow(client, state))
         return client
-
-    def _start(self) -> None:
-        self._client_since_s = time.monotonic()
-        connected = self._client.start_async()
-        settings = self.settings
-        if settings.unreachable == "refuse" and not connected.wait(settings.start_timeout_s):
-            _end(self._client)
-            raise SignalError(
-                f"ZooKeeper at {settings.servers} did not answer within"
-                f" {settings.start_timeout_s:g} s; see that it runs and can be reached, or set"
-                " unreachable to 'wait'."
-            )
 
     def _follow(self, client: KazooClient, state: str) -> None:
         """Follow the connection; called by kazoo, which waits for it."""
@@ -276,7 +252,7 @@ class ZookeeperSession:
 
     def _replace_client(self) -> None:
         with self._lock:
-            if self._unreachable_since_s is None:  # it has just come back
+            if self._unreachable_since_s is None:  # it has just reconnected
                 return
             old, self._client = self._client, self._new_client()
             self._client_since_s = time.monotonic()
@@ -289,31 +265,18 @@ class ZookeeperSession:
                 return
             self._is_logged = True
         _LOG.warning(
-            "ZooKeeper at %s is unreachable: stages can neither signal nor be signalled, and what"
-            " is in force ends with its lease. The connection is tried again.",
-            self.settings.servers,
+            "%s is unreachable: stages can neither signal nor be signalled, and what is in force"
+            " ends with its lease. The connection is tried again.",
+            self._where,
         )
 
     def _log_reconnection(self, session_id: int) -> None:
         if self._is_logged and self._unreachable_since_s is not None:
             lasted_s = time.monotonic() - self._unreachable_since_s
-            _LOG.info(
-                "ZooKeeper at %s is reachable again, after %.1f s.", self.settings.servers, lasted_s
-            )
+            _LOG.info("%s is reachable again, after %.1f s.", self._where, lasted_s)
         self._is_logged = False
         if self._session_id not in (None, session_id):
-            _LOG.info(
-                "The session with ZooKeeper at %s was lost; stages publish and send again.",
-                self.settings.servers,
-            )
-
-    def _user(self) -> str:
-        user = self.settings.user
-        return "a client without a user" if user is None else f"user {user!r}"
-
-
-def _anyone() -> tuple[str, str]:
-    return ANYONE_ID_UNSAFE.scheme, ANYONE_ID_UNSAFE.id
+            _LOG.info("The session with %s was lost; stages publish and send again.", self._where)
 
 
 def _end(client: KazooClient) -> None:

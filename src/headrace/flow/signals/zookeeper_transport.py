@@ -3,14 +3,14 @@
 ::
 
     /headrace/<flow>/taskmessage/<receiver>/<sender>    the newest assertion, until it is taken
-    /headrace/<flow>/taskstate/<stage>                  what a stage shows, kept and updated
+    /headrace/<flow>/taskstate/<stage>                  the state that a stage publishes
     /headrace/<flow>/taskpresence/<stage>               that its session is the stage's
 
-All are ephemeral, so what a stage has said is gone soon after it: at once if it ends in good
-order, and else when its session expires. Anybody may read them, and only who made them may change
+All are ephemeral, so what a stage has written is gone soon after it: at once if it ends in good
+order, and else when its session expires. Anybody may read them, and only their makers may change
 them. An assertion or a state counts only if it is of the session that the stage's presence is of:
 servers say whose an ephemeral node is, and nobody can make one for another session. A stage whose
-presence is not its own makes it anew, and says so.
+presence is not its own replaces it, and logs that.
 """
 
 import logging
@@ -37,7 +37,7 @@ POLL_S: Final = 5.0
 """How often a stage polls for what has come although no watch says that something has."""
 
 CLOCK_S: Final = 60.0
-"""How long to go by what the servers' clock was asked last."""
+"""How long the servers' clock is extrapolated after it was read."""
 
 MAX_STRANGERS: Final = 20
 """How many nodes that are not from a stage's downstreams are removed at one poll."""
@@ -49,14 +49,11 @@ _ATTEMPTS: Final = 3
 """How often to try what others may undo at the same time."""
 
 _ANY_VERSION: Final = -1
-"""Whichever version a node has, where it was not read."""
 
 _NOT_EPHEMERAL: Final = "It would stay when its stage is gone, as nothing does that a stage writes."
 _NOT_ITS: Final = "It is not of the session of that stage."
 
 _LOG: Final = logging.getLogger("headrace.flow")
-
-_Write = Callable[[str, bytes], bool]
 
 
 def zookeeper_signals(
@@ -64,18 +61,19 @@ def zookeeper_signals(
 ) -> Signals:
     """Take part in a flow's signals over ZooKeeper.
 
-    A signal is there within milliseconds. The stages of a process best share a session.
+    A signal arrives within milliseconds. The stages of a process best share a session.
 
     Args:
         session: It must stay open until the signals are closed.
         flow: The flow's name.
-        stage: The name of the stage that takes part; of one name there is to be one.
+        stage: The name of the stage that takes part; each name takes part once.
         downstream: The stages directly after it, which may press it.
 
     Raises:
-        OptionError: A name is none.
+        OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
     """
-    return Signals(_ZookeeperTransport(session, flow, stage, downstream), flow, stage, downstream)
+    transport = _ZookeeperTransport(session, flow, stage, downstream)
+    return Signals(transport, flow, stage, downstream)
 
 
 class _ZookeeperTransport:
@@ -96,7 +94,7 @@ class _ZookeeperTransport:
         self._presences = f"{root}/taskpresence"
         self._presence = f"{self._presences}/{stage}"
         self._present_in: int | None = None
-        self._wake: Callable[[], None] = _nobody
+        self._wake: Callable[[], None] = lambda: None
         self._clock: tuple[int, float] | None = None
 
     @property
@@ -123,7 +121,8 @@ class _ZookeeperTransport:
     def poll(self) -> Sequence[RawSignal]:
         if self._present_in is not None:
             self._be_present()
-        names = self._children(self._inbox, watch=self._changed)
+        # Whatever the event says, the truth must be read again.
+        names = self._children(self._inbox, watch=lambda _event: self._wake())
         strangers = [name for name in names if name not in self._downstream]
         return [
             *self._read(self._inbox, [name for name in names if name in self._downstream]),
@@ -133,7 +132,7 @@ class _ZookeeperTransport:
     def remove(self, found: RawSignal) -> None:
         try:
             self._delete(f"{self._inbox}/{found.stage}", found.version)
-        except BadVersionError:  # a newer one, of which no watch tells, for the node was there
+        except BadVersionError:  # a newer one, which calls no watch, for the node was there
             self._wake()
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
@@ -143,20 +142,20 @@ class _ZookeeperTransport:
 
     def stop(self) -> None:
         self._session.remove_listener(self._connected)
-        stat = self._session.request(self._state, lambda client: client.exists_async(self._state))
-        if stat is not None and stat.ephemeralOwner == self._session.id:
+        if self._is_ours(self._session.request("exists", self._state)):
             self._delete(self._state)
 
     def __repr__(self) -> str:
         return repr(self._session)
 
+    def _is_ours(self, stat: Any) -> bool:
+        return stat is not None and bool(stat.ephemeralOwner == self._session.id)
+
     def _children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         """The names under a node, which is made if it is not there."""
         for _ in range(_ATTEMPTS):
             try:
-                names: list[str] = self._session.request(
-                    path, lambda client: client.get_children_async(path, watch=watch)
-                )
+                names: list[str] = self._session.request("get_children", path, watch=watch)
             except NoNodeError:
                 self._make(path)
             else:
@@ -164,17 +163,15 @@ class _ZookeeperTransport:
         raise self._contended(path)
 
     def _be_present(self) -> None:
-        """See that the presence is of this session."""
+        """Make the presence one of this session."""
         session_id = self._session.id
-        stat = self._session.request(
-            self._presence, lambda client: client.exists_async(self._presence)
-        )
-        if stat is not None and stat.ephemeralOwner == session_id:
+        stat = self._session.request("exists", self._presence)
+        if self._is_ours(stat):
             self._present_in = session_id
             return
         if stat is not None and self._present_in == session_id:
             _LOG.warning(
-                "The node %s in ZooKeeper at %s was made by somebody else and is made anew; see"
+                "The node %s in ZooKeeper at %s was made by somebody else and is replaced; see"
                 " that the stage runs once, and give the flow a user and a password.",
                 self._presence,
                 self._session.settings.servers,
@@ -184,23 +181,20 @@ class _ZookeeperTransport:
 
     def _read(self, folder: str, names: Iterable[str]) -> list[RawSignal]:
         """What the nodes of these names hold that are still there."""
-        paths = {name: f"{folder}/{name}" for name in names}
-        asked = {
-            name: (
-                self._session.submit(_get(path)),
-                self._session.submit(_exists(f"{self._presences}/{name}")),
+        submitted = [
+            (
+                name,
+                self._session.submit("get", f"{folder}/{name}"),
+                self._session.submit("exists", f"{self._presences}/{name}"),
             )
-            for name, path in paths.items()
-        }
-        return [
-            found
-            for name, (pending, present) in asked.items()
-            if (found := self._found(paths[name], name, pending, present)) is not None
+            for name in names
         ]
+        found = (self._raw(folder, *each) for each in submitted)
+        return [each for each in found if each is not None]
 
-    def _found(self, path: str, name: str, pending: Any, present: Any) -> RawSignal | None:
+    def _raw(self, folder: str, name: str, node: Any, present: Any) -> RawSignal | None:
         try:
-            data, stat = self._session.result(path, pending)
+            data, stat = self._session.result(f"{folder}/{name}", node)
             presence = self._session.result(f"{self._presences}/{name}", present)
         except NoNodeError:
             return None
@@ -221,59 +215,54 @@ class _ZookeeperTransport:
         except UnreachableError:
             raise
         except (SignalError, NoNodeError):
-            return 0  # who may not write cannot know
+            return 0  # a stage that may not write cannot know
 
     def _now_ms(self) -> int:
-        """The servers' time: when they last wrote a node because we asked, and since then ours."""
+        """The servers' time: when they last wrote a node for this stage, and since then ours."""
         clock = self._clock
         if clock is None or time.monotonic() - clock[1] > CLOCK_S:
             self._make(self._inbox)
-            stat = self._session.request(
-                self._inbox, lambda client: client.set_async(self._inbox, b"")
-            )
+            stat = self._session.request("set", self._inbox, b"")
             self._clock = clock = stat.mtime, time.monotonic()
         then_ms, then_s = clock
         return int(then_ms + (time.monotonic() - then_s) * 1000)
 
-    def _write(self, path: str, data: bytes, writes: list[_Write]) -> None:
+    def _write(self, path: str, data: bytes, writes: list[Callable[[str, bytes], bool]]) -> None:
         """Have this session's node at a path hold this, trying one write after the other."""
         if not any(write(path, data) for write in writes * _ATTEMPTS):
             raise self._contended(path)
 
     def _create(self, path: str, data: bytes) -> bool:
-        def create(client: Any) -> Any:
-            return client.create_async(path, data, acl=self._session.own_acl, ephemeral=True)
-
+        folder = path.rpartition("/")[0]
         try:
-            self._session.request(path, create)
+            self._session.request("create", path, data, acl=self._session.own_acl, ephemeral=True)
         except NodeExistsError:
             return False
         except NoNodeError:
-            self._make(path.rpartition("/")[0])
+            self._make(folder)
             return False
-        except NoChildrenForEphemeralsError:  # nobody of ours has made such a folder
-            self._delete(path.rpartition("/")[0])
+        except NoChildrenForEphemeralsError:  # no stage has made such a folder
+            self._delete(folder)
             return False
         return True
 
     def _set(self, path: str, data: bytes) -> bool:
         try:
-            stat = self._session.request(path, lambda client: client.set_async(path, data))
+            stat = self._session.request("set", path, data)
         except NoNodeError:
             return False
         except UnreachableError:
             raise
         except SignalError:  # it is not this process's to change
+            stat = None
+        if not self._is_ours(stat):  # or it would end with another session
             self._delete(path)
             return False
-        if stat.ephemeralOwner == self._session.id:
-            return True
-        self._delete(path)  # it would end with another session
-        return False
+        return True
 
     def _delete(self, path: str, version: int = _ANY_VERSION) -> None:
         try:
-            self._session.request(path, lambda client: client.delete_async(path, version))
+            self._session.request("delete", path, version)
         except NoNodeError:
             pass  # it is gone, as it should be
         except NotEmptyError as error:
@@ -283,9 +272,8 @@ class _ZookeeperTransport:
             ) from error
 
     def _make(self, path: str) -> None:
-        acl = self._session.acl
         try:
-            self._session.request(path, lambda client: client.ensure_path_async(path, acl=acl))
+            self._session.request("ensure_path", path, acl=self._session.acl)
         except (NoNodeError, NoChildrenForEphemeralsError) as error:
             raise self._contended(path) from error
 
@@ -298,19 +286,3 @@ class _ZookeeperTransport:
     def _connected(self) -> None:
         self._clock = None  # it may be another server's now
         self._wake()
-
-    def _changed(self, _event: Any) -> None:
-        """Whatever has happened, the truth is to be read again."""
-        self._wake()
-
-
-def _get(path: str) -> Callable[[Any], Any]:
-    return lambda client: client.get_async(path)
-
-
-def _exists(path: str) -> Callable[[Any], Any]:
-    return lambda client: client.exists_async(path)
-
-
-def _nobody() -> None:
-    """Wakes nobody: nobody is there yet."""
