@@ -115,20 +115,20 @@ def declare(flow: Flow, raw: Path, stored: list[bytes]) -> None:
         return values
 
 
-def test_a_stage_that_fails_before_its_handler_was_called_is_started_again(
+def test_a_stage_that_fails_before_its_handler_was_called_is_restarted(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:
     stored: list[bytes] = []
     raw = tmp_path / "raw"
     declare(flow, raw, stored)
-    found_again = When("is started again", lambda: raw.with_name("away").rename(raw))
+    found_again = When("is restarted", lambda: raw.with_name("away").rename(raw))
     with listening(found_again) as told, flow.start(spark) as running:
         first = running.queries["parse"]
         wait_until(lambda: stored_in(stored), timeout_s=100)
         assert running.queries["parse"] is not first
     (sentence,) = told.messages
     assert sentence.startswith(
-        "Stage 'parse' of flow 'shop' failed before its handler was called, and is started again"
+        "Stage 'parse' of flow 'shop' failed before its handler was called, and is restarted"
         " (1 of 3): headrace.errors.SourceError: There is no journal at "
     )
     assert len(stored) == RECORDS
@@ -139,7 +139,7 @@ def test_a_stage_that_always_fails_before_its_handler_is_called_stops_the_flow_i
 ) -> None:
     declare(flow, tmp_path / "raw", [])
     with (
-        listening(When("is started again")) as told,
+        listening(When("is restarted")) as told,
         flow.start(spark) as running,
         pytest.raises(StreamingQueryException, match=r"There is no journal at") as caught,
     ):

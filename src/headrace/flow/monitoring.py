@@ -33,12 +33,8 @@ MIN_POLL_S: Final = 0.01
 class StageProgress:
     """Follows a stage's batches in the ledger. For one thread.
 
-    Args:
-        ledger: The stage's ledger.
-        gate: Its gate there.
-        interval_ms: How long its batches should take.
-        began_ms: When this run of the stage began, by the clock that batches are planned by: a
-            batch that it found in progress counts from then on.
+    ``began_ms`` is when this run of the stage began, by the clock that batches are planned by: a
+    batch that it found in progress counts from then on.
     """
 
     def __init__(self, ledger: Ledger, gate: str, interval_ms: int, began_ms: int) -> None:
@@ -54,9 +50,6 @@ class StageProgress:
 
     def refresh(self, time_ms: int) -> None:
         """Count the batches that have begun since the last call.
-
-        Args:
-            time_ms: Now, by the clock of `emits_per_s`.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -83,10 +76,7 @@ class StageProgress:
     ) -> float | None:
         """What it would take if there were enough (bytes/s); None while that is not known.
 
-        Args:
-            queue: What waits for it.
-            bound: Its bound under pressure.
-            wall_ms: Now, by the clock that batches are planned by.
+        ``wall_ms`` is now, by the clock that batches are planned by.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -166,11 +156,7 @@ class Neighbours:
 
 
 class PollInterval:
-    """Polls a queue seldom while it is far from an overload, and often when it is close to one.
-
-    Args:
-        overload_bytes: What waits when the queue is overloaded.
-    """
+    """Polls a queue seldom while it is far from an overload, and often when it is close to one."""
 
     def __init__(self, overload_bytes: int) -> None:
         self._overload_bytes = overload_bytes
@@ -179,13 +165,7 @@ class PollInterval:
         """When the queue was polled last (ms), and what waited (bytes)."""
 
     def observe(self, time_ms: int, waiting_bytes: int, *, is_pressing: bool) -> None:
-        """Take what waits into account.
-
-        Args:
-            time_ms: When, by a clock that never goes back.
-            waiting_bytes: How much.
-            is_pressing: Whether the stage presses another already, so that there is time.
-        """
+        """Take what waits into account; a stage that presses another already has time."""
         last, self._last = self._last, (time_ms, waiting_bytes)
         left_bytes = self._overload_bytes - waiting_bytes
         if left_bytes <= 0 or is_pressing:
@@ -201,13 +181,9 @@ class PollInterval:
     def next_s(self, now_ms: int, due_ms: Iterable[int | None]) -> float:
         """How long to wait before the next poll (s).
 
-        A signal is due when an overload has lasted for its sensitivity interval. Neither the
-        beginning nor the end of that interval is noticed late.
-
-        Args:
-            now_ms: Now, by the same clock.
-            due_ms: When the overload that was seen has lasted long enough, for each stage before;
-                None where there is none.
+        A signal is due when an overload has lasted for its sensitivity interval; ``due_ms`` is when
+        that is, for each stage before. Neither the beginning nor the end of that interval is
+        noticed late.
         """
         left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
         return min(min(left_ms) / 1000, POLL_S) if left_ms else self._poll_s

@@ -107,12 +107,7 @@ class StageQuery:
 
     Such an early failure is seldom the job's: workers did not come up, or a broker was restarting.
     Nothing was done with a batch yet, so the same one is run again.
-
-    Args:
-        stage: The stage's name.
-        flow: The flow's.
-        writer: Starts the query.
-        called: Set when the handler is called for the first time.
+    ``called`` is set when the handler is called for the first time.
     """
 
     def __init__(
@@ -139,7 +134,7 @@ class StageQuery:
         while self.may_restart and not self.query.isActive:
             self._restarts_left -= 1
             _LOG.warning(
-                "Stage %r of flow %r failed before its handler was called, and is started again"
+                "Stage %r of flow %r failed before its handler was called, and is restarted"
                 " (%d of %d): %s",
                 self._stage,
                 self._flow,
@@ -150,7 +145,7 @@ class StageQuery:
             try:
                 self.query = self._writer.start()
             except (HeadraceError, PySparkException, Py4JError) as error:
-                failure.add_note(f"It could not be started again: {error}")
+                failure.add_note(f"It could not be restarted: {error}")
             else:
                 return None
         return None if self.may_restart else failure
@@ -160,10 +155,6 @@ class RunningFlow:
     """Stages of a flow that run in this application; made by `Flow.start`.
 
     A stage whose query fails before its handler was called is restarted, `MAX_RESTARTS` times.
-
-    Args:
-        stages: The stages' queries, by name.
-        agents: What ends with them.
     """
 
     def __init__(self, stages: Mapping[str, StageQuery], agents: ExitStack) -> None:
@@ -201,7 +192,7 @@ class RunningFlow:
                 self.stop()
                 failure.add_note(f"It is the query of stage {name!r}.")
                 raise failure
-            # A query that was started again since is not over.
+            # A query that was restarted since is not over.
             is_over = is_over and not any(query.isActive for query in self.queries.values())
             if is_over or time.monotonic() >= deadline_s:
                 return is_over

@@ -432,7 +432,7 @@ def test_the_page_s_program_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(SparkContext, "defaultParallelism", 4)
-    page = Path(__file__).parents[2] / "docs" / "receivers.md"
+    page = Path(__file__).parents[3] / "docs" / "receivers.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     (code,) = [block for block in blocks if "headrace.Receivers" in block]
     code = code.replace("s3://bucket/orders", f"{tmp_path}/orders")

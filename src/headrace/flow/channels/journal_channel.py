@@ -103,11 +103,6 @@ class JournalQueue:
     What a batch was given is what the ledger says its gate has begun. What the newest batch left is
     what was there at the last measurement before that batch, less what it took: the less time
     between two measurements, the more exact.
-
-    Args:
-        path: The journal's; it need not be there yet.
-        gate: The reading stage's.
-        ledger: That gate's.
     """
 
     def __init__(self, path: str, gate: str, ledger: Ledger) -> None:

@@ -42,11 +42,6 @@ class KafkaQueue:
     `POLLS_PER_SAMPLE`-th poll, and all count as if they had their mean size: as exact as these are
     like the others. Until one could be read, each counts as 1 kB. Control records and what
     compaction has removed count, too. Records that a stage is still writing do not wait yet.
-
-    Args:
-        options: How the topic is read.
-        gate: The reading stage's.
-        ledger: That gate's.
     """
 
     def __init__(self, options: KafkaOptions, gate: str, ledger: Ledger) -> None:

@@ -3,8 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Self
 
 from headrace.control.assertion import Assertion, require_name, require_possible
@@ -149,13 +150,7 @@ class KnownStates:
     def update(
         self, found: Iterable[RawSignal], now_s: float, names: Collection[str] | None = None
     ) -> None:
-        """Take what is published now; a stage whose state is not among it is gone.
-
-        Args:
-            found: What was found.
-            now_s: Now.
-            names: The stages whose states were asked for; None for all.
-        """
+        """Take what these stages, or all, publish now; one whose state is missing is gone."""
         until_s = {}
         for each in found:
             try:
@@ -276,14 +271,10 @@ class Signals:
         Args:
             names: Which stages; None for all.
         """
-        try:
-            self._known.update(self._transport.states(names), time.monotonic(), names)
-        except UnreachableError:
-            pass  # the transport logs it; until it is reachable again, what is known is known
-        except SignalError as error:
-            self._failures.warn("states", str(error))
-        else:
-            self._failures.clear("states")
+        self._try(
+            "states",
+            lambda: self._known.update(self._transport.states(names), time.monotonic(), names),
+        )
         return self._known.current(time.monotonic(), names)
 
     @property
@@ -358,29 +349,19 @@ class Signals:
         """Deliver what is due; whether nothing is left over."""
         is_done = True
         for item in self._outbox.due(time.monotonic()):
-            about = f"to {item.receiver}" if isinstance(item, Assertion) else "state"
-            try:
-                self._transport.put(item)
-            except UnreachableError:
+            done = self._try(f"to {_address(item)}", partial(self._transport.put, item))
+            if done is None:
                 return False
-            except SignalError as error:
-                self._failures.warn(about, str(error))
-                is_done = False
-            else:
+            if done:
                 self._outbox.delivered(item)
-                self._failures.clear(about)
+            is_done = is_done and done
         return is_done
 
     def _poll(self) -> bool:
         """Take what has come; whether nothing is left over."""
-        try:
-            found = self._transport.poll()
-        except UnreachableError:
+        found: list[RawSignal] = []
+        if not self._try("poll", lambda: found.extend(self._transport.poll())):
             return False
-        except SignalError as error:
-            self._failures.warn("poll", str(error))
-            return False
-        self._failures.clear("poll")
         return all([self._take(each) for each in found])  # noqa: C419  # each of them
 
     def _take(self, found: RawSignal) -> bool:
@@ -396,11 +377,14 @@ class Signals:
         else:
             if found.is_current(assertion.lease_ms):
                 self._inbox.put(assertion)
-        about = f"remove {found.stage}"
+        return bool(self._try(f"remove {found.stage}", lambda: self._transport.remove(found)))
+
+    def _try(self, about: str, action: Callable[[], object]) -> bool | None:
+        """Whether the transport did it; None where it is unreachable, which it logs itself."""
         try:
-            self._transport.remove(found)
+            action()
         except UnreachableError:
-            return False
+            return None
         except SignalError as error:
             self._failures.warn(about, str(error))
             return False

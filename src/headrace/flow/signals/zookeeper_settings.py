@@ -8,7 +8,7 @@ from typing import Final, Literal
 from headrace.errors import OptionError
 
 DEFAULT_CHROOT: Final = "/headrace"
-"""Where the nodes are if nothing else is said."""
+"""The node under which everything is kept, where `hosts` names none."""
 
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
 _CHROOT: Final = re.compile(r"(?:/[A-Za-z0-9._-]+)+")
@@ -16,33 +16,31 @@ _CHROOT: Final = re.compile(r"(?:/[A-Za-z0-9._-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class ZookeeperSettings:
-    """How the signals of flows go over ZooKeeper.
+    """How the signals of a flow reach ZooKeeper.
 
     Attributes:
-        hosts: The servers, as ``host:port,host:port``, and after them, if it is not to be
-            ``/headrace``, the node under which everything is kept, such as ``/prod/headrace``. It
-            is made where it is not there.
-        user: As whom to sign in (digest); None, the default, leaves everything open to everybody.
-            All stages of a flow have the same.
+        hosts: The servers, as ``host:port,host:port``, and after them the node under which
+            everything is kept, such as ``/prod/headrace``. Default: ``/headrace``. It is made where
+            it is missing.
+        user: The user to sign in as (digest), the same for all stages of a flow. Default: None,
+            which leaves everything open to everybody.
         password: That user's. Whoever has it can read, write and delete all nodes of its flows, and
             nobody else can.
         tls: Whether the connection is encrypted, and the certificate of the server checked, which
-            must be for the name or address that `hosts` has. It is for the servers' secure port.
-        ca_file: The certificates of authorities to trust (PEM); None, the default, for the
-            system's own. Only with TLS, as the two that follow.
+            must be for the name or address in `hosts`. It is for the servers' secure port.
+        ca_file: The certificates of authorities to trust (PEM), with TLS. Default: the system's.
         certificate_file: This process's own certificate (PEM), for servers that ask for one.
         key_file: The key of that certificate, where it is in another file.
-        session_timeout_s: After how long without a word the servers take a stage for gone, and
-            delete what it shows; above 0, 10 unless told otherwise. The servers have bounds of
-            their own. Too long, and what a stage said that died stays longer; too short, and a
-            pause of the machine ends the session, which costs a second or two. Best no longer than
-            the lease of the signals.
-        unreachable: What to do if no server answers at first: ``wait``, the default: say so, go on
-            without, and take part as soon as one is there; ``refuse``: raise an error.
-        start_timeout_s: How long to wait for an answer at first; above 0, 10 unless told otherwise.
+        session_timeout_s: After how long without a message the servers take a stage for gone, and
+            delete what it publishes; above 0. Default: 10. The servers have bounds of their own.
+            Too long, and the signals of a dead stage stay longer; too short, and a pause of the
+            machine ends the session, which costs a second or two. Best no longer than the lease.
+        unreachable: What to do if no server answers at first: ``wait`` (the default) logs that and
+            takes part as soon as one answers; ``refuse`` raises an error.
+        start_timeout_s: How long to wait for an answer at first; above 0. Default: 10.
 
     Raises:
-        OptionError: A value is out of its range, or does not go with another.
+        OptionError: A value is out of its range, or contradicts another.
     """
 
     hosts: str
