@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from kazoo.exceptions import NoAuthError
@@ -171,52 +172,64 @@ def test_a_client_whose_thread_has_ended_in_an_error_is_replaced(
     assert world.sessions["a"]._client is not client
 
 
+FORGED = {"ephemeral": False}
+MALLORYS = [make_digest_acl("mallory", "s", all=True)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "logged"),
+    [
+        pytest.param(
+            {"taskmessage/a/b": (b"forged", FORGED), "taskstate/b": (b"forged", FORGED)},
+            "",
+            id="somebody else's node in place of ours",
+        ),
+        pytest.param(
+            {"taskmessage/a": (b"", {}), "taskstate": (b"", {})},
+            "",
+            id="a folder that is ephemeral",
+        ),
+        pytest.param(
+            {"taskmessage/a/b": (None, {}), "taskstate/z": (None, {})}, "", id="a node without data"
+        ),
+        pytest.param(
+            {"taskmessage/a/b": (b"", {**FORGED, "acl": MALLORYS})},
+            "ignores what 'b' seems to have sent",
+            id="an unreadable node",
+        ),
+    ],
+)
+def test_what_somebody_else_has_made_is_removed_and_stops_nobody(
+    world: ZookeeperWorld,
+    nodes: dict[str, tuple[bytes | None, dict[str, Any]]],
+    logged: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for path, (body, how) in nodes.items():
+        folder = path.rpartition("/")[0]
+        world.stranger.ensure_path(f"{world.root}/{folder}".rstrip("/"))
+        world.forge(path, body, **{**how, "makepath": False})
+    a = world.join("a", ["b"])
+    wait_until(lambda: logged in caplog.text)
+    b = world.join("b")
+    b.publish(state_of_stage("b", flow=world.flow))
+    b.send(to_a(world, 1))
+    assert a.receive(WAIT_S) == [to_a(world, 1)]
+    wait_until(lambda: set(a.states()) == {"b"})
+
+
 def test_a_node_that_would_outlive_its_stage_is_told_and_removed(
     world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forged = encode(to_a(world, 1, level=20)).encode()
-    world.forge("taskmessage/a/b", forged, ephemeral=False)
-    world.forge(
-        "taskstate/z", encode(state_of_stage("z", flow=world.flow)).encode(), ephemeral=False
-    )
+    world.forge("taskmessage/a/b", encode(to_a(world, 1, level=20)).encode(), ephemeral=False)
+    state = encode(state_of_stage("z", flow=world.flow)).encode()
+    world.forge("taskstate/z", state, ephemeral=False)
     a, b = world.join("a", ["b"]), world.join("b")
     wait_until(lambda: world.messages("a") == [])
     b.send(to_a(world, 2))
     assert a.receive(WAIT_S) == [to_a(world, 2)]
     assert a.states() == {}
     assert len([line for line in caplog.messages if "It would stay" in line]) == 2
-
-
-def test_somebody_elses_node_in_place_of_ours_is_replaced(world: ZookeeperWorld) -> None:
-    world.forge("taskmessage/a/b", b"forged", ephemeral=False)
-    world.forge("taskstate/b", b"forged", ephemeral=False)
-    b = world.join("b")
-    b.publish(state_of_stage("b", flow=world.flow))
-    b.send(to_a(world, 1))
-    wait_until(lambda: set(b.states()) == {"b"})
-    assert world.join("a", ["b"]).receive(WAIT_S) == [to_a(world, 1)]
-
-
-def test_a_folder_that_somebody_else_has_made_ephemeral_is_made_anew(
-    world: ZookeeperWorld,
-) -> None:
-    world.forge("taskmessage/a", b"")
-    world.forge("taskstate", b"")
-    a, b = world.join("a", ["b"]), world.join("b")
-    b.send(to_a(world, 1))
-    b.publish(state_of_stage("b", flow=world.flow))
-    assert a.receive(WAIT_S) == [to_a(world, 1)]
-    wait_until(lambda: set(a.states()) == {"b"})
-
-
-def test_a_node_without_data_is_told_and_removed(world: ZookeeperWorld) -> None:
-    world.forge("taskmessage/a/b", None)
-    world.forge("taskstate/z", None)
-    a, b = world.join("a", ["b"]), world.join("b")
-    wait_until(lambda: world.messages("a") == [])
-    assert a.states() == {}
-    b.send(to_a(world, 1))
-    assert a.receive(WAIT_S) == [to_a(world, 1)]
 
 
 def test_a_crowd_of_strangers_stops_nobody(
@@ -278,17 +291,6 @@ def test_a_message_with_children_is_told_and_stops_nobody(
     world.stranger.delete(f"{world.root}/taskstate/b/child")
     assert a.receive(WAIT_S) == [to_a(world, 1)]
     wait_until(lambda: "b" in a.states())
-
-
-def test_an_unreadable_node_is_told_and_removed(
-    world: ZookeeperWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    secret = [make_digest_acl("mallory", "s", all=True)]
-    world.forge("taskmessage/a/b", b"", ephemeral=False, makepath=True)
-    world.stranger.set_acls(f"{world.root}/taskmessage/a/b", secret)
-    world.join("a", ["b"])
-    wait_until(lambda: world.messages("a") == [])
-    assert "Stage 'a'" in caplog.text
 
 
 def test_with_a_user_nobody_else_reads_or_writes(
