@@ -5,7 +5,6 @@ import contextlib
 import logging
 import pickle
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -19,7 +18,7 @@ from headrace.errors import (
 )
 from headrace.journal import Journal
 from headrace.receivers import Hosting, HttpReceiver, Intake, Receiver, TcpReceiver
-from headrace.receivers.host import Listen, serve
+from headrace.receivers.host import serve
 from headrace.receivers.spark.reporting import (
     MAX_LINE_BYTES,
     REPORT_S,
@@ -133,11 +132,9 @@ class _Hosted:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is nothing more to report."""
         return self._stop.is_set() if self._serving is None else self._serving.done()
 
     def report(self) -> Report:
-        """How it is doing."""
         return Report(self._assignment.token, socket.gethostname(), self._receiving, self._address)
 
     def follow(self, order: Order) -> None:
@@ -151,8 +148,7 @@ class _Hosted:
     async def until_changed(self, timeout_s: float) -> None:
         """Wait until it receives, or has ended, but no longer than this."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
         self._changed.clear()
 
     async def end(self) -> None:
@@ -161,38 +157,23 @@ class _Hosted:
         if self._serving is not None:
             await self._serving
 
-    async def _serve(self) -> None:
-        assignment = self._assignment
-        _check_journal(assignment)
-        receiver = _made(assignment)
-        announced = _Announced(receiver, self._begun)
-        await serve(announced, assignment.hosting, self._stop, self._listen(receiver))
-
-    def _begun(self) -> None:
+    async def receive(self, intake: Intake) -> None:
+        """Receive as a receiver; once this is called, it has its lane."""
         self._receiving = True
         self._changed.set()
+        await self._receiver.receive(intake)
 
-    def _listen(self, receiver: Receiver) -> Listen | None:
-        if not isinstance(receiver, HttpReceiver | TcpReceiver):
-            return None
+    async def _serve(self) -> None:
+        _check_journal(self._assignment)
+        self._receiver = receiver = _made(self._assignment)
 
         def listen() -> str:
+            assert isinstance(receiver, HttpReceiver | TcpReceiver)  # noqa: S101
             self._address = _address(receiver.listen(), self._own_address)
             return self._address
 
-        return listen
-
-
-class _Announced:
-    """A receiver that reports when it begins: from then on it has its lane."""
-
-    def __init__(self, receiver: Receiver, begun: Callable[[], None]) -> None:
-        self._receiver = receiver
-        self._begun = begun
-
-    async def receive(self, intake: Intake) -> None:
-        self._begun()
-        await self._receiver.receive(intake)
+        listens = isinstance(receiver, HttpReceiver | TcpReceiver)
+        await serve(self, self._assignment.hosting, self._stop, listen if listens else None)
 
 
 def _check_journal(assignment: Assignment) -> None:
