@@ -8,14 +8,11 @@ from typing import cast
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.gate.queries import finish
 from tests.journal.journals import fill
-from tests.services.waiting import wait_until
 
 from headrace.control.hop_queue import InputQueue
 from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.flow.channels import Channel, JournalChannel, journal
-from headrace.gate import Batch, Gate
 from headrace.journal import Journal
 from headrace.ledger import Ledger, Status
 from headrace.ledger.receivers import StreamRate
@@ -241,38 +238,3 @@ def test_a_damaged_block_is_told_by_the_queue(path: Path) -> None:
     (path / "0" / f"{0:020d}.block").write_bytes(b"x" * 200)
     with pytest.raises(JournalError, match="is damaged"):
         journal(str(path)).queue("sink", ledger(Rows())).measure()
-
-
-def test_stages_that_crash_hand_on_each_record_once(spark: SparkSession, tmp_path: Path) -> None:
-    """The first stage's handler fails after it has written, and its batch is run again."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    fill(tmp_path / "raw", {0: [50]})
-    raw, clean = journal(str(tmp_path / "raw")), journal(str(tmp_path / "clean"))
-    runs: list[str] = []
-    read: list[str] = []
-    with Ledger.open(url) as books:
-        first, last = (Gate(name, interval="1 second", ledger=url) for name in ("first", "last"))
-
-        def write(df: DataFrame, batch: Batch) -> None:
-            runs.append(batch.key)
-            clean.write(df.selectExpr("value", f"'{len(runs)}' as key"), batch.key, books)
-            if len(runs) == 1:
-                raise ValueError("after it was written")
-
-        def sink(df: DataFrame, _batch: Batch) -> None:
-            read.extend(f"{row.key.decode()} {row.value.decode()}" for row in df.collect())
-
-        def start(gate: Gate, source: Channel, handler: object, checkpoint: str) -> None:
-            df = gate.read(spark, source.source).options(**source.read_options(url)).load()
-            writer = gate.write(df, handler)  # type: ignore[arg-type]
-            writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
-            finish(writer.trigger(availableNow=True).start())
-
-        with pytest.raises(Exception, match="after it was written"):
-            start(first, raw, write, "first")
-        start(first, raw, write, "first")
-        start(last, clean, sink, "last")
-        assert len(runs) == 2 and len(set(runs)) == 1
-        assert sorted(read) == sorted(f"1 0:{n}" for n in range(50))
-        queue = clean.queue("last", books)
-        wait_until(lambda: queue.measure().waiting_bytes == 0)

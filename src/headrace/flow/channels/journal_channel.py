@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -29,13 +29,18 @@ from headrace.journal.names import checked_journal_name, checked_lane
 from headrace.journal.staging import new_attempt, stage
 from headrace.ledger import Ledger
 
+_LOG: Final = logging.getLogger("headrace.flow")
+
+_STAGED: Final = "task int, number int, name string"
+_LANE_POLL_S: Final = 0.05
+
 _POLLS_PER_LISTING: Final = 8
 """Listing a journal syncs its folders, so between listings a lane's next block is asked for by
 name: what is not found so is a new lane, or what follows where blocks were pruned or lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _QueuedBlock:
     """A block's offsets, the bytes of its records, and of those before it in the same count."""
 
     first: int
@@ -50,7 +55,7 @@ class _Block:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _QueuedLane:
     """What is known of a lane from where its reader was when it was listed first."""
 
     files: LaneFiles
@@ -58,9 +63,9 @@ class _Lane:
     end: int
     arrived_bytes: int = 0
     taken_bytes: int = 0
-    blocks: deque[_Block] = field(default_factory=deque)
+    blocks: deque[_QueuedBlock] = field(default_factory=deque)
 
-    def list(self) -> None:
+    def list_blocks(self) -> None:
         """Take in what has come, as the names say."""
         index = self.files.index()
         self.end = max(self.end, index.start)
@@ -81,7 +86,7 @@ class _Lane:
             return False
         if header.until <= self.end:
             return False
-        new = _Block(header.first, header.until, header.raw_bytes, 0)
+        new = _QueuedBlock(header.first, header.until, header.raw_bytes, 0)
         counted = new.bytes_until(self.end)
         self.blocks.append(replace(new, before_bytes=self.arrived_bytes - counted))
         self.arrived_bytes += header.raw_bytes - counted
@@ -110,18 +115,13 @@ class JournalQueue:
         self._gate = gate
         self._ledger = ledger
         self._journal: Journal | None = None
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _QueuedLane] = {}
         self._reread_bytes = 0
         self._polls = 0
         self._left_bytes: int | None = None
 
     def measure(self) -> InputQueue:
-        """What waits now.
-
-        Raises:
-            JournalError: the journal cannot be read.
-            LedgerError: the ledger cannot be read.
-        """
+        """What waits now; raises `JournalError` or `LedgerError` where that cannot be read."""
         journal = self._opened()
         if journal is None:
             return InputQueue(waiting_bytes=0, left_bytes=0, arrived_bytes=0)
@@ -170,20 +170,14 @@ class JournalQueue:
                 self._reread_bytes += lane.arrived_bytes
                 self._add(journal, number, begun.get(number, 0))
             elif listing:
-                lane.list()
+                lane.list_blocks()
             else:
                 lane.follow()
 
     def _add(self, journal: Journal, number: int, position: int) -> None:
         files = LaneFiles(journal.storage, journal.identity, number)
-        lane = self._lanes[number] = _Lane(files, position, position)
-        lane.list()
-
-
-_LOG: Final = logging.getLogger("headrace.flow")
-
-_STAGED: Final = "task int, number int, name string"
-_LANE_POLL_S: Final = 0.05
+        lane = self._lanes[number] = _QueuedLane(files, position, position)
+        lane.list_blocks()
 
 
 @dataclass(frozen=True)
@@ -204,27 +198,16 @@ class JournalChannel:
     options: Mapping[str, str] = field(default_factory=dict, compare=False)
     lane_timeout_s: float = field(default=30.0, compare=False)
 
+    has_one_writer: ClassVar = True
+    source: ClassVar = "journal"
+
     @property
     def location(self) -> str:
         """The directory."""
         return f"the journal {self.path}"
 
-    @property
-    def has_one_writer(self) -> bool:
-        """Yes: a lane has one writer."""
-        return True
-
-    @property
-    def source(self) -> str:
-        """The journal's."""
-        return "journal"
-
     def check_reachable(self) -> None:
-        """See that it is there; it is made if need be.
-
-        Raises:
-            JournalError: The journal cannot be read or made.
-        """
+        """Make the journal if need be; raises `JournalError` where that is not possible."""
         Journal.open(self.path, create=True)
 
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
@@ -253,11 +236,7 @@ class JournalChannel:
                 writer.commit(batch_key, names)
 
     def read_options(self, ledger_url: str) -> dict[str, str]:
-        """The journal's options. It is made if need be.
-
-        Raises:
-            JournalError: The journal cannot be read or made.
-        """
+        """The journal's options, once it is made; raises `JournalError` where it cannot be."""
         return {**self.options, "path": Journal.open(self.path, create=True).storage.url}
 
     def queue(self, gate: str, ledger: Ledger) -> JournalQueue:

@@ -5,7 +5,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,6 +26,11 @@ from headrace.kafka.redaction import redact
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
 from headrace.source.positions import Positions
+
+_LOG: Final = logging.getLogger("headrace.flow")
+
+_TRIES: Final = 3
+_RAN_BEFORE: Final = "a task of it ran before"
 
 POLLS_PER_SAMPLE: Final = 40
 """Polls for which the topic's partitions and the size of its records are taken as they were."""
@@ -58,12 +63,7 @@ class KafkaQueue:
         self._arrived_bytes = 0.0
 
     def measure(self) -> InputQueue:
-        """What waits now.
-
-        Raises:
-            BrokerError: the brokers cannot be reached.
-            LedgerError: the ledger cannot be read.
-        """
+        """What waits now; raises `BrokerError` or `LedgerError` where that cannot be read."""
         samples = self._polls % POLLS_PER_SAMPLE == 0 or not self._topics
         self._polls += 1
         if samples:
@@ -112,12 +112,6 @@ class KafkaQueue:
         self._before = (begun, ends)
 
 
-_LOG: Final = logging.getLogger("headrace.flow")
-
-_TRIES: Final = 3
-_RAN_BEFORE: Final = "a task of it ran before"
-
-
 class _RanTwiceError(Exception):
     """A task may have produced its records twice."""
 
@@ -139,20 +133,13 @@ class KafkaChannel:
     def __repr__(self) -> str:
         return f"KafkaChannel({self.topic!r}, {self.servers!r}, {redact(self.options)!r})"
 
+    has_one_writer: ClassVar = False
+    source: ClassVar = "kafka"
+
     @property
     def location(self) -> str:
         """The topic and its brokers."""
         return f"the topic {self.topic} at {self.servers}"
-
-    @property
-    def has_one_writer(self) -> bool:
-        """Any number of stages may write a topic."""
-        return False
-
-    @property
-    def source(self) -> str:
-        """Kafka's."""
-        return "kafka"
 
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
         """Write a batch that stages read once.
@@ -229,11 +216,7 @@ class KafkaChannel:
         return self._raw_options() | {"headrace.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
-        """What waits for the stage whose gate this is.
-
-        Raises:
-            OptionError: An option is wrong.
-        """
+        """What waits for the stage whose gate this is; raises `OptionError` for a wrong option."""
         return KafkaQueue(self._parsed(ledger), gate, ledger)
 
     def _raw_options(self) -> dict[str, str]:
