@@ -1,6 +1,6 @@
-"""Flows: streaming queries in a chain, and what their stages tell each other.
+"""Flows: streaming queries in a chain, and the signals between their stages.
 
-Whoever uses no ZooKeeper needs no package for it, and whoever only looks on needs no Spark.
+ZooKeeper's client is needed only for signals over ZooKeeper, and Spark only to run a flow.
 """
 
 import importlib
@@ -39,7 +39,7 @@ _FROM: Final = {
     "kafka": "headrace.flow.channels",
     "zookeeper_signals": "headrace.flow.signals.zookeeper_transport",
 }
-"""Where what needs Spark, or kazoo, an extra, comes from."""
+"""What needs Spark or kazoo (an extra), and the module that has it."""
 
 
 def __getattr__(name: str) -> Any:

@@ -134,8 +134,7 @@ def test_without_a_driver_it_ends_cleanly(assignment: Assignment) -> None:
         assert post(tracker.wait_for_receiving().address, "a") == 200
         driver.close()
         ended = outcome.result(60)
-    assert ended.error
-    assert "has ended, for its driver was lost" in ended.error
+    assert ended.error and "has ended, for its driver was lost" in ended.error
     assert not ended.is_permanent
     assert values_in(assignment) == [b"a"]
     assert_lane_is_free(assignment)
@@ -160,8 +159,7 @@ def test_a_driver_that_talks_nonsense_is_taken_for_lost(
         with connection:
             connection.sendall(answer)
             ended = outcome.result(60)
-    assert ended.error
-    assert "its driver was lost" in ended.error
+    assert ended.error and "its driver was lost" in ended.error
     assert_lane_is_free(assignment)
 
 
@@ -180,8 +178,7 @@ def test_a_tracker_that_cannot_be_reached_is_named(assignment: Assignment) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     ended = work(replace(assignment, driver=("127.0.0.1", port)))
-    assert ended.error
-    assert f"The driver at 127.0.0.1:{port} cannot be reached" in ended.error
+    assert ended.error and f"The driver at 127.0.0.1:{port} cannot be reached" in ended.error
     assert "Receivers(spark, port=...)" in ended.error
 
 
@@ -204,8 +201,7 @@ def test_whatever_a_receiver_raises_is_told_and_may_be_tried_again(
 def test_a_lane_that_another_has_is_told_and_may_be_tried_again(assignment: Assignment) -> None:
     with Journal.open(assignment.hosting.journal).writer(2):
         ended = work(assignment)
-    assert ended.error
-    assert "is being written by process" in ended.error
+    assert ended.error and "is being written by process" in ended.error
     assert not ended.is_permanent
 
 
@@ -217,8 +213,7 @@ def test_a_lane_that_another_writes_by_now_is_told_and_may_be_tried_again(
         displace(assignment.hosting.journal, 2)
         assert post(address, "a") == 503
         ended = outcome.result(60)
-    assert ended.error
-    assert "has another writer by now" in ended.error
+    assert ended.error and "has another writer by now" in ended.error
     assert not ended.is_permanent
     assert_lane_is_free(assignment)
 

@@ -28,8 +28,6 @@ from headrace.receivers import (
     HttpSettings,
     Intake,
     IntakeSettings,
-    TcpReceiver,
-    TcpSettings,
 )
 from headrace.receivers.spark import HostedState, Receivers, ReceiverStatus
 from headrace.receivers.spark.receiver_task import Assignment, TaskOutcome
@@ -66,8 +64,8 @@ def hosting(tmp_path: Path) -> Hosting:
 
 @pytest.fixture
 def receivers(spark: SparkSession) -> Iterator[Receivers]:
-    with Receivers(spark) as tracker:
-        yield tracker
+    with Receivers(spark) as made:
+        yield made
 
 
 def post(status: ReceiverStatus, line: str) -> None:
@@ -160,18 +158,6 @@ def test_one_that_does_not_end_is_killed_in_the_end(
     assert [each.state for each in hosted.status()] == [HostedState.STOPPED]
     assert "The receiver of lane 0 did not end in time, and was killed" in caplog.text
     wait_until(lambda: is_free(hosting))
-
-
-def test_a_receiver_is_made_for_its_lane_on_the_executor(
-    receivers: Receivers, hosting: Hosting
-) -> None:
-    def make(lane: int) -> TcpReceiver:
-        assert lane == 0
-        return TcpReceiver(TcpSettings(port=0)).listen()  # which could not be sent
-
-    (status,) = receivers.start(make, 1, hosting).wait_until_receiving(WAIT_S)
-    assert status.address
-    assert status.address.startswith("tcp://127.0.0.1:")
 
 
 def test_one_that_cannot_succeed_is_named_to_whoever_waits(

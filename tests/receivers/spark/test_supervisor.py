@@ -1,4 +1,4 @@
-"""One receiver under its tracker, whose tasks are the test's."""
+"""One receiver under its supervisor, whose tasks are the test's."""
 
 import logging
 import queue

@@ -1,4 +1,4 @@
-"""What a receiver's task reports to the driver, what it is told, and the server on the driver.
+"""What a receiver's task reports to the driver, the orders that it gets, and the driver's server.
 
 The two exchange lines of JSON, in turn: the task reports twice a second, and each report is
 answered with an order. Nothing of it is ever unpickled or evaluated, and no line is longer than
