@@ -15,7 +15,7 @@ from bench.sides import DEADLINE_S, POLL_S, discard
 from headrace.control import HopSettings, InputQueue
 from headrace.errors import HeadraceError
 from headrace.flow import Flow, RunningFlow
-from headrace.flow.channels import Channel, ChannelQueue, WrittenBatch
+from headrace.flow.channels import Channel, ChannelQueue
 from headrace.gate import Batch
 from headrace.ledger import BatchRecord, Ledger
 from headrace.simulation import Move
@@ -59,9 +59,9 @@ class Watched:
     looks: list[tuple[int, int]] = field(default_factory=list, compare=False)
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """What it is."""
-        return self.channel.where
+        return self.channel.location
 
     @property
     def has_one_writer(self) -> bool:
@@ -73,17 +73,17 @@ class Watched:
         """The channel's."""
         return self.channel.source
 
-    def reach(self) -> None:
+    def check_reachable(self) -> None:
         """As the channel does."""
-        self.channel.reach()
+        self.channel.check_reachable()
 
-    def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
+    def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
         """As the channel does."""
-        self.channel.write(df, batch, ledger)
+        self.channel.write(df, batch_key, ledger)
 
-    def reading(self, ledger_url: str) -> dict[str, str]:
+    def read_options(self, ledger_url: str) -> dict[str, str]:
         """As the channel does."""
-        return self.channel.reading(ledger_url)
+        return self.channel.read_options(ledger_url)
 
     def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
         """The channel's, whose looks are kept."""
@@ -95,8 +95,8 @@ class _WatchedQueue:
         self._queue = queue
         self._looks = looks
 
-    def look(self) -> InputQueue:
-        found = self._queue.look()
+    def measure(self) -> InputQueue:
+        found = self._queue.measure()
         self._looks.append((now_ms(), found.waiting_bytes))
         return found
 

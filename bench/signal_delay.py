@@ -24,9 +24,9 @@ from headrace.flow import (
     ledger_signals,
     zookeeper_signals,
 )
-from headrace.flow.agent import StageAgent, StagePlace
-from headrace.flow.pace import LOOK_S
-from headrace.flow.signals_ledger import LOOK_S as LEDGER_LOOK_S
+from headrace.flow.agent import StageAgent, StageSpec
+from headrace.flow.monitoring import POLL_S as QUEUE_POLL_S
+from headrace.flow.signals.ledger_transport import POLL_S as LEDGER_POLL_S
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.local import ensure_java
 
@@ -69,7 +69,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
 
         for carrier, join, looks_s in (
             ("ZooKeeper", over_zookeeper, 0.0),
-            ("SQLite", ledger_signals, LEDGER_LOOK_S),
+            ("SQLite", ledger_signals, LEDGER_POLL_S),
         ):
             bare_ms = _bare(stage, join, scale.signals)
             yield Figure(f"sent until received, {carrier}", "ms", Spread.of(bare_ms))
@@ -94,7 +94,7 @@ def _bare(stage: Stage, join: Join, times: int) -> list[float]:
     ):
         _wait_until(lambda: a.is_connected and b.is_connected)
         for sequence in range(times + 1):
-            time.sleep(chance.uniform(0, LEDGER_LOOK_S))
+            time.sleep(chance.uniform(0, LEDGER_POLL_S))
             said = Assertion(FLOW, "b", "a", Incarnation(1, "run"), sequence, 1.0, 10_000)
             began_s = time.perf_counter()
             b.send(said)
@@ -131,7 +131,7 @@ class _Queue:
         self._grows_since_s = time.perf_counter()
         return self._grows_since_s + GROWTH_S
 
-    def look(self) -> InputQueue:
+    def measure(self) -> InputQueue:
         self.looks += 1
         since_s, now_s = self._grows_since_s, time.perf_counter()
         part = 0.0 if since_s is None else (now_s - since_s) / GROWTH_S
@@ -173,7 +173,7 @@ class _Pair(ExitStack):
             queue = _Queue()
             signals, agent = self._agent(pressing, "after", ("before",), (), queue)
             _wait_until(lambda: signals.is_connected and queue.looks > 1)
-            time.sleep(chance.uniform(0, LOOK_S))
+            time.sleep(chance.uniform(0, QUEUE_POLL_S))
             passed_s = queue.grow()
             time.sleep(GROWTH_S + WITHOUT_LOOKING_S)
             _wait_until(self._is_held)
@@ -195,8 +195,8 @@ class _Pair(ExitStack):
     ) -> tuple[Signals, StageAgent]:
         signals = until.enter_context(self._join(self._ledger, self._flow, name, list(after)))
         gate = f"{self._flow}.{name}"
-        place = StagePlace(self._flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
-        return signals, StageAgent(place, self._ledger, signals, queue).start()
+        spec = StageSpec(self._flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
+        return signals, StageAgent(spec, self._ledger, signals, queue).start()
 
     def _admit(self, done: threading.Event) -> None:
         number = 0

@@ -9,8 +9,7 @@ from tests.flow.samples import state_of_stage
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.flow.culprit import culprits
-from headrace.flow.wire import text_of
+from headrace.flow.signals.codec import bottlenecks, encode
 from headrace.ledger import Ledger
 
 runner = CliRunner(env={"COLUMNS": "100"})
@@ -24,7 +23,7 @@ def url(tmp_path: Path) -> str:
         ledger.declare_gate("clicks.a", interval_ms=1000, source="journal", estimator="{}")
         for stage, held_by in [("a", "b"), ("b", "c"), ("c", None)]:
             state = state_of_stage(stage, held_by, queue_bytes=1_250_000)
-            ledger.show_stage("clicks", stage, text_of(state))
+            ledger.publish_state("clicks", stage, encode(state))
     return url
 
 
@@ -38,8 +37,8 @@ def test_each_stage_is_shown_and_the_culprit_is_named(url: str) -> None:
 
 def test_a_stage_is_shown_to_be_without_the_one_before_it_that_does_not_run(url: str) -> None:
     with Ledger.open(url) as ledger:
-        alone = replace(state_of_stage("d"), without="c2")
-        ledger.show_stage("clicks", "d", text_of(alone))
+        alone = replace(state_of_stage("d"), missing_upstream="c2")
+        ledger.publish_state("clicks", "d", encode(alone))
     shown = runner.invoke(app, ["status", "--ledger", url], env={"COLUMNS": "120"}).output
     assert "Nothing comes to stage d of flow clicks from stage c2, which does not run." in shown
     lines = runner.invoke(app, ["status", "--ledger", url, "--json"]).output.splitlines()
@@ -47,7 +46,7 @@ def test_a_stage_is_shown_to_be_without_the_one_before_it_that_does_not_run(url:
 
 
 def test_who_does_not_run_is_not_to_blame() -> None:
-    assert culprits([state_of_stage("a", "b"), state_of_stage("c")]) == []
+    assert bottlenecks([state_of_stage("a", "b"), state_of_stage("c")]) == []
 
 
 def test_stages_follow_the_gates_as_json(url: str) -> None:
@@ -69,13 +68,13 @@ def test_one_gate_is_shown_without_flows(url: str) -> None:
 
 def test_what_is_no_state_is_not_shown(url: str) -> None:
     with Ledger.open(url) as ledger:
-        ledger.show_stage("clicks", "forged", '{"stage": "forged"}')
+        ledger.publish_state("clicks", "forged", '{"stage": "forged"}')
     assert "forged" not in runner.invoke(app, ["status", "--ledger", url]).output
 
 
 def test_nobody_is_to_blame_where_nobody_is_held_back() -> None:
-    assert culprits([state_of_stage("a"), state_of_stage("b")]) == []
-    assert culprits([]) == []
+    assert bottlenecks([state_of_stage("a"), state_of_stage("b")]) == []
+    assert bottlenecks([]) == []
 
 
 def test_every_stage_at_the_end_of_a_row_of_held_ones_is_to_blame() -> None:
@@ -86,4 +85,4 @@ def test_every_stage_at_the_end_of_a_row_of_held_ones_is_to_blame() -> None:
         state_of_stage("d", "e"),
         state_of_stage("e"),
     ]
-    assert culprits(states) == ["c", "e"]
+    assert bottlenecks(states) == ["c", "e"]

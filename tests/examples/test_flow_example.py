@@ -59,4 +59,4 @@ def test_orders_go_through_two_stages_until_ctrl_c(tmp_path: Path) -> None:
     assert (tmp_path / "stdout").read_text() == "Flow orders runs: check, store. Ctrl-C ends it.\n"
     assert stored(tmp_path) == good
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db", create=False) as ledger:
-        assert ledger.shown_stages("orders") == ()
+        assert ledger.published_states("orders") == ()

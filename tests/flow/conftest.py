@@ -1,11 +1,11 @@
-"""What carries signals, each kind in turn."""
+"""What carries signals: each kind in turn."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.flow.worlds import LedgerWorld, World, ZookeeperWorld
+from tests.flow.worlds import LedgerWorld, MemoryWorld, World, ZookeeperWorld
 from tests.ledger.servers import postgresql_server
 from tests.services.zookeeper import ZookeeperServer
 
@@ -39,11 +39,13 @@ def flow(request: pytest.FixtureRequest) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name)[-100:]
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "zookeeper"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "zookeeper"])
 def world(request: pytest.FixtureRequest, flow: str, tmp_path: Path) -> Iterator[World]:
-    """A flow over each kind of carrier in turn."""
+    """A flow over each kind of transport in turn."""
     made: World
-    if request.param == "zookeeper":
+    if request.param == "memory":
+        made = MemoryWorld(flow)
+    elif request.param == "zookeeper":
         made = ZookeeperWorld(flow, request.getfixturevalue("zookeeper").hosts)
     else:
         url = f"sqlite:///{tmp_path}/ledger.db"

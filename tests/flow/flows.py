@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame
 
 from headrace.control import InputQueue
 from headrace.flow import Flow
-from headrace.flow.channels import WrittenBatch
 from headrace.ledger import Ledger
 
 
@@ -16,21 +15,21 @@ from headrace.ledger import Ledger
 class NoChannel:
     """A channel that is only declared."""
 
-    where: str
+    location: str
     has_one_writer: bool = False
     lane: int = 0
 
-    def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
+    def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
         raise AssertionError("written")
 
     @property
     def source(self) -> str:
         return "kafka"
 
-    def reach(self) -> None:
+    def check_reachable(self) -> None:
         raise AssertionError("reached")
 
-    def reading(self, ledger_url: str) -> dict[str, str]:
+    def read_options(self, ledger_url: str) -> dict[str, str]:
         raise AssertionError("read")
 
     def queue(self, gate: str, ledger: Ledger) -> "NoQueue":
@@ -38,7 +37,7 @@ class NoChannel:
 
 
 class NoQueue:
-    def look(self) -> InputQueue:
+    def measure(self) -> InputQueue:
         raise AssertionError("looked at")
 
     def close(self) -> None:

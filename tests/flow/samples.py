@@ -22,12 +22,12 @@ def pressing(
 
 def state_of_stage(
     stage: str,
-    held_by: str | None = None,
+    throttled_by: str | None = None,
     *,
     queue_bytes: int | None = 7,
     lease_ms: int = 60_000,
     flow: str = "clicks",
 ) -> StageState:
-    """A stage that is free, or held back a little."""
-    level, bound = (0, None) if held_by is None else (1.5, 250.5)
-    return StageState(flow, stage, held_by, level, bound, queue_bytes, lease_ms)
+    """A stage that is free, or throttled a little."""
+    level, bound = (0, None) if throttled_by is None else (1.5, 250.5)
+    return StageState(flow, stage, throttled_by, level, bound, queue_bytes, lease_ms)

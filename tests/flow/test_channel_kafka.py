@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.flow.test_channel_journal import Key, frame
+from tests.flow.test_channel_journal import frame
 from tests.gate.queries import finish
 from tests.journal.journals import fill
 from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
 
 from headrace.control.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
@@ -33,12 +34,14 @@ def to(topic: TopicFactory) -> Topic:
 
 
 @pytest.fixture
-def channel(to: Topic) -> KafkaChannel:
+def channel(request: pytest.FixtureRequest, to: Topic, tmp_path: Path) -> Channel:
+    if getattr(request, "param", "kafka") == "journal":
+        return journal(str(tmp_path / "clean"))
     return kafka(to.name, to.bootstrap_servers)
 
 
 @pytest.fixture
-def read(spark: SparkSession, channel: KafkaChannel, url: str, tmp_path: Path) -> Read:
+def read(spark: SparkSession, channel: Channel, url: str, tmp_path: Path) -> Read:
     """What a stage has read up to now."""
     found: list[str] = []
     gate = Gate("sink", interval="1 second", ledger=url)
@@ -48,7 +51,7 @@ def read(spark: SparkSession, channel: KafkaChannel, url: str, tmp_path: Path) -
 
     def read() -> list[str]:
         with Ledger.open(url) as books:
-            options = {"startingOffsets": "earliest"} | channel.reading(books.url)
+            options = {"startingOffsets": "earliest"} | channel.read_options(books.url)
         df = gate.read(spark, channel.source).options(**options).load()
         writer = gate.write(df, handler).option("checkpointLocation", str(tmp_path / "sink"))
         finish(writer.trigger(availableNow=True).start())
@@ -57,12 +60,12 @@ def read(spark: SparkSession, channel: KafkaChannel, url: str, tmp_path: Path) -
     return read
 
 
-def planned(ledger: Ledger, number: int) -> Key:
+def planned(ledger: Ledger, number: int) -> str:
     """A batch of a stage that runs now."""
     ledger.declare_gate("stage", interval_ms=1_000, source="kafka", estimator="pid")
     offsets = OffsetRange("raw", 0, number * 10, number * 10 + 10)
     batch = PlannedBatch("stage", "run", (PlannedRange(offsets),), "rate", "localhost:9092")
-    return Key(ledger.begin(batch).schedule_id)
+    return ledger.begin(batch).schedule_id
 
 
 def test_what_crashed_or_failed_is_left_out(
@@ -74,12 +77,12 @@ def test_what_crashed_or_failed_is_left_out(
         to.produce(b"of another")
         # An attempt that crashed when half of its records were there.
         topic_id = _topic_id(channel)
-        books.begin_output(topic_id, second.key, "crashed", {0: 0, 1: 0})
-        to.produce(b"half", partition=1, headers=[(HEADER, f"{second.key}/crashed".encode())])
+        books.begin_output(topic_id, second, "crashed", {0: 0, 1: 0})
+        to.produce(b"half", partition=1, headers=[(HEADER, f"{second}/crashed".encode())])
         assert read() == []  # not before it is decided what that is
         channel.write(frame(spark, ["c", "d"]), second, books)
         channel.write(frame(spark, ["again"]), second, books)
-        to.produce(b"late", headers=[(HEADER, f"{second.key}/crashed".encode())])
+        to.produce(b"late", headers=[(HEADER, f"{second}/crashed".encode())])
         failing = spark.range(4).selectExpr(
             "if(id < 3, string(id), raise_error('it is not true')) as value"
         )
@@ -98,7 +101,7 @@ def test_why_a_broker_refuses_is_told_and_nothing_is_tried_again(
         with pytest.raises(BrokerError, match=r"did not take .* too large"):
             channel.write(frame(spark, [secrets.token_hex(1_000)]), batch, books)
         ((key, _, _),) = books.left_out(_topic_id(channel))
-        assert key == batch.key
+        assert key == batch
 
 
 def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
@@ -106,7 +109,7 @@ def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
 ) -> None:
     def read(**options: str) -> list[str]:
         reader = spark.read.format("headrace-kafka").options(
-            **channel.reading(books.url), **options
+            **channel.read_options(books.url), **options
         )
         return sorted(row.value.decode() for row in reader.load().collect())
 
@@ -114,15 +117,15 @@ def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
         to.produce(b"before", partition=0)
         running = planned(books, 0)
         topic_id = _topic_id(channel)
-        assert books.begin_output(topic_id, running.key, "runs", {0: 1, 1: 0})
-        to.produce(b"running", partition=0, headers=[(HEADER, f"{running.key}/runs".encode())])
+        assert books.begin_output(topic_id, running, "runs", {0: 1, 1: 0})
+        to.produce(b"running", partition=0, headers=[(HEADER, f"{running}/runs".encode())])
         assert read() == ["before"]
         assert read(endingOffsets=f'{{"{to.name}": {{"0": -1, "1": -1}}}}') == ["before"]
         named = f'{{"{to.name}": {{"0": 2, "1": 0}}}}'
         assert read(endingOffsets=named) == ["before", "running"]
         after = f'{{"{to.name}": {{"0": 2, "1": 0}}}}'
         assert read(startingOffsets=after) == []
-        assert books.finish_output(topic_id, running.key, "runs")
+        assert books.finish_output(topic_id, running, "runs")
         assert read() == ["before", "running"]
 
 
@@ -133,13 +136,13 @@ def test_nobody_reads_past_where_a_stage_is_writing(
         to.produce(b"before")
         running = planned(books, 0)
         topic_id = _topic_id(channel)
-        assert books.begin_output(topic_id, running.key, "runs", {0: 1, 1: 0})
-        to.produce(b"running", headers=[(HEADER, f"{running.key}/runs".encode())])
+        assert books.begin_output(topic_id, running, "runs", {0: 1, 1: 0})
+        to.produce(b"running", headers=[(HEADER, f"{running}/runs".encode())])
         to.produce(b"after")
         assert read() == ["before"]
-        waiting = channel.queue("sink", books).look()
+        waiting = channel.queue("sink", books).measure()
         assert (waiting.waiting_bytes, waiting.left_bytes) == (0, 0)
-        assert books.finish_output(topic_id, running.key, "runs")
+        assert books.finish_output(topic_id, running, "runs")
         assert read() == ["after", "before", "running"]
 
 
@@ -186,7 +189,7 @@ def test_keys_and_headers_arrive_as_they_are(spark: SparkSession, to: Topic, url
 def test_a_topic_that_is_not_there_is_told(spark: SparkSession, to: Topic, url: str) -> None:
     channel = kafka("nowhere", to.bootstrap_servers)
     with Ledger.open(url) as books, pytest.raises(SourceError, match="which is not there; make it"):
-        channel.write(frame(spark, ["a"]), Key("k"), books)
+        channel.write(frame(spark, ["a"]), "k", books)
 
 
 def test_a_channel_is_a_value_that_shows_no_secret() -> None:
@@ -195,7 +198,7 @@ def test_a_channel_is_a_value_that_shows_no_secret() -> None:
     assert "hunter2" not in repr(channel)
     assert channel == kafka("orders", "localhost:9092", **secret)
     assert not channel.has_one_writer
-    assert channel.where == "the topic orders at localhost:9092"
+    assert channel.location == "the topic orders at localhost:9092"
     with pytest.raises(OptionError, match="is not an address"):
         kafka("orders", "nonsense")
 
@@ -206,20 +209,21 @@ def test_the_queue_is_lag_times_size(
     with Ledger.open(url) as books:
         books.declare_gate("sink", interval_ms=1_000, source="kafka", estimator="pid")
         queue = channel.queue("sink", books)
-        look = queue.look()
+        look = queue.measure()
         assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (0, 0, 0)
         to.produce(*[b"x" * 100] * 10)
-        look = queue.look()
+        look = queue.measure()
         assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (1000, 1000, 1000)
         read()
         to.produce(*[b"x" * 100] * 3)
-        look = queue.look()
+        look = queue.measure()
         assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (300, 0, 1300)
         queue.close()
 
 
+@pytest.mark.parametrize("channel", ["kafka", "journal"], indirect=True)
 def test_stages_that_crash_hand_on_each_record_once(
-    spark: SparkSession, channel: KafkaChannel, read: Read, url: str, tmp_path: Path
+    spark: SparkSession, channel: Channel, read: Read, url: str, tmp_path: Path
 ) -> None:
     """The first stage's handler fails after it has written, and its batch is run again."""
     fill(tmp_path / "raw", {0: [50]})
@@ -229,12 +233,14 @@ def test_stages_that_crash_hand_on_each_record_once(
 
         def write(df: DataFrame, batch: Batch) -> None:
             runs.append(batch.key)
-            channel.write(df.selectExpr(f"concat('{len(runs)} ', value) as value"), batch, books)
+            channel.write(
+                df.selectExpr(f"concat('{len(runs)} ', value) as value"), batch.key, books
+            )
             if len(runs) == 1:
                 raise ValueError("after it was written")
 
         def start() -> None:
-            options = journal(str(tmp_path / "raw")).reading(books.url)
+            options = journal(str(tmp_path / "raw")).read_options(books.url)
             df = first.read(spark, "journal").options(**options).load()
             writer = first.write(df, write).option("checkpointLocation", str(tmp_path / "first"))
             finish(writer.trigger(availableNow=True).start())
@@ -242,8 +248,11 @@ def test_stages_that_crash_hand_on_each_record_once(
         with pytest.raises(Exception, match="after it was written"):
             start()
         start()
-        assert len(runs) == 2
+        assert len(runs) == 2 and len(set(runs)) == 1
         assert read() == sorted(f"1 0:{number}" for number in range(50))
+        queue = channel.queue("sink", books)
+        wait_until(lambda: queue.measure().waiting_bytes == 0)
+        queue.close()
 
 
 def _topic_id(channel: KafkaChannel) -> str:

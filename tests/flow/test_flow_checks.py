@@ -1,10 +1,11 @@
-"""A wrong flow is told in one error, before anything starts."""
+"""A wrong flow is one error, before anything starts; so is a wrong output of a handler."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.flow.flows import NoChannel, a_flow, nothing
 
@@ -12,6 +13,7 @@ from headrace.control import HopSettings
 from headrace.errors import LedgerError, OptionError
 from headrace.flow import Flow, journal, kafka
 from headrace.flow.channels import Channel
+from headrace.flow.running import outputs
 
 HERE = re.escape(Path(__file__).name)
 
@@ -51,9 +53,11 @@ def test_a_handler_is_still_the_function_that_it_was(flow: Flow) -> None:
 def test_an_error_names_the_stage_and_the_line_of_its_declaration(flow: Flow) -> None:
     flow.stage("clean", reads="row")(nothing)
     (stage,) = flow.graph.stages.values()
-    line = Path(__file__).read_text().splitlines()[stage.place.line - 1]
+    line = Path(__file__).read_text().splitlines()[stage.declared_at.line - 1]
     assert 'flow.stage("clean", reads="row")' in line
-    refused(flow, rf"Stage 'clean' \(.*{HERE}:{stage.place.line}\) reads the channel 'row', which")
+    refused(
+        flow, rf"Stage 'clean' \(.*{HERE}:{stage.declared_at.line}\) reads the channel 'row', which"
+    )
 
 
 def test_a_flow_without_stages_is_refused(flow: Flow) -> None:
@@ -205,3 +209,55 @@ def test_only_stages_that_there_are_can_be_started(flow: Flow) -> None:
     flow.stage("clean", reads="raw", writes="clean")(nothing)
     with pytest.raises(OptionError, match="Flow 'shop' has no stage 'store'; its stages are 'clea"):
         flow.start(None, stages=["store"])  # type: ignore[arg-type]
+
+
+class Frame(DataFrame):
+    """A DataFrame of which nothing is computed."""
+
+    def __new__(cls) -> "Frame":
+        return object.__new__(cls)
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return "Frame"
+
+
+ONE, OTHER = Frame(), Frame()
+
+
+def answered(writes: list[str], made: Any) -> dict[str, DataFrame]:
+    flow = a_flow(("split", "raw", writes))
+    return outputs(flow.graph.stages["split"], made)
+
+
+def test_each_channel_is_given_what_is_for_it() -> None:
+    assert answered([], None) == {}
+    assert answered(["good"], ONE)["good"] is ONE
+    assert answered(["good"], {"good": ONE})["good"] is ONE
+    both = answered(["good", "bad"], {"bad": OTHER, "good": ONE})
+    assert (both["good"], both["bad"]) == (ONE, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("writes", "made", "sentence"),
+    [
+        ([], ONE, "a value of type Frame; it must return None, for it writes no channel"),
+        (["good"], None, "nothing; it must return a DataFrame, for it writes the channel 'good'"),
+        (["good"], 7, "a value of type int; it must return a DataFrame"),
+        (["good", "bad"], ONE, "a DataFrame for each of .'good', 'bad'., by name"),
+        (["good", "bad"], {"good": ONE}, "a mapping with the names .'good'.; it must return"),
+        (["good", "bad"], {"good": ONE, "bad": None}, "nothing for the channel 'bad'"),
+    ],
+)
+def test_another_answer_is_refused_with_the_stages_line(
+    writes: list[str], made: Any, sentence: str
+) -> None:
+    with pytest.raises(
+        OptionError, match=rf"Stage 'split' \(.*flows.py:\d+\) has return.*{sentence}"
+    ):
+        answered(writes, made)

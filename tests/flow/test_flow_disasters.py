@@ -9,85 +9,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.flow.admitting import Admitting
+from tests.flow.stages import INTERVAL_MS, SETTINGS, RunningStage
 from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.control import HopSettings, InputQueue
-from headrace.flow.agent import StageAgent, StagePlace
 from headrace.ledger import Ledger
 
-INTERVAL_MS = 100
-SETTINGS = HopSettings(
-    overload_bytes=10_000,
-    light_load_bytes=1_000,
-    overload_sensitivity_ms=300,
-    light_load_sensitivity_ms=300,
-    lease_ms=3_000,
-)
 TWO_LEASES_S = 2 * SETTINGS.lease_ms / 1_000
 ALL_IS_WELL_S = 60.0
 CHAIN = ("parse", "enrich", "store")
-
-
-class Queue:
-    """Nothing waits; or far too much, and more and more, until it is told that this is enough."""
-
-    def __init__(self) -> None:
-        self._flow_bytes = 0
-        self._waiting = 0
-        self._arrived = 0
-
-    def flood(self) -> None:
-        self._waiting, self._flow_bytes = 1_000 * SETTINGS.overload_bytes, 100
-
-    def hold(self) -> None:
-        """Go on with too much, but no longer with more and more."""
-        self._flow_bytes = -1
-
-    def drain(self) -> None:
-        self._waiting = self._flow_bytes = 0
-
-    def look(self) -> InputQueue:
-        self._arrived += 100
-        self._waiting += self._flow_bytes
-        return InputQueue(self._waiting, self._waiting, self._arrived)
-
-    def close(self) -> None:
-        pass
-
-
-class Stage:
-    """One stage: its batches, its queue and its agent, which can be gone from one moment on."""
-
-    def __init__(self, world: ZookeeperWorld, ledger: Ledger, name: str) -> None:
-        at = CHAIN.index(name)
-        before, after = CHAIN[max(at - 1, 0) : at], CHAIN[at + 1 : at + 2]
-        self.name = name
-        self.queue = Queue()
-        self._world = world
-        self._ledger = ledger
-        gate = f"{world.flow}.{name}"
-        self._place = StagePlace(world.flow, name, gate, INTERVAL_MS, before, after, SETTINGS)
-        self.admitting = Admitting(ledger, gate)
-        ledger.declare_gate(gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}")
-        self.begin()
-
-    def begin(self) -> None:
-        """Run, from now on."""
-        self.signals = self._world.join(self.name, self._place.downstream)
-        self.agent = StageAgent(self._place, self._ledger, self.signals, self.queue).start()
-
-    def vanish(self) -> None:
-        """Be gone without a word, as when the process is killed."""
-        self.agent._done.set()
-        self.agent._thread.join()
-        self._world.sessions[self.name].close()
-        self.signals.close()
-
-    def close(self) -> None:
-        self.agent.close()
 
 
 @pytest.fixture
@@ -97,11 +28,11 @@ def world(own_zookeeper: ZookeeperServer, flow: str) -> Iterator[ZookeeperWorld]
 
 
 @pytest.fixture
-def stages(world: ZookeeperWorld, tmp_path: Path) -> Iterator[Sequence[Stage]]:
+def stages(world: ZookeeperWorld, tmp_path: Path) -> Iterator[Sequence[RunningStage]]:
     """The chain, whose stages go on beginning batches."""
     with ExitStack() as running:
         ledger = running.enter_context(Ledger.open(f"sqlite:///{tmp_path}/headrace.db"))
-        made = [Stage(world, ledger, name) for name in CHAIN]
+        made = [RunningStage(world, ledger, name, CHAIN) for name in CHAIN]
         for stage in made:
             running.callback(stage.close)
         done = threading.Event()
@@ -109,7 +40,7 @@ def stages(world: ZookeeperWorld, tmp_path: Path) -> Iterator[Sequence[Stage]]:
         def admit() -> None:
             while not done.wait(INTERVAL_MS / 1_000):
                 for stage in made:
-                    stage.admitting.admit()
+                    stage.admit()
 
         admitting = threading.Thread(target=admit)
         admitting.start()
@@ -142,18 +73,16 @@ def disasters(
     }
 
 
-def press(stages: Sequence[Stage], pressing: Sequence[Stage]) -> bool:
+def press(stages: Sequence[RunningStage], pressing: Sequence[RunningStage]) -> bool:
     """Whether each of these holds the one before it."""
-    return all(
-        stages[CHAIN.index(each.name) - 1].admitting.held_by() == each.name for each in pressing
-    )
+    return all(stages[CHAIN.index(each.name) - 1].held_by() == each.name for each in pressing)
 
 
-def all_free(stages: Sequence[Stage]) -> bool:
-    return not any(stage.admitting.held_by() for stage in stages)
+def all_free(stages: Sequence[RunningStage]) -> bool:
+    return not any(stage.held_by() for stage in stages)
 
 
-def overload(stages: Sequence[Stage], pressing: Sequence[Stage]) -> None:
+def overload(stages: Sequence[RunningStage], pressing: Sequence[RunningStage]) -> None:
     """Have more and more wait for these, until each holds the one before it."""
     for stage in pressing:
         stage.queue.flood()
@@ -166,7 +95,10 @@ def overload(stages: Sequence[Stage], pressing: Sequence[Stage]) -> None:
     "rounds", [3, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(0)])]
 )
 def test_no_stage_stays_throttled_when_the_one_after_it_is_light_or_gone_and_none_is_cut_off(
-    own_zookeeper: ZookeeperServer, world: ZookeeperWorld, stages: Sequence[Stage], rounds: int
+    own_zookeeper: ZookeeperServer,
+    world: ZookeeperWorld,
+    stages: Sequence[RunningStage],
+    rounds: int,
 ) -> None:
     chance = random.Random(rounds)
     happens = disasters(world, own_zookeeper, CHAIN)

@@ -6,7 +6,7 @@ from tests.flow.flows import a_flow
 
 from headrace.flow import Flow
 from headrace.flow.drawing import draw
-from headrace.flow.graph import Graph
+from headrace.flow.stage import Graph
 
 
 def drawn(flow: Flow) -> str:

@@ -8,43 +8,18 @@ from pathlib import Path
 
 import pytest
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
-from tests.flow.admitting import Admitting
+from tests.flow.stages import RunningStage
 from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.control import HopSettings, InputQueue
-from headrace.flow.agent import StageAgent, StagePlace
-from headrace.flow.culprit import culprits
-from headrace.flow.signals_ledger import ledger_states
+from headrace.flow.signals.codec import bottlenecks
+from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger
 
-SETTINGS = HopSettings(
-    overload_bytes=10_000,
-    light_load_bytes=1_000,
-    overload_sensitivity_ms=300,
-    light_load_sensitivity_ms=300,
-    lease_ms=3_000,
-)
 WAIT_S = 60.0
 FUTURE = 2**60
-
-
-class Queue:
-    """Nothing waits, or more and more."""
-
-    def __init__(self) -> None:
-        self.grows = 0
-        self._waiting = 0
-        self._arrived = 0
-
-    def look(self) -> InputQueue:
-        self._arrived += 5_000
-        self._waiting = self._waiting + self.grows if self.grows else 0
-        return InputQueue(self._waiting, self._waiting, self._arrived)
-
-    def close(self) -> None:
-        pass
+CHAIN = ("parse", "store")
 
 
 class Flow:
@@ -53,35 +28,18 @@ class Flow:
     def __init__(self, world: ZookeeperWorld, ledger: Ledger) -> None:
         self.world = world
         self.ledger = ledger
-        self.queue = Queue()
-        self.admitting = Admitting(ledger, f"{world.flow}.parse")
         self._started_ms = time.time_ns() // 1_000_000
-        for name, before, after, queue in (
-            ("parse", (), ("store",), Queue()),
-            ("store", ("parse",), (), self.queue),
-        ):
-            gate = f"{world.flow}.{name}"
-            ledger.declare_gate(gate, interval_ms=100, source="journal", estimator="{}")
-            place = StagePlace(world.flow, name, gate, 100, before, after, SETTINGS)
-            signals = world.join(name, after)
-            agent = StageAgent(place, ledger, signals, queue, shows_in_ledger=True)
-            world.callback(agent.start().close)
-        wait_until(lambda: self.state("parse") and self.state("store"), WAIT_S)
-
-    @property
-    def message(self) -> str:
-        return f"{self.world.root}/taskmessage/parse/store"
-
-    @property
-    def presence(self) -> str:
-        return f"{self.world.root}/taskpresence/store"
-
-    def state(self, stage: str) -> bool:
-        return bool(self.world.stranger.exists(f"{self.world.root}/taskstate/{stage}"))
+        self.parse, self.store = (RunningStage(world, ledger, name, CHAIN) for name in CHAIN)
+        for stage in (self.parse, self.store):
+            world.callback(stage.close)
+            path = f"{world.root}/taskstate/{stage.name}"
+            wait_until(lambda path=path: world.stranger.exists(path), WAIT_S)  # type: ignore[misc]
+        self.message = f"{world.root}/taskmessage/parse/store"
+        self.presence = f"{world.root}/taskpresence/store"
 
     def held_by(self) -> str | None:
-        self.admitting.admit()
-        return self.admitting.held_by()
+        self.parse.admit()
+        return self.parse.held_by()
 
     def forge(self, *, started_ms: int | None = None, ephemeral: bool = True) -> None:
         """Put an assertion where the one of ``store`` would be, instead of whatever is there."""
@@ -99,12 +57,16 @@ class Flow:
             stranger.delete(self.message)
         stranger.create(self.message, json.dumps(body).encode(), ephemeral=ephemeral, makepath=True)
 
-    def is_removed(self) -> bool:
-        return self.world.stranger.exists(self.message) is None
-
-    def assert_nobody_is_held(self) -> None:
+    def assert_forgery_holds_nobody(self) -> None:
+        wait_until(lambda: self.world.stranger.exists(self.message) is None, WAIT_S)
         assert self.held_by() is None
-        assert culprits(ledger_states(self.ledger, self.world.flow).values()) == []
+        assert bottlenecks(ledger_states(self.ledger, self.world.flow).values()) == []
+
+    def assert_store_can_press(self) -> None:
+        self.store.queue.flood()
+        wait_until(lambda: self.held_by() == "store", WAIT_S)
+        self.store.queue.drain()
+        wait_until(lambda: self.held_by() is None, WAIT_S)
 
 
 @pytest.fixture
@@ -127,25 +89,19 @@ def test_a_forged_assertion_holds_nobody_and_is_told_once(
     flow, world = flow_of_two, flow_of_two.world
     for started_ms, ephemeral in ((None, True), (FUTURE, True), (None, False), (FUTURE, False)):
         flow.forge(started_ms=started_ms, ephemeral=ephemeral)
-        wait_until(flow.is_removed, WAIT_S)
-        flow.assert_nobody_is_held()
+        flow.assert_forgery_holds_nobody()
     assert len(refusals(caplog)) == 1
     before = world.sessions["parse"].id
     flow.forge(started_ms=FUTURE)
     world.expire("parse")
     wait_until(lambda: world.sessions["parse"].id != before, WAIT_S)
-    wait_until(flow.is_removed, WAIT_S)
-    flow.assert_nobody_is_held()
+    flow.assert_forgery_holds_nobody()
     flow.forge(started_ms=FUTURE, ephemeral=False)
     own_zookeeper.stop()
     own_zookeeper.start()
-    wait_until(flow.is_removed, WAIT_S)
-    flow.assert_nobody_is_held()
+    flow.assert_forgery_holds_nobody()
     assert len(refusals(caplog)) == 1
-    flow.queue.grows = 1_000
-    wait_until(lambda: flow.held_by() == "store", WAIT_S)
-    flow.queue.grows = 0
-    wait_until(lambda: flow.held_by() is None, WAIT_S)
+    flow.assert_store_can_press()
 
 
 def test_what_a_stage_has_said_nobody_else_can_write_over(flow_of_two: Flow) -> None:
@@ -172,14 +128,12 @@ def test_who_takes_the_presence_of_a_stage_presses_nobody_and_loses_it_again(
 
     wait_until(is_taken, WAIT_S)
     flow.forge()
-    wait_until(flow.is_removed, WAIT_S)
-    flow.assert_nobody_is_held()
+    flow.assert_forgery_holds_nobody()
 
     def is_back() -> bool:
         stat = stranger.exists(flow.presence)
         return stat is not None and stat.ephemeralOwner == flow.world.sessions["store"].id
 
     wait_until(is_back, WAIT_S)
-    assert "was made by somebody else and is made anew" in caplog.text
-    flow.queue.grows = 1_000
-    wait_until(lambda: flow.held_by() == "store", WAIT_S)
+    assert "was made by somebody else and is replaced" in caplog.text
+    flow.assert_store_can_press()

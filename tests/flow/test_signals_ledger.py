@@ -16,9 +16,9 @@ from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.waiting import wait_until
 
 from headrace.flow import ledger_signals
-from headrace.flow.signals_ledger import LOOK_S
+from headrace.flow.signals.ledger_transport import POLL_S
 from headrace.ledger import Ledger, normalize_url
-from headrace.ledger.signals import REMEMBERED_MS, Note
+from headrace.ledger.signals import REMEMBERED_MS, StoredSignal
 
 WAIT_S = 30.0
 
@@ -66,7 +66,7 @@ def test_a_stage_asks_the_database_twice_a_second_at_most(
     with Ledger.open(url) as ledger:
         signals = ledger.signals
 
-        def count(flow: str, stage: str) -> tuple[Note, ...]:
+        def count(flow: str, stage: str) -> tuple[StoredSignal, ...]:
             asked.append(time.monotonic())
             if len(asked) == 5:
                 enough.set()
@@ -77,14 +77,14 @@ def test_a_stage_asks_the_database_twice_a_second_at_most(
             while not enough.wait(0.05):
                 a.publish(state_of_stage("a"))  # which is written at once, and asks nothing
     gaps = [later - before for before, later in pairwise(asked)]
-    assert min(gaps) >= LOOK_S
+    assert min(gaps) >= POLL_S
 
 
 def test_what_nobody_has_touched_for_a_day_is_forgotten(url: str) -> None:
     with Ledger.open(url) as ledger:
         for flow in ("clicks", "orders"):
-            ledger.post_signal(flow, "b", "a", "old")
-            ledger.show_stage(flow, "b", "old")
+            ledger.send_signal(flow, "b", "a", "old")
+            ledger.publish_state(flow, "b", "old")
         engine = sqlalchemy.create_engine(normalize_url(url))
         with engine.begin() as connection:
             for table in ("signal", "stage_state"):
@@ -92,27 +92,27 @@ def test_what_nobody_has_touched_for_a_day_is_forgotten(url: str) -> None:
                     text(f"UPDATE {table} SET written_ms = written_ms - {REMEMBERED_MS + 1}")  # noqa: S608
                 )
         engine.dispose()
-        ledger.post_signal("clicks", "c", "a", "new")
-        ledger.forget_notes("clicks")
+        ledger.send_signal("clicks", "c", "a", "new")
+        ledger.forget_signals("clicks")
         assert [note.stage for note in ledger.signals("clicks", "a")] == ["c"]
-        assert ledger.shown_stages("clicks") == ()
-        assert len(ledger.signals("orders", "a")) == len(ledger.shown_stages("orders")) == 1
+        assert ledger.published_states("clicks") == ()
+        assert len(ledger.signals("orders", "a")) == len(ledger.published_states("orders")) == 1
 
 
 def test_what_was_replaced_since_it_was_read_is_not_taken(url: str) -> None:
     with Ledger.open(url) as ledger:
-        ledger.post_signal("clicks", "b", "a", "first")
-        ledger.post_signal("clicks", "b", "a", "second")
-        ledger.take_signal("clicks", "b", "a", "first")
+        ledger.send_signal("clicks", "b", "a", "first")
+        ledger.send_signal("clicks", "b", "a", "second")
+        ledger.remove_signal("clicks", "b", "a", "first")
         (note,) = ledger.signals("clicks", "a")
         assert (note.stage, note.text) == ("b", "second")
-        ledger.take_signal("clicks", "b", "a", "second")
+        ledger.remove_signal("clicks", "b", "a", "second")
         assert ledger.signals("clicks", "a") == ()
 
 
 def test_a_state_that_another_process_shows_by_now_stays(url: str) -> None:
     with Ledger.open(url) as ledger:
-        ledger.show_stage("clicks", "a", "mine")
-        ledger.show_stage("clicks", "a", "its")
-        ledger.hide_stage("clicks", "a", "mine")
-        assert [note.text for note in ledger.shown_stages("clicks")] == ["its"]
+        ledger.publish_state("clicks", "a", "mine")
+        ledger.publish_state("clicks", "a", "its")
+        ledger.withdraw_state("clicks", "a", "mine")
+        assert [note.text for note in ledger.published_states("clicks")] == ["its"]

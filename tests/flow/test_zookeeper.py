@@ -15,7 +15,7 @@ from tests.services.zookeeper import ZookeeperServer
 import headrace.flow
 from headrace.errors import OptionError, SetupError, SignalError
 from headrace.flow import ZookeeperSession, ZookeeperSettings
-from headrace.flow.carrier import AwayError
+from headrace.flow.signals.transport import UnreachableError
 from headrace.local import Java
 from headrace.local.ports import free_ports
 
@@ -47,7 +47,7 @@ def test_an_unreachable_zookeeper_is_refused_where_that_is_set() -> None:
 
 
 def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
-    java: Java, flow: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    java: Java, flow: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = ZookeeperServer(java)
     try:
@@ -59,12 +59,9 @@ def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
             assert not a.is_connected
             b.send(pressing(flow=flow))
             assert (a.receive(0.1), a.states()) == ([], {})
-            wait_until(lambda: caplog.text.count("is away") == 2)
+            wait_until(lambda: caplog.text.count("is unreachable: ") == 2)
             server.start()
-            # It may lose them again, having only just begun, which is no outage of this test.
-            monkeypatch.setattr("headrace.flow.zookeeper._TELL_S", 60.0)
             assert a.receive(30) == [pressing(flow=flow)]
-            assert caplog.text.count("is away") == 2
     finally:
         server.close()
 
@@ -79,9 +76,9 @@ class Stumbling:
 def test_an_answer_that_nobody_understands_is_none(zookeeper: ZookeeperServer) -> None:
     with (
         ZookeeperSession(settings(zookeeper.hosts)) as session,
-        pytest.raises(AwayError, match="was not understood: RuntimeError"),
+        pytest.raises(UnreachableError, match="was not understood: RuntimeError"),
     ):
-        session.answer("/headrace", Stumbling())
+        session.result("/headrace", Stumbling())
 
 
 @pytest.mark.parametrize("hosts", ["no-such-host.invalid:2181", "127.0.0.1:1"])
@@ -103,7 +100,7 @@ def test_the_password_is_shown_nowhere(
         wait_until(lambda: b.is_connected)
         world.expire("b")
         b.send(pressing(flow=flow))
-        wait_until(lambda: not b._outbox.due(0))  # type: ignore[attr-defined]
+        wait_until(lambda: b.is_delivered)
         shown = f"{world.settings!r} {world.sessions['b']!r} {b!r} {world.sessions['b'].id}"
     assert SECRET not in shown
     assert SECRET not in caplog.text
@@ -150,8 +147,8 @@ def test_a_wrong_setting_is_refused(changes: dict[str, Any], sentence: str) -> N
 def test_without_its_package_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "headrace.flow.zookeeper")
-    monkeypatch.delitem(sys.modules, "headrace.flow.signals_zookeeper")
+    monkeypatch.delitem(sys.modules, "headrace.flow.signals.zookeeper_session")
+    monkeypatch.delitem(sys.modules, "headrace.flow.signals.zookeeper_transport")
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
     for name in ("ZookeeperSession", "zookeeper_signals"):
         with pytest.raises(SetupError, match=r"pip install 'headrace\[zookeeper\]'\.$"):

@@ -1,10 +1,12 @@
-"""A flow's stages over one carrier, and whoever else writes there."""
+"""A flow's stages over one transport, and whoever else writes there."""
 
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy
@@ -13,13 +15,17 @@ from kazoo.exceptions import NoNodeError
 from sqlalchemy import text
 from tests.services.waiting import wait_until
 
+from headrace.control import Assertion
 from headrace.flow import (
     Signals,
+    StageState,
     ZookeeperSession,
     ZookeeperSettings,
     ledger_signals,
     zookeeper_signals,
 )
+from headrace.flow.signals.codec import encode
+from headrace.flow.signals.transport import RawSignal
 from headrace.ledger import Ledger, normalize_url
 
 SESSION_TIMEOUT_S = 30.0
@@ -32,7 +38,10 @@ BRIEF_SESSION_S = 1.0
 class World(ExitStack, ABC):
     """Where the stages of one flow meet, until the block ends."""
 
-    def __init__(self, flow: str, where: str) -> None:
+    is_apart = False
+    """Whether signals go elsewhere than to the ledger."""
+
+    def __init__(self, flow: str, where: str = "") -> None:
         super().__init__()
         self.flow = flow
         self.where = where
@@ -53,6 +62,9 @@ class World(ExitStack, ABC):
     def messages(self, receiver: str) -> list[str]:
         """Whose messages stand there."""
 
+    def cut_off(self, stage: str) -> None:
+        """End what a stage is connected by, as when its process is killed."""
+
     def join_in_a_process(self, stage: str) -> subprocess.Popen[str]:
         """Take part in a process of its own, which has shown its state when this returns."""
         process = self.enter_context(
@@ -67,6 +79,86 @@ class World(ExitStack, ABC):
         assert process.stdout
         assert process.stdout.readline() == "shown\n"
         return process
+
+
+@dataclass
+class Memory:
+    """What stands in a memory that stages share, each text with the time it was written."""
+
+    messages: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
+    states: dict[str, tuple[str, float]] = field(default_factory=dict)
+    wakes: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def write_message(self, receiver: str, sender: str, text: str) -> None:
+        self.messages[receiver, sender] = text, time.monotonic()
+        self.wakes.get(receiver, bool)()
+
+
+class MemoryTransport:
+    """The in-memory twin of what carries signals: it never fails."""
+
+    poll_interval_s = 60.0
+    session = None
+    is_connected = True
+
+    def __init__(self, memory: Memory, stage: str) -> None:
+        self._memory = memory
+        self._stage = stage
+        self._published: str | None = None
+
+    def start(self, wake: Callable[[], None]) -> None:
+        self._memory.wakes[self._stage] = wake
+
+    def put(self, item: Assertion | StageState) -> None:
+        text = encode(item)
+        if isinstance(item, Assertion):
+            self._memory.write_message(item.receiver, item.sender, text)
+        else:
+            self._memory.states[item.stage] = text, time.monotonic()
+
+    def poll(self) -> list[RawSignal]:
+        here = list(self._memory.messages.items())
+        return [_raw(sender, *found) for (to, sender), found in here if to == self._stage]
+
+    def remove(self, found: RawSignal) -> None:
+        key = self._stage, found.stage
+        if self._memory.messages.get(key, ("", 0))[0] == found.version:
+            del self._memory.messages[key]
+
+    def states(self, names: Collection[str] | None = None) -> list[RawSignal]:
+        here = list(self._memory.states.items())
+        return [_raw(stage, *found) for stage, found in here if names is None or stage in names]
+
+    def stop(self) -> None:
+        self._memory.states.pop(self._stage, None)
+        del self._memory.wakes[self._stage]
+
+
+def _raw(stage: str, text: str, written_s: float) -> RawSignal:
+    return RawSignal(stage, text, int((time.monotonic() - written_s) * 1000), text)
+
+
+class MemoryWorld(World):
+    """Stages that meet in this process's memory."""
+
+    is_apart = True
+
+    def __init__(self, flow: str) -> None:
+        super().__init__(flow)
+        self._memory = Memory()
+
+    def join(self, stage: str, downstream: Collection[str] = ()) -> Signals:
+        transport = MemoryTransport(self._memory, stage)
+        return self.enter_context(Signals(transport, self.flow, stage, downstream))
+
+    def forge_message(self, receiver: str, sender: str, body: bytes) -> None:
+        self._memory.write_message(receiver, sender, body.decode("latin-1"))
+
+    def forge_state(self, stage: str, body: bytes) -> None:
+        self._memory.states[stage] = body.decode("latin-1"), time.monotonic()
+
+    def messages(self, receiver: str) -> list[str]:
+        return [sender for to, sender in list(self._memory.messages) if to == receiver]
 
 
 class LedgerWorld(World):
@@ -105,7 +197,7 @@ class LedgerWorld(World):
 
     def _now_ms(self) -> int:
         with Ledger.open(self.where) as ledger:
-            ledger.post_signal("clock", "clock", "clock", "")
+            ledger.send_signal("clock", "clock", "clock", "")
         (written_ms,) = self._execute("SELECT written_ms FROM signal WHERE flow = 'clock'")
         return int(written_ms)
 
@@ -123,12 +215,15 @@ class LedgerWorld(World):
 class ZookeeperWorld(World):
     """Stages that meet in ZooKeeper, each with a session of its own."""
 
+    is_apart = True
+
     def __init__(self, flow: str, hosts: str, **settings: Any) -> None:
         super().__init__(flow, hosts)
         self.settings = ZookeeperSettings(
             **{"hosts": hosts, "session_timeout_s": SESSION_TIMEOUT_S, **settings}
         )
         self.sessions: dict[str, ZookeeperSession] = {}
+        self.answer_timeout_s = 3.0
         self._stranger: KazooClient | None = None
 
     @property
@@ -146,9 +241,14 @@ class ZookeeperWorld(World):
         return self._stranger
 
     def join(self, stage: str, downstream: Collection[str] = ()) -> Signals:
-        session = self.enter_context(ZookeeperSession(self.settings))
+        session = self.enter_context(
+            ZookeeperSession(self.settings, answer_timeout_s=self.answer_timeout_s)
+        )
         self.sessions[stage] = session
         return self.enter_context(zookeeper_signals(session, self.flow, stage, downstream))
+
+    def cut_off(self, stage: str) -> None:
+        self.sessions[stage].close()
 
     def expire(self, stage: str) -> None:
         """End a stage's session behind its back, as servers do that have not heard of it."""

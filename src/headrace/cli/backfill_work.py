@@ -7,7 +7,7 @@ from headrace.errors import OptionError
 from headrace.ledger import normalize_url, redact_url
 
 if TYPE_CHECKING:
-    from headrace.flow.declaration import Declaration
+    from headrace.flow import Flow
     from headrace.flow.stage import Stage
     from headrace.gate.batch import Handler
 
@@ -51,7 +51,7 @@ def work_of(handler: str | None, transform: str | None, flow: str | None, ledger
             f"Flow {named.name!r} keeps its books in {redact_url(named.ledger)}, and --ledger is"
             f" {redact_url(ledger)}; give the flow's."
         )
-    return _ByFlow(named.declared)
+    return _ByFlow(named)
 
 
 class _ByHandler:
@@ -66,20 +66,20 @@ class _ByHandler:
 
 
 class _ByFlow:
-    def __init__(self, flow: "Declaration") -> None:
+    def __init__(self, flow: "Flow") -> None:
         self._flow = flow
 
     def options(self, gate: str) -> dict[str, str]:
-        from headrace.flow.handling import options_of  # noqa: PLC0415  (it brings Spark)
+        from headrace.flow.running import reader_options  # noqa: PLC0415  (it brings Spark)
 
-        return options_of(self._flow, self._stage(gate))
+        return reader_options(self._flow, self._stage(gate))
 
     def handler(self, gate: str) -> "Handler":
-        from headrace.flow.handling import handler_of  # noqa: PLC0415  (it brings Spark)
+        from headrace.flow.running import writing_handler  # noqa: PLC0415  (it brings Spark)
         from headrace.gate.ledgers import shared_ledger  # noqa: PLC0415
 
         stage = self._stage(gate)
-        handle = handler_of(self._flow, stage, shared_ledger(self._flow.ledger))
+        handle = writing_handler(self._flow, stage, shared_ledger(self._flow.ledger))
         derive = stage.derive
         return handle if derive is None else lambda df, batch: handle(derive(df), batch)
 

@@ -134,12 +134,16 @@ def _described(shown: Flow) -> dict[str, object]:
                 "writes": list(stage.writes),
                 "upstream": list(graph.upstream(stage.name)),
                 "downstream": list(graph.downstream(stage.name)),
-                "declared": str(stage.place),
+                "declared": str(stage.declared_at),
             }
             for stage in graph.stages.values()
         ],
         "channels": [
-            {"channel": link.name, "where": link.channel.where, "declared": str(link.place)}
+            {
+                "channel": link.name,
+                "where": link.channel.location,
+                "declared": str(link.declared_at),
+            }
             for link in graph.links.values()
         ],
     }

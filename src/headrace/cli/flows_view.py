@@ -10,8 +10,8 @@ from rich.text import Text
 
 from headrace.cli.lines import line
 from headrace.cli.words import UNKNOWN, count
-from headrace.flow.culprit import culprits
-from headrace.flow.signals_ledger import ledger_states
+from headrace.flow.signals.codec import bottlenecks
+from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger
 
 _CULPRIT: Final = "culprit"
@@ -108,18 +108,18 @@ def size(number: int | None) -> str:
 
 def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> list[StageSnapshot]:
     states = ledger_states(ledger, flow)
-    blamed = culprits(states.values())
+    blamed = bottlenecks(states.values())
     return [
         StageSnapshot(
             flow,
             name,
-            _CULPRIT if name in blamed else "free" if state.held_by is None else "held back",
-            state.held_by,
-            state.level,
+            _CULPRIT if name in blamed else "free" if state.throttled_by is None else "held back",
+            state.throttled_by,
+            state.throttle_level,
             rates.get(f"{flow}.{name}"),
-            state.rate_bound_per_s,
+            state.rate_limit_per_s,
             state.queue_bytes,
-            state.without,
+            state.missing_upstream,
         )
         for name, state in sorted(states.items())
     ]

@@ -1,21 +1,23 @@
-"""Flows: streaming queries in a chain, and what their stages tell each other.
+"""Flows: streaming queries in a chain, and the signals between their stages.
 
-Whoever uses no ZooKeeper needs no package for it, and whoever only looks on needs no Spark.
+ZooKeeper's client is needed only for signals over ZooKeeper, and Spark only to run a flow.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.errors import SetupError
 from headrace.flow.flow import Flow
-from headrace.flow.signals import Signals, StageState
-from headrace.flow.signals_ledger import ledger_signals
-from headrace.flow.zookeeper_settings import ZookeeperSettings
+from headrace.flow.signals.codec import StageState
+from headrace.flow.signals.ledger_transport import ledger_signals
+from headrace.flow.signals.stage_signals import Signals
+from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
 
 if TYPE_CHECKING:
     from headrace.flow.channels import journal, kafka
     from headrace.flow.running import RunningFlow
-    from headrace.flow.signals_zookeeper import zookeeper_signals
-    from headrace.flow.zookeeper import ZookeeperSession
+    from headrace.flow.signals.zookeeper_session import ZookeeperSession
+    from headrace.flow.signals.zookeeper_transport import zookeeper_signals
 
 __all__ = [
     "Flow",
@@ -32,18 +34,25 @@ __all__ = [
 
 _FROM: Final = {
     "RunningFlow": "headrace.flow.running",
-    "ZookeeperSession": "headrace.flow.zookeeper",
+    "ZookeeperSession": "headrace.flow.signals.zookeeper_session",
     "journal": "headrace.flow.channels",
     "kafka": "headrace.flow.channels",
-    "zookeeper_signals": "headrace.flow.signals_zookeeper",
+    "zookeeper_signals": "headrace.flow.signals.zookeeper_transport",
 }
-"""Where what needs Spark, or kazoo, an extra, comes from."""
+"""What needs Spark or kazoo (an extra), and the module that has it."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs Spark or kazoo when it is first used."""
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "zookeeper_signals":
-        importlib.import_module("headrace.flow.zookeeper")  # which says so if kazoo is missing
-    return getattr(importlib.import_module(_FROM[name]), name)
+    try:
+        module = importlib.import_module(_FROM[name])
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("kazoo"):
+            raise
+        raise SetupError(
+            "Signals over ZooKeeper need the package kazoo, which is not installed; run: "
+            "pip install 'headrace[zookeeper]'."
+        ) from error
+    return getattr(module, name)

@@ -1,51 +1,91 @@
-"""What a stage does about pressure: it looks at its queue, presses, and obeys."""
+"""The agent of a stage: it measures the input queue, signals pressure, and applies it."""
 
+import json
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Self
 
-from headrace.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation
+from headrace.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation, require_level
 from headrace.control.hop_controller import HopController
 from headrace.control.hop_emission import Bound, Emission, Pressure
 from headrace.control.hop_queue import InputQueue, Upstream
 from headrace.control.hop_settings import HopSettings
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
-from headrace.flow.memory import Memory
-from headrace.flow.neighbours import Neighbours
-from headrace.flow.pace import LOOK_S, LookPace
-from headrace.flow.progress import StageProgress
-from headrace.flow.signals import Signals, StageState
-from headrace.flow.told import Told
-from headrace.flow.wire import text_of
+from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
+from headrace.flow.signals.codec import StageState, encode
+from headrace.flow.signals.stage_signals import Signals, WarnOnce
 from headrace.ledger import Ledger
 from headrace.ledger.base import wall_clock_ms
 
-_SHOW_MS: Final = 1000
-"""How often a stage shows a queue that has changed."""
+_PUBLISH_MS: Final = 1000
+"""How often a stage publishes a queue that has changed."""
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
 
 @dataclass(frozen=True, slots=True)
-class StagePlace:
-    """A stage as its agent needs it: its names, and its place in the flow.
+class PressureState:
+    """The pressure that a run of a stage had received and sent last, for its next run.
+
+    Attributes:
+        written_ms: When that was, by the clock of its machine (ms since the epoch).
+        pressures: What it had received.
+        levels: How hard it pressed each stage before it.
+    """
+
+    written_ms: int = 0
+    pressures: tuple[Pressure, ...] = ()
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As `of_json` reads it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_json(cls, text: str) -> Self:
+        """Read it.
+
+        Raises:
+            OptionError: `to_json` writes no such text.
+        """
+        try:
+            found = json.loads(text)
+            pressures = [
+                Pressure(**{**each, "incarnation": Incarnation(**each["incarnation"])})
+                for each in found["pressures"]
+            ]
+            for level in (*(each.level for each in pressures), *found["levels"].values()):
+                require_level("A level", level)
+            return cls(int(found["written_ms"]), tuple(pressures), found["levels"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OptionError("It is not what a stage writes down of its pressure.") from error
+
+    def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
+        """How hard to press a stage at first: as before, unless that was over a lease ago."""
+        is_fresh = 0 <= wall_ms - self.written_ms <= lease_ms
+        return self.levels.get(upstream, 0.0) if is_fresh else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A stage as its agent needs it: its names, its neighbours, its settings.
 
     Attributes:
         flow: The flow's name.
-        stage: The stage's.
-        gate: Its gate's in the ledger.
+        stage: The stage's name.
+        gate: The name of its gate in the ledger.
         interval_ms: How long its batches should take.
         upstream: The stages directly before it.
         downstream: The stages directly after it.
         settings: When it presses, and by how much it slows down.
-        leases_ms: By stage directly after it, the lease that this one has declared; its own, where
-            nothing is said.
+        leases_ms: By stage directly after it, the lease that this one has declared. Default: the
+            stage's own.
     """
 
     flow: str
@@ -61,256 +101,262 @@ class StagePlace:
         """For how long at most a stage after it is believed."""
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
+    def restorable(self, state: PressureState, wall_ms: int) -> list[Pressure]:
+        """What an earlier run had received, as far as these neighbours can have said it."""
+        return [
+            replace(each, lease_ms=min(each.lease_ms, self.lease_ms(each.sender)))
+            for each in state.pressures
+            if each.sender in self.downstream
+            and each.incarnation.started_ms <= wall_ms + MOST_AHEAD_MS
+        ]
+
 
 class StageAgent:
-    """Both sides of a stage's pressure, in one run of it.
+    """Sends and applies the pressure of a stage, in one run of it.
 
     It tells the stages before it how hard they are pressed, and writes into the ledger what those
-    after it leave of this one's rate: its planner obeys that, for the time of a lease, whatever
-    becomes of the agent. Whatever cannot be read, written or sent is told once and tried again at
-    the next look.
+    after it leave of this one's rate: its planner applies that for the time of a lease, whatever
+    becomes of the agent. What cannot be read, written or sent is logged once and tried again at the
+    next step.
 
     Args:
-        place: The stage.
-        ledger: Its ledger, best without patience: what is late is of no use.
+        spec: The stage.
+        ledger: Its ledger; best without a retry timeout, for what is late is of no use.
         signals: Its part in the flow's signals; closed with the agent.
-        queue: What waits for it; closed with the agent.
-        shows_in_ledger: Whether to show its state there as well, for those who look on and know of
-            no other place; not needed where the signals are the ledger's.
+        queue: Its input queue; closed with the agent.
+        publishes_to_ledger: Whether to publish its state in the ledger as well, for `headrace
+            status`; not needed where the signals are the ledger's.
 
     Raises:
-        LedgerError: What the run before has left cannot be read.
+        LedgerError: The pressure state of the run before cannot be read.
     """
 
     def __init__(
         self,
-        place: StagePlace,
+        spec: StageSpec,
         ledger: Ledger,
         signals: Signals,
         queue: ChannelQueue,
         *,
-        shows_in_ledger: bool = False,
+        publishes_to_ledger: bool = False,
     ) -> None:
-        self._place = place
+        self._spec = spec
         self._ledger = ledger
         self._signals = signals
         self._queue = queue
-        self._shows_in_ledger = shows_in_ledger
+        self._publishes_to_ledger = publishes_to_ledger
         self._text_in_ledger: str | None = None
-        settings, now_ms, wall_ms = place.settings, _monotonic_ms(), wall_clock_ms()
-        self._progress = StageProgress(ledger, place.gate, place.interval_ms, wall_ms)
-        self._told = Told(_LOG)
-        self._neighbours = Neighbours(place.stage, {*place.upstream, *place.downstream}, signals)
-        memory = self._memory()
-        self._emission = Emission(place.flow, place.stage, place.downstream, settings)
-        self._emission.restore(_possible(place, memory, wall_ms), now_ms)
+        settings, now_ms, wall_ms = spec.settings, _monotonic_ms(), wall_clock_ms()
+        self._progress = StageProgress(ledger, spec.gate, spec.interval_ms, wall_ms)
+        self._warnings = WarnOnce()
+        self._neighbours = Neighbours(spec.stage, {*spec.upstream, *spec.downstream}, signals)
+        before = self._pressure_state()
+        self._emission = Emission(spec.flow, spec.stage, spec.downstream, settings)
+        self._emission.restore(spec.restorable(before, wall_ms), now_ms)
         run = Incarnation(wall_ms, uuid.uuid4().hex)
         self._controllers = {
             upstream: HopController(
-                place.flow,
-                place.stage,
+                spec.flow,
+                spec.stage,
                 upstream,
                 run,
                 settings,
-                level=memory.level(upstream, wall_ms, settings.lease_ms),
+                level=before.level(upstream, wall_ms, settings.lease_ms),
             )
-            for upstream in place.upstream
+            for upstream in spec.upstream
         }
-        self._pace = LookPace(settings.overload_bytes)
+        self._poll_interval = PollInterval(settings.overload_bytes)
         self._written: Bound | None = None
-        self._has_to_write = bool(memory.pressures)
-        self._shown: StageState | None = None
-        self._shown_ms = 0
+        self._must_write = bool(before.pressures)
+        self._published: StageState | None = None
+        self._published_ms = 0
         self._done = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, name=f"headrace-agent-{place.stage}", daemon=True
+            target=self._run, name=f"headrace-agent-{spec.stage}", daemon=True
         )
 
     def start(self) -> Self:
-        """Look at the queue from now on."""
+        """Poll the queue from now on."""
         self._thread.start()
         return self
 
-    def close(self) -> None:
-        """Press nobody any longer, and end."""
+    def stop(self) -> None:
+        """End without a word, as a process does that is killed; close nothing."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def close(self) -> None:
+        """Press nobody any longer, and end."""
+        self.stop()
         now_ms = _monotonic_ms()
         for controller in self._controllers.values():
-            released = controller.release(now_ms)
-            if released is not None:
-                self._has_to_write = True
-                self._signals.send(released)
-        if self._has_to_write:
+            self._send(controller.release(now_ms))
+        if self._must_write:
             with self._trying("its bound"):
                 self._write(self._emission.bound(now_ms), now_ms, wall_clock_ms())
         self._signals.close()
         self._queue.close()
         if self._text_in_ledger is not None:
-            with self._trying("what it shows"):
-                self._ledger.hide_stage(self._place.flow, self._place.stage, self._text_in_ledger)
+            with self._trying("its state"):
+                self._ledger.withdraw_state(self._spec.flow, self._spec.stage, self._text_in_ledger)
 
-    def step(self, now_ms: int, wall_ms: int, heard: list[Assertion]) -> None:
-        """Look once: obey what was heard, look at the queue, press, show.
+    def step(self, now_ms: int, wall_ms: int, received: list[Assertion]) -> None:
+        """Apply what was received, measure the queue, send pressure, publish the state.
 
         Args:
             now_ms: Now, by a clock that never goes back.
             wall_ms: Now, by the clock that batches are planned by.
-            heard: What has come since the last step.
+            received: What has come since the last step.
         """
         with self._trying("its batches"):
-            self._progress.look(now_ms)
-        self._neighbours.look(now_ms)
-        for assertion in heard:
+            self._progress.refresh(now_ms)
+        self._neighbours.refresh(now_ms)
+        for assertion in received:
             with self._trying(f"a signal of {assertion.sender}"):
-                self._obey(assertion, now_ms)
+                self._apply(assertion, now_ms)
         for sender in self._emission.expire(now_ms):
             _LOG.warning(
                 "Stage %r of flow %r is free of %r, which was not heard of within its lease.",
-                self._place.stage,
-                self._place.flow,
+                self._spec.stage,
+                self._spec.flow,
                 sender,
             )
-        bound, found = self._emission.bound(now_ms), None
+        bound, queue = self._emission.bound(now_ms), None
         with self._trying("its queue"):
-            found = self._look(bound, wall_ms)
-            self._press(found, now_ms)
-        if self._has_to_write or bound != self._written:
+            queue = self._measure(bound, wall_ms)
+            self._press(queue, now_ms)
+        if self._must_write or bound != self._written:
             with self._trying("its bound"):
                 self._write(bound, now_ms, wall_ms)
-        self._show(bound, found, now_ms)
+        self._publish(bound, queue, now_ms)
 
-    def next_look_s(self, now_ms: int) -> float:
+    def next_poll_s(self, now_ms: int) -> float:
         """How long to wait before the next step (s)."""
         due_ms = (controller.overload_due_ms for controller in self._controllers.values())
-        return self._pace.next_s(now_ms, due_ms)
+        return self._poll_interval.next_s(now_ms, due_ms)
 
     def _run(self) -> None:
-        wait_s = LOOK_S
+        wait_s = POLL_S
         while not self._done.is_set():
-            heard = self._signals.receive(wait_s)
+            received = self._signals.receive(wait_s)
             if not self._done.is_set():
-                self.step(_monotonic_ms(), wall_clock_ms(), heard)
-                wait_s = self.next_look_s(_monotonic_ms())
+                self.step(_monotonic_ms(), wall_clock_ms(), received)
+                wait_s = self.next_poll_s(_monotonic_ms())
 
-    def _memory(self) -> Memory:
-        text = self._ledger.pressures(self._place.gate)
+    def _pressure_state(self) -> PressureState:
+        text = self._ledger.pressures(self._spec.gate)
         if text is None:
-            return Memory()
+            return PressureState()
         try:
-            return Memory.of_text(text)
+            return PressureState.of_json(text)
         except OptionError as error:
-            _LOG.warning("Gate %r begins without its memory: %s", self._place.gate, error)
-            return Memory()
+            _LOG.warning("Gate %r begins without its pressure state: %s", self._spec.gate, error)
+            return PressureState()
 
-    def _obey(self, assertion: Assertion, now_ms: int) -> None:
+    def _apply(self, assertion: Assertion, now_ms: int) -> None:
         assertion = self._believed(assertion)
-        obeyed = self._emission.obey(assertion, now_ms, self._progress.emits_per_s(now_ms))
-        _LOG.debug("%s is %s by stage %s.", assertion, obeyed, self._place.stage)
-        self._has_to_write = True
+        outcome = self._emission.obey(assertion, now_ms, self._progress.emits_per_s(now_ms))
+        _LOG.debug("%s is %s by stage %s.", assertion, outcome, self._spec.stage)
+        self._must_write = True
 
     def _believed(self, assertion: Assertion) -> Assertion:
-        """What counts of an assertion.
+        """An assertion with the lease that it has at most.
 
         Raises:
-            OptionError: It presses, and its sender does not show that it runs.
+            OptionError: It presses, and its sender does not publish that it runs.
         """
-        sender, most_ms = assertion.sender, self._place.lease_ms(assertion.sender)
-        is_ours = sender in self._place.downstream
-        if is_ours and assertion.level > 0 and not self._neighbours.is_there(sender):
+        sender, max_ms = assertion.sender, self._spec.lease_ms(assertion.sender)
+        is_ours = sender in self._spec.downstream
+        if is_ours and assertion.level > 0 and not self._neighbours.is_running(sender):
             raise OptionError(
-                f"What stage {sender!r} seems to have sent is ignored, for that stage does not show"
-                " that it runs."
+                f"What stage {sender!r} seems to have sent is ignored, for that stage does not"
+                " publish that it runs."
             )
-        if assertion.lease_ms <= most_ms:
-            self._told.is_over(f"the lease of {sender}")
+        about = f"the lease of {sender}"
+        if assertion.lease_ms <= max_ms:
+            self._warnings.clear(about)
             return assertion
-        self._told.tell(
-            f"the lease of {sender}",
-            f"Stage {sender!r} of flow {self._place.flow!r} says that it is to be believed for"
-            f" {assertion.lease_ms} ms; it is for {most_ms} ms, which the flow has declared.",
+        self._warnings.warn(
+            about,
+            f"Stage {sender!r} of flow {self._spec.flow!r} asks for a lease of"
+            f" {assertion.lease_ms} ms; it gets {max_ms} ms, which the flow has declared.",
         )
-        return replace(assertion, lease_ms=most_ms)
+        return replace(assertion, lease_ms=max_ms)
 
-    def _look(self, bound: Bound | None, wall_ms: int) -> InputQueue:
-        found = self._queue.look()
-        takes = self._progress.takes_bytes_per_s(found, bound, wall_ms)
-        return replace(found, takes_bytes_per_s=takes, is_running=self._progress.is_running)
+    def _measure(self, bound: Bound | None, wall_ms: int) -> InputQueue:
+        queue = self._queue.measure()
+        takes = self._progress.takes_bytes_per_s(queue, bound, wall_ms)
+        return replace(queue, takes_bytes_per_s=takes, is_running=self._progress.is_running)
 
-    def _press(self, found: InputQueue, now_ms: int) -> None:
+    def _press(self, queue: InputQueue, now_ms: int) -> None:
         is_pressing = any(each.level for each in self._controllers.values())
-        self._pace.saw(now_ms, found.waiting_bytes, is_pressing=is_pressing)
+        self._poll_interval.observe(now_ms, queue.waiting_bytes, is_pressing=is_pressing)
         for name, controller in self._controllers.items():
-            said = controller.look(now_ms, found, self._neighbours.upstream(name))
-            if said is not None:
-                self._has_to_write = True
-                self._signals.send(said)
+            self._send(controller.look(now_ms, queue, self._neighbours.upstream(name)))
+
+    def _send(self, assertion: Assertion | None) -> None:
+        if assertion is not None:
+            self._must_write = True
+            self._signals.send(assertion)
 
     def _write(self, bound: Bound | None, now_ms: int, wall_ms: int) -> None:
         pressures = self._emission.pressures()
         until_ms = {pressure.sender: pressure.until_ms for pressure in pressures}
         levels = {name: controller.level for name, controller in self._controllers.items()}
         self._ledger.hold(
-            self._place.gate,
+            self._spec.gate,
             bound,
             0 if bound is None else until_ms[bound.held_by] - now_ms,
-            Memory(wall_ms, tuple(pressures), levels).to_text(),
+            PressureState(wall_ms, tuple(pressures), levels).to_json(),
         )
-        self._written, self._has_to_write = bound, False
+        self._written, self._must_write = bound, False
 
-    def _show(self, bound: Bound | None, found: InputQueue | None, now_ms: int) -> None:
-        place = self._place
-        gone = (name for name in place.upstream if self._neighbours.upstream(name) is Upstream.GONE)
+    def _publish(self, bound: Bound | None, queue: InputQueue | None, now_ms: int) -> None:
+        spec = self._spec
+        gone = (name for name in spec.upstream if self._neighbours.upstream(name) is Upstream.GONE)
         state = StageState(
-            place.flow,
-            place.stage,
-            bound.held_by if bound is not None else None,
-            bound.level if bound is not None else 0.0,
-            bound.rate_per_s if bound is not None else None,
-            None if found is None else found.waiting_bytes,
-            place.settings.lease_ms,
+            spec.flow,
+            spec.stage,
+            None if bound is None else bound.held_by,
+            0.0 if bound is None else bound.level,
+            None if bound is None else bound.rate_per_s,
+            None if queue is None else queue.waiting_bytes,
+            spec.settings.lease_ms,
             next(gone, None),
         )
-        since_ms, shown = now_ms - self._shown_ms, self._shown
-        is_new = shown is None or (shown.held_by, shown.level) != (state.held_by, state.level)
-        is_due = since_ms >= place.settings.lease_ms / 3
-        if is_new or is_due or (state != shown and since_ms >= _SHOW_MS):
+        since_ms, last = now_ms - self._published_ms, self._published
+        is_new = last is None or (
+            (last.throttled_by, last.throttle_level) != (state.throttled_by, state.throttle_level)
+        )
+        is_due = since_ms >= spec.settings.lease_ms / 3
+        if is_new or is_due or (state != last and since_ms >= _PUBLISH_MS):
             self._signals.publish(state)
-            self._shown, self._shown_ms = state, now_ms
-            if self._shows_in_ledger:
-                with self._trying("what it shows"):
-                    self._show_in_ledger(state)
+            self._published, self._published_ms = state, now_ms
+            if self._publishes_to_ledger:
+                with self._trying("its state"):
+                    self._publish_to_ledger(state)
 
-    def _show_in_ledger(self, state: StageState) -> None:
+    def _publish_to_ledger(self, state: StageState) -> None:
         if self._text_in_ledger is None:
-            self._ledger.forget_notes(state.flow)
-        text = text_of(state)
-        self._ledger.show_stage(state.flow, state.stage, text)
+            self._ledger.forget_signals(state.flow)
+        text = encode(state)
+        self._ledger.publish_state(state.flow, state.stage, text)
         self._text_in_ledger = text
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:
-        """Tell once what cannot be done; the next step tries it again."""
+        """Log once what cannot be done; the next step tries it again."""
         try:
             yield
         except HeadraceError as error:
-            self._told.tell(
+            self._warnings.warn(
                 what,
-                f"Stage {self._place.stage!r} of flow {self._place.flow!r} cannot see to {what} at"
+                f"Stage {self._spec.stage!r} of flow {self._spec.flow!r} cannot see to {what} at"
                 f" present: {error}",
             )
         else:
-            self._told.is_over(what)
-
-
-def _possible(place: StagePlace, memory: Memory, wall_ms: int) -> list[Pressure]:
-    """What the run before had heard, as far as it can have been."""
-    return [
-        replace(each, lease_ms=min(each.lease_ms, place.lease_ms(each.sender)))
-        for each in memory.heard_of(place.downstream)
-        if each.incarnation.started_ms <= wall_ms + MOST_AHEAD_MS
-    ]
+            self._warnings.clear(what)
 
 
 def _monotonic_ms() -> int:

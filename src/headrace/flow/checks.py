@@ -1,18 +1,29 @@
-"""What can be wrong with a flow, found before anything is opened or started."""
+"""Errors of a declaration, found before anything is opened or started."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError, OptionError
-from headrace.flow.declaration import Declaration
-from headrace.flow.graph import Graph
-from headrace.flow.schemas import normalized
-from headrace.flow.stage import Link, Stage
+from headrace.flow.stage import Graph, Link, Schema, Stage
+
+if TYPE_CHECKING:
+    from headrace.flow.flow import Flow
+
+_SYNONYMS: Final = {
+    "integer": "int",
+    "long": "bigint",
+    "short": "smallint",
+    "byte": "tinyint",
+    "real": "float",
+}
+"""Other words that Spark's DDL has for its types."""
 
 
-def check(flow: Declaration) -> None:
-    """Raise the first thing that is wrong with a flow.
+def check(flow: "Flow") -> None:
+    """Raise the first error of a flow.
 
     Raises:
         OptionError: It names the stage or channel, and the file and line of its declaration.
@@ -28,39 +39,43 @@ def check(flow: Declaration) -> None:
     for one, other in combinations(graph.links.values(), 2):
         if one.channel == other.channel:
             raise OptionError(
-                f"{other} is what {one} is: {one.channel.where}; declare it once, and let every"
+                f"{other} is what {one} is: {one.channel.location}; declare it once, and let every"
                 " stage name that."
             )
-    _check_cycles(graph)
+    cycle = graph.cycle()
+    if cycle is not None:
+        raise OptionError(
+            f"{graph.stages[cycle[0]]} comes after itself: {' -> '.join(cycle)}; a flow goes one"
+            " way, so let one of these write another channel."
+        )
     for stage in graph.stages.values():
         _check_schema(graph, stage)
 
 
 @contextmanager
-def told_of(stage: Stage) -> Iterator[None]:
-    """Have an error that is raised within name the stage and where it was declared."""
+def errors_of(stage: Stage) -> Iterator[None]:
+    """Name the stage, and where it was declared, in an error that is raised within."""
     try:
         yield
     except HeadraceError as error:
         raise type(error)(f"{stage}: {error}") from error
 
 
-def _check_stage(flow: Declaration, stage: Stage) -> None:
+def _check_stage(flow: "Flow", stage: Stage) -> None:
     from headrace.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
     from headrace.gate import Gate  # noqa: PLC0415
     from headrace.gate.batch import refuse_unless_a_handler  # noqa: PLC0415
     from headrace.gate.policy import parse_on_failure  # noqa: PLC0415
 
-    with told_of(stage):
-        Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
-        parse_on_failure(stage.on_failure)
-        parse_schedule(stage.backfill)
     if not callable(stage.handler):
         raise OptionError(
             f"{stage} decorates {stage.handler!r}, which cannot be called; let it decorate a"
             " function of a DataFrame and a batch."
         )
-    with told_of(stage):
+    with errors_of(stage):
+        Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
+        parse_on_failure(stage.on_failure)
+        parse_schedule(stage.backfill)
         refuse_unless_a_handler(stage.handler)
 
 
@@ -85,18 +100,9 @@ def _check_link(graph: Graph, link: Link) -> None:
     if len(writers) > 1 and link.channel.has_one_writer:
         other, stage = writers[:2]
         raise OptionError(
-            f"{stage} writes the channel {link.name!r} ({link.channel.where}), and so does {other};"
-            " a lane of a journal has one writer, so declare another channel for it that is another"
-            " lane of the same journal: whoever reads one lane reads all."
-        )
-
-
-def _check_cycles(graph: Graph) -> None:
-    cycle = graph.cycle()
-    if cycle is not None:
-        raise OptionError(
-            f"{graph.stages[cycle[0]]} comes after itself: {' -> '.join(cycle)}; a flow goes one"
-            " way, so let one of these write another channel."
+            f"{stage} writes the channel {link.name!r} ({link.channel.location}), and so does"
+            f" {other}; a lane of a journal has one writer, so declare another channel for it that"
+            " is another lane of the same journal: whoever reads one lane reads all."
         )
 
 
@@ -104,9 +110,24 @@ def _check_schema(graph: Graph, stage: Stage) -> None:
     link = graph.links[stage.reads]
     if stage.schema is None or link.schema is None:
         return
-    reads, holds = normalized(stage.schema), normalized(link.schema)
+    reads, holds = _normalized(stage.schema), _normalized(link.schema)
     if reads != holds:
         raise OptionError(
             f"{stage} reads values with the schema {reads!r}, but {link} holds {holds!r}; change"
             " one of them."
         )
+
+
+def _normalized(schema: Schema) -> str:
+    """A schema in the one way in which it is compared.
+
+    >>> _normalized("id LONG,  `name` string") == _normalized("id: bigint, name: STRING")
+    True
+    """
+    if not isinstance(schema, str):
+        fields = (f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+        schema = ", ".join(fields)
+    text = re.sub(r"\s*([<>,:()])\s*", r"\1", schema.replace("`", "").strip())
+    text = re.sub(r"[\s:]+", " ", text).lower()
+    text = re.sub(r"(?<=[ <])[a-z]+", lambda word: _SYNONYMS.get(word[0], word[0]), text)
+    return text.replace(",", ", ")

@@ -3,30 +3,80 @@
 A channel that passes by a layer has a place of its own in it, so that no line goes through a box.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
-from headrace.flow.canvas import Canvas
-from headrace.flow.graph import Graph
+from headrace.flow.stage import Graph
 
 _GAP: Final = 3
 """Columns between two boxes."""
 
 _BOX_ROWS: Final = 3
 
+_UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
+_LINES: Final = " │││─┘┐┤─└┌├─┴┬┼"
+"""By the sides on which a line leaves a character."""
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+
+class Canvas:
+    """A sheet of characters, as large as what is drawn on it; columns and rows count from 0."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, int], int] = {}
+        self._letters: dict[tuple[int, int], str] = {}
+
+    def across(self, row: int, one: int, other: int) -> None:
+        """Draw a line along a row between two columns."""
+        first, last = sorted((one, other))
+        for column in range(first, last):
+            self._add(row, column, _RIGHT)
+            self._add(row, column + 1, _LEFT)
+
+    def down(self, column: int, first: int, last: int) -> None:
+        """Draw a line along a column between two rows."""
+        for row in range(first, last):
+            self._add(row, column, _DOWN)
+            self._add(row + 1, column, _UP)
+
+    def box(self, row: int, column: int, width: int, text: str) -> None:
+        """Draw a box of three rows around a text."""
+        last = column + width - 1
+        for edge in (row, row + 2):
+            self.across(edge, column, last)
+        for side in (column, last):
+            self.down(side, row, row + 2)
+        self.write(row + 1, column + (width - len(text)) // 2, text)
+
+    def write(self, row: int, column: int, text: str) -> None:
+        """Write a text over whatever is there."""
+        for place, letter in enumerate(text, start=column):
+            self._letters[row, place] = letter
+
+    def text(self) -> str:
+        """All that was drawn, without spaces at the ends of lines."""
+        places = self._lines.keys() | self._letters.keys()
+        rows = max((row for row, _ in places), default=-1) + 1
+        columns = max((column for _, column in places), default=-1) + 1
+        lines = ("".join(self._at(row, column) for column in range(columns)) for row in range(rows))
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _at(self, row: int, column: int) -> str:
+        return self._letters.get((row, column), _LINES[self._lines.get((row, column), 0)])
+
+    def _add(self, row: int, column: int, side: int) -> None:
+        self._lines[row, column] = self._lines.get((row, column), 0) | side
+
+
+class _Node(NamedTuple):
     """A stage, or a channel that passes by the stages of a layer."""
 
     name: str
+    reads: str
+    writes: tuple[str, ...]
     is_stage: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Wire:
+class _Wire(NamedTuple):
     """A channel between two layers: from which columns it comes and to which it goes."""
 
     channel: str
@@ -40,112 +90,72 @@ def draw(graph: Graph) -> str:
     The graph has no cycle, and every channel that a stage names is one of its.
     """
     graph = graph.merged()
-    layers = _layers(graph)
-    if not layers:
-        return ""
+    # Of all boxes, so that a chain is one straight line.
+    width = max(
+        (max(len(each.name) + 4, 2 * len(each.writes) + 3) for each in graph.stages.values()),
+        default=0,
+    )
+    layers = [_columns(layer, width) for layer in _layers(graph)]
     canvas, row = Canvas(), 0
-    columns = [_columns(graph, layer) for layer in layers]
-    row = _draw_wires(canvas, row, _from_outside(graph, layers, columns))
-    for number, layer in enumerate(layers):
-        for node in layer:
-            column = columns[number][node]
+    for above, below in pairwise([{}, *layers, {}]):
+        row = _draw_wires(canvas, row, _wires(graph, above, below, width))
+        for node, column in below.items():
             if node.is_stage:
-                canvas.box(row, column, _width(graph, node), node.name)
+                canvas.box(row, column, width, node.name)
             else:
                 canvas.down(column, row, row + _BOX_ROWS - 1)
-        below = layers[number + 1] if number + 1 < len(layers) else []
-        wires = _between(graph, layer, below, columns[number : number + 2])
-        row = _draw_wires(canvas, row + _BOX_ROWS - 1, wires)
+        row += _BOX_ROWS - 1
     return canvas.text()
 
 
 def _layers(graph: Graph) -> list[list[_Node]]:
-    """The nodes of each layer, each about below those that it hangs on."""
+    """The nodes of each layer, each about below those that it reads from."""
     rows = graph.layers()
     depth = {name: number for number, row in enumerate(rows) for name in row}
-    layers = [[_Node(name, is_stage=True) for name in row] for row in rows]
+    stages = graph.stages
+    layers = [
+        [_Node(name, stages[name].reads, stages[name].writes, is_stage=True) for name in row]
+        for row in rows
+    ]
     for channel in graph.links:
         readers = [depth[name] for name in graph.readers(channel)]
         if not readers:
             continue
         first = min((depth[name] for name in graph.writers(channel)), default=min(readers) - 1)
         for number in range(first + 1, max(readers)):
-            layers[number].append(_Node(channel, is_stage=False))
+            layers[number].append(_Node(channel, channel, (channel,), is_stage=False))
     for above, layer in pairwise(layers):
-        places = {name: place for place, node in enumerate(above) for name in _made(graph, node)}
-        layer.sort(key=lambda node: places.get(_needed(graph, node), len(places)))
+        places = {name: place for place, node in enumerate(above) for name in node.writes}
+        layer.sort(key=lambda node: places.get(node.reads, len(places)))
     return layers
 
 
-def _made(graph: Graph, node: _Node) -> tuple[str, ...]:
-    """The channels that leave a node."""
-    return graph.stages[node.name].writes if node.is_stage else (node.name,)
-
-
-def _needed(graph: Graph, node: _Node) -> str:
-    """The channel that comes to a node."""
-    return graph.stages[node.name].reads if node.is_stage else node.name
-
-
-def _width(graph: Graph, node: _Node) -> int:
-    """That of all boxes, so that a chain is one straight line."""
-    if not node.is_stage:
-        return 1
-    return max(max(len(each.name) + 4, 2 * len(each.writes) + 3) for each in graph.stages.values())
-
-
-def _columns(graph: Graph, layer: Iterable[_Node]) -> dict[_Node, int]:
+def _columns(layer: list[_Node], width: int) -> dict[_Node, int]:
     columns, column = {}, 0
     for node in layer:
         columns[node] = column
-        column += _width(graph, node) + _GAP
+        column += (width if node.is_stage else 1) + _GAP
     return columns
 
 
-def _entry(graph: Graph, node: _Node, column: int) -> int:
-    """Where a channel comes to a node."""
-    return column + _width(graph, node) // 2
-
-
-def _exits(graph: Graph, node: _Node, column: int) -> dict[str, int]:
-    """Where channels leave a node."""
-    made = _made(graph, node)
-    first = _entry(graph, node, column) - (len(made) - 1)
-    return {channel: first + 2 * place for place, channel in enumerate(made)}
-
-
-def _from_outside(
-    graph: Graph, layers: list[list[_Node]], columns: list[dict[_Node, int]]
-) -> list[_Wire]:
-    """The channels that are read in the first layer, which nobody in the flow writes."""
-    wires = []
-    for channel in graph.links:
-        targets = _targets(graph, channel, layers[0], columns[0])
-        if targets:
-            wires.append(_Wire(channel, targets[:1], targets))
-    return wires
-
-
-def _targets(
-    graph: Graph, channel: str, layer: list[_Node], columns: dict[_Node, int]
-) -> tuple[int, ...]:
-    return tuple(
-        _entry(graph, node, columns[node]) for node in layer if _needed(graph, node) == channel
-    )
-
-
-def _between(
-    graph: Graph, above: list[_Node], below: list[_Node], columns: list[dict[_Node, int]]
+def _wires(
+    graph: Graph, above: dict[_Node, int], below: dict[_Node, int], width: int
 ) -> list[_Wire]:
     """The channels between two layers, and those that leave the flow or enter it there."""
+
+    def middle(node: _Node, column: int) -> int:
+        return column + (width // 2 if node.is_stage else 0)
+
     wires = []
     for channel in graph.links:
         sources = tuple(
-            exits[channel]
-            for node in above
-            if channel in (exits := _exits(graph, node, columns[0][node]))
+            middle(node, column) - (len(node.writes) - 1) + 2 * node.writes.index(channel)
+            for node, column in above.items()
+            if channel in node.writes
         )
-        targets = _targets(graph, channel, below, columns[1]) if below else ()
+        targets = tuple(
+            middle(node, column) for node, column in below.items() if node.reads == channel
+        )
         if sources or targets:
             wires.append(_Wire(channel, sources or targets[:1], targets))
     return wires

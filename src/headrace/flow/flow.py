@@ -9,11 +9,8 @@ from headrace.control.assertion import require_name
 from headrace.control.hop_settings import HopSettings
 from headrace.errors import OptionError
 from headrace.flow.checks import check
-from headrace.flow.declaration import Declaration
-from headrace.flow.graph import Graph
-from headrace.flow.place import Place
-from headrace.flow.stage import Handler, Link, Schema, Stage
-from headrace.flow.zookeeper_settings import ZookeeperSettings
+from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
+from headrace.flow.stage import Graph, Handler, Link, Schema, SourceLine, Stage, option_text
 from headrace.ledger import normalize_url
 
 if TYPE_CHECKING:
@@ -50,13 +47,13 @@ class Flow:
 
     Args:
         name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
-        ledger: The URL of the ledger that all stages keep their books in.
+        ledger: The URL of the ledger of all stages.
         checkpoints: The folder in which each stage has its checkpoint, under its own name.
-        signals: How the stages tell each other of pressure, if not over the ledger's database.
-        pressure: The thresholds and the rest, for stages that have none of their own.
+        signals: The ZooKeeper over which stages signal pressure. Default: the ledger's database.
+        pressure: The thresholds for stages that have none of their own. Default: `HopSettings()`.
 
     Raises:
-        OptionError: The name is none.
+        OptionError: The name is not 1 to 100 such characters.
         LedgerError: The URL is not a ledger's.
     """
 
@@ -86,31 +83,26 @@ class Flow:
         """What has been declared so far."""
         return Graph(dict(self._stages), dict(self._links))
 
-    @property
-    def declared(self) -> Declaration:
-        """All of it as it stands, for those who check it and run it."""
-        return Declaration(self.name, self.ledger, self.checkpoints, self.signals, self.graph)
-
     def gate(self, stage: str) -> str:
         """The name of a stage's gate in the ledger."""
-        return self.declared.gate(stage)
+        return f"{self.name}.{stage}"
 
     def channel(self, name: str, channel: "Channel", *, schema: Schema | None = None) -> None:
         """Declare a channel.
 
         Args:
             name: What the stages call it.
-            channel: What `headrace.flow.journal` or `headrace.flow.kafka` answered.
+            channel: What `headrace.flow.journal` or `headrace.flow.kafka` returned.
             schema: What the values on it hold. A stage that reads it and names a schema of its own
                 is checked against this one; the values themselves are not looked at.
 
         Raises:
-            OptionError: The name is none, or another channel has it.
+            OptionError: The name is wrong, or another channel has it.
         """
-        place = Place.of_caller()
+        declared_at = SourceLine.of_caller()
         require_name("The name of a channel", name)
-        self._refuse_another("Channel", name, self._links.get(name), place)
-        self._links[name] = Link(name, channel, schema, place)
+        self._refuse_another("Channel", name, self._links.get(name), declared_at)
+        self._links[name] = Link(name, channel, schema, declared_at)
 
     def stage(
         self,
@@ -126,11 +118,11 @@ class Flow:
         schema: Schema | None = None,
         pressure: HopSettings | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Declare a stage: what it decorates is called with each batch, and answers what it writes.
+        """Declare a stage: the handler that it decorates is called with each batch.
 
-        The handler answers a DataFrame with the columns ``value`` and, where wanted, ``key`` and
+        The handler returns a DataFrame with the columns ``value`` and, where wanted, ``key`` and
         ``headers``; where it writes several channels, one for each by name; where it writes none,
-        nothing. What it answers is written once, however often a batch is run.
+        None. What it returns is written once, however often a batch is run.
 
         Args:
             name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -139,18 +131,19 @@ class Flow:
             interval: How often a batch starts, and so how long one should take.
             on_failure: As of `headrace.Gate.write`.
             backfill: As of `headrace.Gate.write`.
-            derive: What to make of the stream before it is cut into batches, such as an aggregation
-                with state; it is given the DataFrame that the channel answers.
+            derive: Transforms the stream before it is cut into batches, for example into an
+                aggregation with state.
             options: Of the channel's source, such as ``backpressure.initialRate`` and the caps.
-            schema: What the values that it reads hold; see `channel`.
-            pressure: The thresholds and the rest, if not the flow's.
+            schema: What the values that it reads hold, checked against the channel's.
+            pressure: When it presses the stages before it, and by how much it slows down when it is
+                pressed itself. Default: the flow's.
 
         Raises:
-            OptionError: The name is none, or another stage has it.
+            OptionError: The name is wrong, or another stage has it.
         """
-        place = Place.of_caller()
+        declared_at = SourceLine.of_caller()
         require_name("The name of a stage", name)
-        self._refuse_another("Stage", name, self._stages.get(name), place)
+        self._refuse_another("Stage", name, self._stages.get(name), declared_at)
 
         def declare(handler: Handler) -> Handler:
             self._stages[name] = Stage(
@@ -162,10 +155,10 @@ class Flow:
                 on_failure,
                 backfill,
                 derive,
-                {key: _as_spark_writes(value) for key, value in (options or {}).items()},
+                {key: option_text(value) for key, value in (options or {}).items()},
                 schema,
                 pressure if pressure is not None else self._pressure,
-                place,
+                declared_at,
             )
             return handler
 
@@ -175,10 +168,10 @@ class Flow:
         """Check all that can be checked before anything is opened.
 
         Raises:
-            OptionError: The first thing that is wrong, with the stage or channel and the file and
+            OptionError: The first error, with the stage or channel and the file and
                 line of its declaration.
         """
-        check(self.declared)
+        check(self)
 
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":
         """Start the flow in one Spark application, or only some of its stages.
@@ -192,13 +185,13 @@ class Flow:
 
         Raises:
             OptionError: The flow is wrong, or has no stage of such a name.
-            HeadraceError: A channel, the ledger or what carries the signals cannot be used.
+            HeadraceError: A channel, the ledger or ZooKeeper cannot be used.
         """
         chosen = self._chosen(stages)
         self.check()
         from headrace.flow.running import start  # noqa: PLC0415  (a declaration needs no Spark)
 
-        return start(self.declared, spark, chosen)
+        return start(self, spark, chosen)
 
     def _chosen(self, names: Iterable[str] | None) -> list[Stage]:
         if names is None:
@@ -213,14 +206,10 @@ class Flow:
         return [self._stages[name] for name in wanted]
 
     def _refuse_another(
-        self, what: str, name: str, known: Stage | Link | None, place: Place
+        self, what: str, name: str, known: Stage | Link | None, declared_at: SourceLine
     ) -> None:
         if known is not None:
             raise OptionError(
-                f"{what} {name!r} ({place}) is declared a second time, after {known.place}; give it"
-                " another name."
+                f"{what} {name!r} ({declared_at}) is declared a second time, after"
+                f" {known.declared_at}; give it another name."
             )
-
-
-def _as_spark_writes(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""A flow while it runs: the queries of its stages in one application, and their agents."""
+"""A running flow: the queries of its stages in one application, and their agents."""
 
 import logging
 import math
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -15,13 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headrace.errors import HeadraceError
-from headrace.flow.agent import StageAgent, StagePlace
-from headrace.flow.checks import told_of
-from headrace.flow.declaration import Declaration
-from headrace.flow.handling import handler_of, options_of
-from headrace.flow.signals import Signals
-from headrace.flow.signals_ledger import ledger_signals
+from headrace.errors import HeadraceError, OptionError
+from headrace.flow.agent import StageAgent, StageSpec
+from headrace.flow.checks import errors_of
+from headrace.flow.flow import Flow
+from headrace.flow.signals.ledger_transport import ledger_signals
+from headrace.flow.signals.stage_signals import Signals
 from headrace.flow.stage import Stage
 from headrace.gate import Batch, Gate, register
 from headrace.gate.ledgers import shared_ledger
@@ -32,21 +31,76 @@ _LOG: Final = logging.getLogger("headrace.flow")
 _POLL_S: Final = 0.5
 """How often to see whether a query has ended."""
 
-STARTS_AGAIN: Final = 3
-"""How often a stage is started again that fails before its handler was called."""
+MAX_RESTARTS: Final = 3
+"""How often a stage that fails before its handler was called is restarted."""
+
+
+def reader_options(flow: Flow, stage: Stage) -> dict[str, str]:
+    """The options with which a stage reads its channel. Default: from the earliest record on.
+
+    Raises:
+        HeadraceError: The channel cannot be reached.
+    """
+    channel = flow.graph.links[stage.reads].channel
+    return {"startingOffsets": "earliest"} | dict(stage.options) | channel.read_options(flow.ledger)
+
+
+def writing_handler(flow: Flow, stage: Stage, ledger: Ledger) -> Callable[[DataFrame, Batch], None]:
+    """The stage's handler, with what it returns written to its channels."""
+    links = flow.graph.links
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        for name, output in outputs(stage, stage.handler(df, batch)).items():
+            links[name].channel.write(output, batch.key, ledger)
+
+    return handle
+
+
+def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
+    """What a stage's handler returned, by the channel that it is for.
+
+    Raises:
+        OptionError: It does not match the channels that the stage writes.
+    """
+    if returned is None and not stage.writes:
+        return {}
+    if isinstance(returned, DataFrame) and len(stage.writes) == 1:
+        return {stage.writes[0]: returned}
+    found = dict(returned) if isinstance(returned, Mapping) else {}
+    if set(found) != set(stage.writes) or not found:
+        raise OptionError(
+            f"{stage} has returned {_described(returned)}; {_expected(stage)}, as its declaration"
+            " says."
+        )
+    for name, df in found.items():
+        if not isinstance(df, DataFrame):
+            raise OptionError(
+                f"{stage} has returned {_described(df)} for the channel {name!r}; it must be a"
+                " DataFrame."
+            )
+    return found
+
+
+def _described(returned: object) -> str:
+    if isinstance(returned, Mapping):
+        return f"a mapping with the names {sorted(map(str, returned))}"
+    return "nothing" if returned is None else f"a value of type {type(returned).__name__}"
+
+
+def _expected(stage: Stage) -> str:
+    if not stage.writes:
+        return "it must return None, for it writes no channel"
+    if len(stage.writes) == 1:
+        return f"it must return a DataFrame, for it writes the channel {stage.writes[0]!r}"
+    return f"it must return a DataFrame for each of {list(stage.writes)}, by name"
 
 
 class StageQuery:
-    """The query of a stage, which is started again where it fails before its handler is called.
+    """The query of a stage, which is restarted if it fails before its handler is called.
 
-    What fails so early is seldom the job's fault: workers that did not come up, a broker that was
-    restarted. Nothing was done with a batch yet, so the same one is run again.
-
-    Args:
-        stage: The stage's name.
-        flow: The flow's.
-        writer: Starts the query.
-        called: Set when the handler is called for the first time.
+    Such an early failure is seldom the job's: workers did not come up, or a broker was restarting.
+    Nothing was done with a batch yet, so the same one is run again.
+    ``called`` is set when the handler is called for the first time.
     """
 
     def __init__(
@@ -56,56 +110,54 @@ class StageQuery:
         self._flow = flow
         self._writer = writer
         self._called = called
-        self._starts_left = STARTS_AGAIN
+        self._restarts_left = MAX_RESTARTS
         self.query: StreamingQuery = writer.start()
 
     @property
-    def may_start_again(self) -> bool:
-        """Whether it would be started again if it failed now."""
-        return not self._called.is_set() and self._starts_left > 0
+    def may_restart(self) -> bool:
+        """Whether it would be restarted if it failed now."""
+        return not self._called.is_set() and self._restarts_left > 0
 
     def failure(self) -> StreamingQueryException | None:
-        """Why it has failed for good; None while it runs, and where it was started again."""
+        """Why it has failed for good; None while it runs, and where it was restarted."""
         failure = self.query.exception()
         if failure is None:
             return None
         # Spark says why a query failed a moment before it lets another one have its checkpoint.
-        while self.may_start_again and not self.query.isActive:
-            self._starts_left -= 1
+        while self.may_restart and not self.query.isActive:
+            self._restarts_left -= 1
             _LOG.warning(
-                "Stage %r of flow %r failed before its handler was called, and is started again"
+                "Stage %r of flow %r failed before its handler was called, and is restarted"
                 " (%d of %d): %s",
                 self._stage,
                 self._flow,
-                STARTS_AGAIN - self._starts_left,
-                STARTS_AGAIN,
+                MAX_RESTARTS - self._restarts_left,
+                MAX_RESTARTS,
                 _in_one_line(failure),
             )
             try:
                 self.query = self._writer.start()
             except (HeadraceError, PySparkException, Py4JError) as error:
-                failure.add_note(f"It could not be started again: {error}")
+                failure.add_note(f"It could not be restarted: {error}")
             else:
                 return None
-        return None if self.may_start_again else failure
+        return None if self.may_restart else failure
 
 
 class RunningFlow:
     """Stages of a flow that run in this application; made by `Flow.start`.
 
-    A stage whose query fails before its handler was called is started again, `STARTS_AGAIN` times.
-
-    Args:
-        stages: The stages' queries, by name.
-        agents: What ends with them.
+    A stage whose query fails before its handler was called is restarted, `MAX_RESTARTS` times.
     """
 
     def __init__(self, stages: Mapping[str, StageQuery], agents: ExitStack) -> None:
         self._stages: Final = dict(stages)
         self._agents = agents
         self._stopped = threading.Event()
-        self._changing = threading.Lock()
-        threading.Thread(target=self._attend, name="headrace-flow-start", daemon=True).start()
+        self._lock = threading.Lock()
+        threading.Thread(
+            target=self._restart_failed, name="headrace-flow-start", daemon=True
+        ).start()
 
     @property
     def queries(self) -> dict[str, StreamingQuery]:
@@ -127,32 +179,32 @@ class RunningFlow:
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             is_over = not any(query.isActive for query in self.queries.values())
-            failed = self._look()
+            failed = self._check_queries()
             if failed is not None:
                 name, failure = failed
                 self.stop()
                 failure.add_note(f"It is the query of stage {name!r}.")
                 raise failure
-            # A query that was started again since is not over.
+            # A query that was restarted since is not over.
             is_over = is_over and not any(query.isActive for query in self.queries.values())
             if is_over or time.monotonic() >= deadline_s:
                 return is_over
             self._stopped.wait(min(_POLL_S, deadline_s - time.monotonic()))
 
     def stop(self) -> None:
-        """Stop the queries, and press nobody any longer; again is harmless.
+        """Stop the queries, and press nobody any longer; a second call does nothing.
 
-        A batch that this cuts off is run again when its stage is started again.
+        A batch that this interrupts is run again when its stage is started again.
         """
-        with self._changing:
+        with self._lock:
             self._stopped.set()
             for query in self.queries.values():
                 query.stop()
             self._agents.close()
 
-    def _look(self) -> tuple[str, StreamingQueryException] | None:
-        """Start again what may be; the first stage that has failed for good, and why."""
-        with self._changing:
+    def _check_queries(self) -> tuple[str, StreamingQueryException] | None:
+        """Restart what may be; the first stage that has failed for good, and why."""
+        with self._lock:
             for name, stage in self._stages.items():
                 ended = self._stopped.is_set()
                 failure = stage.query.exception() if ended else stage.failure()
@@ -160,12 +212,12 @@ class RunningFlow:
                     return name, failure
         return None
 
-    def _attend(self) -> None:
-        """Start again what may be, also where nobody waits for the flow's end."""
-        while any(stage.may_start_again for stage in self._stages.values()):
+    def _restart_failed(self) -> None:
+        """Restart what may be, also where nobody waits for the flow's end."""
+        while any(stage.may_restart for stage in self._stages.values()):
             if self._stopped.wait(_POLL_S):
                 return
-            self._look()
+            self._check_queries()
 
     def __enter__(self) -> Self:
         return self
@@ -180,18 +232,18 @@ def _in_one_line(failure: StreamingQueryException) -> str:
     return f"{report.error_class}: {report.message}".partition("\n")[0]
 
 
-def start(flow: Declaration, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
-    """Start stages of a flow that was checked; see `Flow.start`.
+def start(flow: Flow, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
+    """Start stages of a flow that was checked.
 
     Raises:
-        HeadraceError: As `Flow.start`; nothing runs then.
+        HeadraceError: A channel, the ledger or ZooKeeper cannot be used; nothing runs then.
     """
     register(spark)
     with ExitStack() as opened:
         for stage in stages:
-            with told_of(stage):
+            with errors_of(stage):
                 for name in stage.writes:
-                    flow.graph.links[name].channel.reach()
+                    flow.graph.links[name].channel.check_reachable()
         called = {stage.name: threading.Event() for stage in stages}
         writers = {stage.name: _writer(flow, spark, stage, called[stage.name]) for stage in stages}
         ledger = opened.enter_context(Ledger.open(flow.ledger))
@@ -210,15 +262,14 @@ def start(flow: Declaration, spark: SparkSession, stages: Sequence[Stage]) -> Ru
         return RunningFlow(started, opened.pop_all())
 
 
-def _signals(flow: Declaration, ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
+def _signals(flow: Flow, ledger: Ledger, opened: ExitStack) -> Callable[[Stage], Signals]:
     """What makes a stage's part in the signals."""
     graph = flow.graph
     if flow.signals is None:
         return lambda stage: ledger_signals(
             ledger, flow.name, stage.name, graph.downstream(stage.name)
         )
-    from headrace.flow.signals_zookeeper import zookeeper_signals  # noqa: PLC0415  (an extra)
-    from headrace.flow.zookeeper import ZookeeperSession  # noqa: PLC0415
+    from headrace.flow import ZookeeperSession, zookeeper_signals  # noqa: PLC0415  (an extra)
 
     session = opened.enter_context(ZookeeperSession(flow.signals))
     return lambda stage: zookeeper_signals(
@@ -227,39 +278,40 @@ def _signals(flow: Declaration, ledger: Ledger, opened: ExitStack) -> Callable[[
 
 
 def _agent(
-    flow: Declaration, stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
+    flow: Flow, stage: Stage, ledger: Ledger, signals_of: Callable[[Stage], Signals]
 ) -> StageAgent:
     graph, gate = flow.graph, flow.gate(stage.name)
-    place = StagePlace(
+    downstream = graph.downstream(stage.name)
+    spec = StageSpec(
         flow.name,
         stage.name,
         gate,
         _gate(flow, stage).interval_ms,
         graph.upstream(stage.name),
-        graph.downstream(stage.name),
+        downstream,
         stage.pressure,
-        {name: graph.stages[name].pressure.lease_ms for name in graph.downstream(stage.name)},
+        {name: graph.stages[name].pressure.lease_ms for name in downstream},
     )
-    shows_in_ledger = flow.signals is not None
     with ExitStack() as unless_made:
         queue = graph.links[stage.reads].channel.queue(gate, ledger)
         unless_made.callback(queue.close)
-        signals = signals_of(stage)
-        unless_made.callback(signals.close)
-        agent = StageAgent(place, ledger, signals, queue, shows_in_ledger=shows_in_ledger)
+        signals = unless_made.enter_context(signals_of(stage))
+        agent = StageAgent(
+            spec, ledger, signals, queue, publishes_to_ledger=flow.signals is not None
+        )
         unless_made.pop_all()
     return agent
 
 
-def _gate(flow: Declaration, stage: Stage) -> Gate:
+def _gate(flow: Flow, stage: Stage) -> Gate:
     return Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
 
 
 def _writer(
-    flow: Declaration, spark: SparkSession, stage: Stage, called: threading.Event
+    flow: Flow, spark: SparkSession, stage: Stage, called: threading.Event
 ) -> DataStreamWriter:
     """The query of a stage, with all that can be checked of it checked."""
-    handler = handler_of(flow, stage, shared_ledger(flow.ledger))
+    handler = writing_handler(flow, stage, shared_ledger(flow.ledger))
 
     def handle(df: DataFrame, batch: Batch) -> None:
         called.set()
@@ -267,21 +319,15 @@ def _writer(
 
     gate = _gate(flow, stage)
     channel = flow.graph.links[stage.reads].channel
-    with told_of(stage):
-        reader = gate.read(spark, channel.source).options(**options_of(flow, stage))
-        df = reader.load()
+    with errors_of(stage):
+        df = gate.read(spark, channel.source).options(**reader_options(flow, stage)).load()
         if stage.derive is not None:
             df = stage.derive(df)
-        writer = gate.write(
-            df,
-            handle,
-            on_failure=stage.on_failure,
-            backfill=stage.backfill,
-        )
+        writer = gate.write(df, handle, on_failure=stage.on_failure, backfill=stage.backfill)
     return writer.option("checkpointLocation", _checkpoint(flow, stage))
 
 
-def _checkpoint(flow: Declaration, stage: Stage) -> str:
+def _checkpoint(flow: Flow, stage: Stage) -> str:
     """A folder; a URL of another file system stays as it is."""
     folder = flow.checkpoints.rstrip("/")
     return f"{folder}/{stage.name}" if "://" in folder else str(Path(folder, stage.name).absolute())

@@ -1,4 +1,4 @@
-"""What the stages of a flow tell each other, as text that the ledger keeps and does not read.
+"""The signals of a flow's stages, as text that the ledger keeps and does not read.
 
 Times are the database's own: the clocks of the stages' machines may differ as they like.
 """
@@ -17,11 +17,11 @@ MOST_CHARACTERS: Final = 4096
 """How much of a text is ever read; longer ones are nobody's who keeps to the rules."""
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-"""How long a flow's rows are kept that nobody takes, renews or takes back."""
+"""How long a flow's rows are kept that nobody removes, renews or withdraws."""
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class StoredSignal:
     """A text that stands in the ledger, of a stage.
 
     Attributes:
@@ -67,44 +67,44 @@ _FORGET: Final = tuple(
 )
 
 
-class StageNotes(Base):
-    """The mail between the stages of a flow, and what each shows of itself."""
+class SignalStore(Base):
+    """The signals between the stages of a flow, and the state that each publishes."""
 
-    def post_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
-        """Leave a text for a stage, instead of one of the same sender that it did not take yet."""
-        self._write_note(signal, {"flow": flow, "receiver": receiver, "sender": sender}, text)
+    def send_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
+        """Write a text for a stage, instead of one of the same sender that is still there."""
+        self._write_signal(signal, {"flow": flow, "receiver": receiver, "sender": sender}, text)
 
-    def signals(self, flow: str, receiver: str) -> tuple[Note, ...]:
-        """What was left for a stage; it stays there until it is taken."""
-        return self._notes(_SIGNALS, {"flow": flow, "receiver": receiver})
+    def signals(self, flow: str, receiver: str) -> tuple[StoredSignal, ...]:
+        """What was written for a stage; it stays there until it is removed."""
+        return self._read_signals(_SIGNALS, {"flow": flow, "receiver": receiver})
 
-    def take_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
+    def remove_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
         """Remove a text that was read, unless another one stands in its place by now."""
         values = {"flow": flow, "sender": sender, "receiver": receiver, "text": text}
         self._database.change(_TAKE, values)
 
-    def show_stage(self, flow: str, stage: str, text: str) -> None:
-        """Show what a stage says of itself, instead of what it showed before."""
-        self._write_note(stage_state, {"flow": flow, "stage": stage}, text)
+    def publish_state(self, flow: str, stage: str, text: str) -> None:
+        """Publish the state of a stage, instead of the one before."""
+        self._write_signal(stage_state, {"flow": flow, "stage": stage}, text)
 
-    def shown_stages(self, flow: str) -> tuple[Note, ...]:
-        """What the stages of a flow say of themselves; those that are gone, too."""
-        return self._notes(_STATES, {"flow": flow})
+    def published_states(self, flow: str) -> tuple[StoredSignal, ...]:
+        """The published states of a flow's stages; those of stages that are gone, too."""
+        return self._read_signals(_STATES, {"flow": flow})
 
     def flows(self) -> tuple[str, ...]:
-        """The flows of which some stage says something of itself, by name."""
+        """The flows of which some stage publishes a state, by name."""
         return self._database.read(lambda connection: tuple(connection.scalars(_FLOWS)))
 
-    def hide_stage(self, flow: str, stage: str, text: str) -> None:
-        """Show no more what a stage has shown, unless another process shows its state by now."""
+    def withdraw_state(self, flow: str, stage: str, text: str) -> None:
+        """Delete the state that a stage has published, unless another process publishes by now."""
         self._database.change(_LEAVE, {"flow": flow, "stage": stage, "text": text})
 
-    def forget_notes(self, flow: str) -> None:
-        """Delete what nobody has taken, renewed or taken back for a day, of this flow."""
+    def forget_signals(self, flow: str) -> None:
+        """Delete what nobody has removed, renewed or withdrawn for a day, of this flow."""
         for forget in _FORGET:
             self._database.change(forget, {"flow": flow})
 
-    def _write_note(self, table: Table, place: Values, text: str) -> None:
+    def _write_signal(self, table: Table, place: Values, text: str) -> None:
         insert = self._database.insert(table).values(written_ms=NowMs())
         statement = insert.on_conflict_do_update(
             index_elements=list(place),
@@ -112,9 +112,9 @@ class StageNotes(Base):
         )
         self._database.change(statement, {**place, "body": text})
 
-    def _notes(self, statement: Executable, values: Values) -> tuple[Note, ...]:
+    def _read_signals(self, statement: Executable, values: Values) -> tuple[StoredSignal, ...]:
         return self._database.read(
             lambda connection: tuple(
-                Note(**row._asdict()) for row in connection.execute(statement, values)
+                StoredSignal(**row._asdict()) for row in connection.execute(statement, values)
             )
         )

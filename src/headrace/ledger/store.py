@@ -18,7 +18,7 @@ from headrace.ledger.parts import Parts
 from headrace.ledger.receivers import Receivers
 from headrace.ledger.retention import Retention
 from headrace.ledger.search import Search
-from headrace.ledger.signals import StageNotes
+from headrace.ledger.signals import SignalStore
 
 
 class Ledger(
@@ -30,7 +30,7 @@ class Ledger(
     Parts,
     DeadLetters,
     Receivers,
-    StageNotes,
+    SignalStore,
     Outputs,
     Retention,
     Search,

@@ -1,37 +1,115 @@
-"""A topic as a channel: what is not to be read of it, the ledger tells those that read."""
+"""A topic as a channel: the ledger says which attempts its readers skip."""
 
 import logging
 import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from headrace.control.hop_queue import InputQueue
 from headrace.control.ranges import TopicPartition
 from headrace.errors import BrokerError, LedgerError, SourceError
-from headrace.flow.channels.columns import as_output
-from headrace.flow.channels.given import option_text
-from headrace.flow.channels.kafka_queue import KafkaQueue
-from headrace.flow.channels.protocol import WrittenBatch
-from headrace.flow.channels.written import lineage
+from headrace.flow.channels.channel import ancestry, output_columns
+from headrace.flow.stage import option_text
 from headrace.kafka.attempts import known_id, tag
-from headrace.kafka.log import lookup_with
+from headrace.kafka.log import KafkaLog, lookup_with
 from headrace.kafka.lookup import Lookup
 from headrace.kafka.options import KafkaOptions, parse_options
 from headrace.kafka.producing import produce
 from headrace.kafka.redaction import redact
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
+from headrace.source.positions import Positions
 
 _LOG: Final = logging.getLogger("headrace.flow")
 
 _TRIES: Final = 3
 _RAN_BEFORE: Final = "a task of it ran before"
+
+POLLS_PER_SAMPLE: Final = 40
+"""Polls for which the topic's partitions and the size of its records are taken as they were."""
+
+_ASSUMED_BYTES: Final = 1_000
+"""The size of a record while none could be read: too large, and a stage is slowed down for nothing.
+(What a batch assumes, for a cap in bytes that must not be passed, is a thousand times this.)"""
+
+
+class KafkaQueue:
+    """The queue of one stage on one topic: its lag, times the mean size of some of the records.
+
+    Kafka does not say how large records are. So some that wait are read at every
+    `POLLS_PER_SAMPLE`-th poll, and all count as if they had their mean size: as exact as these are
+    like the others. Until one could be read, each counts as 1 kB. Control records and what
+    compaction has removed count, too. Records that a stage is still writing do not wait yet.
+    """
+
+    def __init__(self, options: KafkaOptions, gate: str, ledger: Ledger) -> None:
+        self._log = KafkaLog(options)
+        self._gate = gate
+        self._ledger = ledger
+        self._polls = 0
+        self._record_bytes: float = _ASSUMED_BYTES
+        self._is_measured = False
+        self._topics: dict[str, Topic] = {}
+        self._earliest: Positions = {}
+        self._before: tuple[dict[TopicPartition, int], dict[TopicPartition, int]] | None = None
+        self._left_records: int | None = None
+        self._arrived_bytes = 0.0
+
+    def measure(self) -> InputQueue:
+        """What waits now; raises `BrokerError` or `LedgerError` where that cannot be read."""
+        samples = self._polls % POLLS_PER_SAMPLE == 0 or not self._topics
+        self._polls += 1
+        if samples:
+            self._topics = dict(self._log.topics())
+            self._earliest = self._log.earliest(self._log.partitions(self._topics))
+        begun = self._positions()
+        ends = dict(self._log.decided(self._log.latest(begun)))
+        ends = {tp: max(end, begun[tp]) for tp, end in ends.items()}
+        if ends != begun and (samples or not self._is_measured):
+            for size in self._log.sizes(begun, ends).values():
+                self._record_bytes, self._is_measured = size, True
+        self._compare(begun, ends)
+        waiting = sum(end - begun[tp] for tp, end in ends.items())
+        left = waiting if self._left_records is None else self._left_records
+        return InputQueue(
+            waiting_bytes=round(waiting * self._record_bytes),
+            left_bytes=round(left * self._record_bytes),
+            arrived_bytes=round(self._arrived_bytes),
+        )
+
+    def close(self) -> None:
+        """Release the connections to the brokers."""
+        self._log.close()
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Where the stage goes on in each partition."""
+        found: dict[TopicPartition, int] = {}
+        for topic in self._topics.values():
+            known = self._ledger.stream_rate(self._gate, topic.topic_id or "").begun
+            for tp, earliest in self._earliest.items():
+                found[tp] = max(known.get(tp.partition, 0), earliest)
+        return found
+
+    def _compare(self, begun: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+        """Count what has changed since the last measurement."""
+        if self._before is None:
+            new = sum(end - begun[tp] for tp, end in ends.items())
+        else:
+            begun_before, ends_before = self._before
+            new = sum(max(0, end - ends_before.get(tp, begun[tp])) for tp, end in ends.items())
+            if any(begun[tp] > before for tp, before in begun_before.items() if tp in begun):
+                self._left_records = sum(
+                    max(0, end - begun[tp]) for tp, end in ends_before.items() if tp in begun
+                )
+        self._arrived_bytes += new * self._record_bytes
+        self._before = (begun, ends)
 
 
 class _RanTwiceError(Exception):
@@ -55,55 +133,50 @@ class KafkaChannel:
     def __repr__(self) -> str:
         return f"KafkaChannel({self.topic!r}, {self.servers!r}, {redact(self.options)!r})"
 
+    has_one_writer: ClassVar = False
+    source: ClassVar = "kafka"
+
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """The topic and its brokers."""
         return f"the topic {self.topic} at {self.servers}"
 
-    @property
-    def has_one_writer(self) -> bool:
-        """Any number of stages may write a topic."""
-        return False
+    def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
+        """Write a batch that stages read once.
 
-    @property
-    def source(self) -> str:
-        """Kafka's."""
-        return "kafka"
-
-    def write(self, df: DataFrame, batch: WrittenBatch, ledger: Ledger) -> None:
-        """Write a batch that stages read once; see `headrace.flow.channels.Channel.write`.
-
-        The ledger is told where the topic ends, then tasks produce records that are marked with
-        this attempt, then the ledger is told that it is done. Stages that read do not pass the
-        place at which an undecided attempt began, and leave out those that were given up. Readers
-        that are not Headrace's see the records of attempts that were given up as well.
+        The ledger notes where the topic ends, then tasks produce records that are marked with this
+        attempt, then the ledger notes that the attempt is done. Stages that read do not pass the
+        offset at which an undecided attempt began, and skip aborted ones. Readers that are not
+        Headrace's see the records of aborted attempts as well.
 
         Raises:
-            OptionError: the columns are others, or an option is wrong.
-            BrokerError: the brokers cannot be reached, or do not take a record.
-            SourceError: there is no such topic.
-            LedgerError: the ledger cannot be written, or another process has the batch by now.
+            OptionError: The columns are others, or an option is wrong.
+            BrokerError: The brokers cannot be reached, or refuse a record.
+            SourceError: The topic does not exist.
+            LedgerError: The ledger cannot be written, or another process has the batch by now.
         """
-        output = as_output(df, self.where)
+        output = output_columns(df, self.location)
         options = self._parsed()
         for tries in range(1, _TRIES + 1):
             try:
-                self._attempt(output, options, batch.key, ledger)
+                self._attempt(output, options, batch_key, ledger)
             except (PySparkException, _RanTwiceError) as error:
-                # Of a task that ran twice, both may have produced: all of it is begun anew.
+                # Both runs of a task may have produced: the whole attempt is aborted.
                 if _RAN_BEFORE not in str(error) or tries == _TRIES:
                     raise
-                _LOG.warning("Batch %s is written to %s anew: %s.", batch.key, self.where, error)
+                _LOG.warning(
+                    "Batch %s is written to %s again: %s.", batch_key, self.location, error
+                )
             else:
                 return
 
-    def reach(self) -> None:
-        """See that it can be written; see `headrace.flow.channels.Channel.reach`.
+    def check_reachable(self) -> None:
+        """See that it can be written.
 
         Raises:
-            OptionError: an option is wrong.
-            BrokerError: the brokers cannot be reached.
-            SourceError: there is no such topic, or the brokers are too old.
+            OptionError: An option is wrong.
+            BrokerError: The brokers cannot be reached.
+            SourceError: The topic does not exist, or the brokers are too old.
         """
         known_id(self.topic, self._found(lookup_with(self._parsed())))
 
@@ -111,7 +184,7 @@ class KafkaChannel:
         topic = lookup.topics([self.topic]).get(self.topic)
         if topic is None:
             raise SourceError(
-                f"Stages cannot write {self.where}, which is not there; make it, or name"
+                f"Stages cannot write {self.location}, which is not there; make it, or name"
                 " another one."
             )
         return topic
@@ -122,10 +195,10 @@ class KafkaChannel:
         topic_id = known_id(self.topic, topic)
         ends = lookup.latest(TopicPartition(self.topic, number) for number in topic.partitions)
         attempt = secrets.token_hex(8)
-        written = ledger.written_outputs(topic_id, lineage(key, ledger))
+        written = ledger.written_outputs(topic_id, ancestry(key, ledger))
         starts = {tp.partition: end for tp, end in ends.items()}
         if written or not ledger.begin_output(topic_id, key, attempt, starts):
-            _LOG.info("Batch %s is in %s already.", key, self.where)
+            _LOG.info("Batch %s is in %s already.", key, self.location)
             return
         try:
             _produced(output, options.client, self.topic, tag(key, attempt))
@@ -135,22 +208,18 @@ class KafkaChannel:
         if not ledger.finish_output(topic_id, key, attempt):
             raise LedgerError(
                 f"Batch {key} was taken over by another process while it was written to"
-                f" {self.where}; of this attempt nothing is read."
+                f" {self.location}; of this attempt nothing is read."
             )
 
-    def reading(self, ledger_url: str) -> dict[str, str]:
-        """The topic's options, and the ledger that knows what is not to be read of it."""
-        return self._given() | {"headrace.channel": ledger_url}
+    def read_options(self, ledger_url: str) -> dict[str, str]:
+        """The topic's options, and the ledger that knows which attempts are aborted."""
+        return self._raw_options() | {"headrace.channel": ledger_url}
 
     def queue(self, gate: str, ledger: Ledger) -> KafkaQueue:
-        """What waits, as lag times the size of some records: `headrace.flow.channels.kafka_queue`.
-
-        Raises:
-            OptionError: an option is wrong.
-        """
+        """What waits for the stage whose gate this is; raises `OptionError` for a wrong option."""
         return KafkaQueue(self._parsed(ledger), gate, ledger)
 
-    def _given(self) -> dict[str, str]:
+    def _raw_options(self) -> dict[str, str]:
         own = {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
         return {**self.options, **own}
 
@@ -158,7 +227,7 @@ class KafkaChannel:
         of_ledger = {} if ledger is None else {"headrace.channel": ledger.url}
         of_client = {
             name: value
-            for name, value in self._given().items()
+            for name, value in self._raw_options().items()
             if name.lower().startswith(("kafka.", "fetchoffset.", "kafkaconsumer."))
         }
         return parse_options(of_client | of_ledger | {"subscribe": self.topic}, streaming=True)
@@ -176,9 +245,9 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
     Raises:
         OptionError: One of the options for the brokers is wrong.
     """
-    given = {name: option_text(value) for name, value in options.items()}
-    channel = KafkaChannel(topic, servers, given)
-    channel._parsed()
+    texts = {name: option_text(value) for name, value in options.items()}
+    channel = KafkaChannel(topic, servers, texts)
+    channel._parsed()  # which raises for a wrong option
     return channel
 
 
@@ -189,15 +258,15 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
         task = TaskContext.get()
         assert task is not None  # noqa: S101  (it runs in a task)
         if task.attemptNumber():
-            # Spark tells how the last run of a task has ended: where what is written cannot be
-            # computed, that is to be why.
+            # Spark reports how the last run of a task ended. If the records cannot be computed, it
+            # must report that.
             deque(batches, maxlen=0)
             raise RuntimeError(f"The attempt {marked} to write {topic} ends: {_RAN_BEFORE}.")
         refused = None
         try:
             produce(client, topic, marked, batches)
         except BrokerError as error:
-            # An answer, for after an exception the task would run again, and hide it.
+            # Returned, for after an exception the task would run again, and hide it.
             refused = str(error)
             deque(batches, maxlen=0)
         ran = {

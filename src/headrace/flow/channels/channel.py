@@ -1,0 +1,179 @@
+"""Channels: how a stage writes one, how a stage reads one, and what waits on it."""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
+
+from headrace.control.hop_queue import InputQueue
+from headrace.errors import OptionError
+from headrace.ledger import Ledger, Status
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_HEADER_FIELDS: Final = [("key", StringType()), ("value", BinaryType())]
+
+_FINAL: Final = (Status.SUCCESS, Status.DEAD)
+
+_MAX_UNKNOWN: Final = 10
+"""Batches kept of which the ledger has no row (their queries run only the last one again)."""
+
+
+class ChannelQueue(Protocol):
+    """What waits on a channel for one stage that reads it. For one thread."""
+
+    def measure(self) -> InputQueue:
+        """What waits now; its rate is not known here (``takes_bytes_per_s`` is None).
+
+        Raises:
+            HeadraceError: The channel or the ledger cannot be read.
+        """
+
+    def close(self) -> None:
+        """Release its connections."""
+
+
+class Channel(Protocol):
+    """What links a stage that writes to those that read: each of these reads all of it, once.
+
+    A value: it can be pickled, opens nothing until it is used, and shows no secret. Two are equal
+    if they have one location, however they are read.
+    """
+
+    @property
+    def location(self) -> str:
+        """What and where it is, for people; it holds no secret."""
+
+    @property
+    def has_one_writer(self) -> bool:
+        """Whether only one stage of a flow may write it, as with a lane of a journal."""
+
+    @property
+    def source(self) -> str:
+        """What a gate reads it with, such as kafka."""
+
+    def check_reachable(self) -> None:
+        """See that it is there and can be written, before any batch is; a journal is made.
+
+        Raises:
+            HeadraceError: It cannot be reached or written.
+        """
+
+    def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
+        """Write what a batch has made, in the writing stage's handler.
+
+        When it returns, no crash loses the records. However often it is called for one batch, by
+        whatever process, and whatever ``df`` has then, readers have the records of one call, each
+        once. If it raises, they have nothing of this call.
+
+        Args:
+            df: The columns of Spark's Kafka sink: ``value`` (binary or string), and where wanted
+                ``key`` (the same) and ``headers``.
+            batch_key: The same for every run of the same ranges, another for every other batch.
+            ledger: The writing stage's ledger.
+
+        Raises:
+            OptionError: ``df`` has other columns, or lacks the value.
+            HeadraceError: The channel cannot be written.
+        """
+
+    def read_options(self, ledger_url: str) -> dict[str, str]:
+        """The options of its source with which all of it is read, each batch once.
+
+        Args:
+            ledger_url: The URL of the writing stages' ledger, in full.
+
+        Raises:
+            HeadraceError: The channel cannot be reached.
+        """
+
+    def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
+        """What waits for the stage whose gate this is, in this ledger."""
+
+
+def output_columns(df: DataFrame, location: str) -> DataFrame:
+    """The columns ``key`` and ``value``, both binary, and ``headers``; what is missing is null.
+
+    Args:
+        df: With the column ``value`` (binary or string), and where wanted ``key`` (the same) and
+            ``headers`` (as Spark's Kafka sink takes them).
+        location: What it is written to, for the error.
+
+    Raises:
+        OptionError: It has another column, one of another type, or no value.
+    """
+    types = {field.name: field.dataType for field in df.schema.fields}
+    if len(types) < len(df.columns):
+        raise _wrong(location, "it names a column twice")
+    for name, kind in types.items():
+        if not _is_allowed(name, kind):
+            raise _wrong(location, f"its column {name!r} is {kind.simpleString()}")
+    if "value" not in types:
+        raise _wrong(location, "it has no column 'value'")
+    return df.select(
+        *(
+            (sql.col(name) if name in types else sql.lit(None)).cast("binary").alias(name)
+            for name in ("key", "value")
+        ),
+        _headers(types),
+    )
+
+
+def _is_allowed(name: str, kind: DataType) -> bool:
+    if name in ("key", "value"):
+        return isinstance(kind, BinaryType | StringType)
+    if name != "headers" or not isinstance(kind, ArrayType):
+        return False
+    pair = kind.elementType
+    return isinstance(pair, StructType) and [_typed(each) for each in pair.fields] == _HEADER_FIELDS
+
+
+def _typed(field: StructField) -> tuple[str, DataType]:
+    return field.name, field.dataType
+
+
+def _headers(types: dict[str, DataType]) -> Column:
+    if "headers" not in types:
+        return sql.lit(None).cast(_HEADERS).alias("headers")
+    # A record without headers has null, as Kafka's source returns it.
+    headers = sql.col("headers")
+    return sql.when(sql.size(headers) > 0, headers).cast(_HEADERS).alias("headers")
+
+
+def _wrong(location: str, what: str) -> OptionError:
+    return OptionError(
+        f"What is to be written to {location} is not what a channel takes: {what}; it takes value"
+        f" (binary or string) and, if wanted, key (the same) and headers ({_HEADERS}): select"
+        " these."
+    )
+
+
+def is_finished(key: str, ledger: Ledger) -> bool:
+    """Whether a batch is done: whoever still runs it has lost it to another process."""
+    record = ledger.batch(key)
+    return record is not None and record.status in _FINAL
+
+
+def ancestry(key: str, ledger: Ledger) -> Iterator[str]:
+    """The batch, its parent, and so on: what was written before it was divided is written."""
+    at: str | None = key
+    while at is not None:
+        yield at
+        record = ledger.batch(at)
+        at = None if record is None else record.parent
+
+
+def never_run_again(written: tuple[str, ...], ledger: Ledger) -> list[str]:
+    """Those of these batches, the oldest first, that nobody will run again.
+
+    A batch that was divided is not among them: it may be done while children of it still run.
+    """
+    records = {key: ledger.batch(key) for key in written}
+    done = [
+        key
+        for key, record in records.items()
+        if record and record.status in _FINAL and not ledger.parts(key)
+    ]
+    unknown = [key for key, record in records.items() if record is None]
+    return done + unknown[:-_MAX_UNKNOWN]

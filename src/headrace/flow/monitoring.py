@@ -1,0 +1,189 @@
+"""What a stage knows of its own batches and of its neighbours, and how often it polls its queue."""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from headrace.control.hop_emission import Bound
+from headrace.control.hop_queue import InputQueue, Upstream, takes_per_s
+from headrace.control.hop_rate import ChunkRate
+from headrace.flow.signals.codec import StageState
+from headrace.flow.signals.stage_signals import Signals
+from headrace.ledger import BatchRecord, Kind, Ledger, Status
+
+_MAX_NEW_BATCHES: Final = 20
+"""Batches that may begin between two polls, and be counted."""
+
+_SIZE_SAMPLES: Final = 240
+"""Polls over which the size of a record is measured: a minute's."""
+
+NEIGHBOURS_MS: Final = 1000
+"""How often the states of neighbours are read."""
+
+POLL_S: Final = 0.25
+"""How often a stage polls its queue."""
+
+NEAR_POLL_S: Final = 0.05
+"""How often while it presses nobody and its queue is at least half of an overload."""
+
+MIN_POLL_S: Final = 0.01
+"""How often at most, just before the queue is overloaded if it grows on as it does."""
+
+
+class StageProgress:
+    """Follows a stage's batches in the ledger. For one thread.
+
+    ``began_ms`` is when this run of the stage began, by the clock that batches are planned by: a
+    batch that it found in progress counts from then on.
+    """
+
+    def __init__(self, ledger: Ledger, gate: str, interval_ms: int, began_ms: int) -> None:
+        self._ledger = ledger
+        self._gate = gate
+        self._interval_ms = interval_ms
+        self._began_ms = began_ms
+        self._emitted = ChunkRate(5 * interval_ms, 5 * interval_ms)
+        self._admitted = 0
+        self._newest: BatchRecord | None = None
+        self._sizes: deque[tuple[int, int]] = deque(maxlen=_SIZE_SAMPLES)
+        self._record_size: float | None = None
+
+    def refresh(self, time_ms: int) -> None:
+        """Count the batches that have begun since the last call.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        begun = self._ledger.last_begun(self._gate)
+        if begun is None:
+            return
+        known, self._newest = self._newest, begun[1]
+        if known is not None and known.schedule_id != self._newest.schedule_id:
+            for batch in self._ledger.batches(
+                self._gate, _MAX_NEW_BATCHES, kind=Kind.LIVE, parts=False
+            ):
+                if batch.schedule_id == known.schedule_id:
+                    break
+                self._admitted += batch.planned_records
+        self._emitted.look(time_ms, self._admitted)
+
+    def emits_per_s(self, time_ms: int) -> float | None:
+        """What it has really been admitting lately (records/s); None while that is not known."""
+        return self._emitted.per_s(time_ms, 2 * self._interval_ms)
+
+    def takes_bytes_per_s(
+        self, queue: InputQueue, bound: Bound | None, wall_ms: int
+    ) -> float | None:
+        """What it would take if there were enough (bytes/s); None while that is not known.
+
+        ``wall_ms`` is now, by the clock that batches are planned by.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        rate_per_s, record_bytes = self._ledger.rate(self._gate), self._record_bytes(queue)
+        if record_bytes is None:
+            return None
+        batch = self._newest
+        records, running_ms = 0, 0
+        if batch is not None and self.is_running:
+            retried_ms = batch.start_time_ms if batch.attempts > 1 else None
+            since_ms = max(batch.created_time_ms, self._began_ms, retried_ms or 0)
+            records, running_ms = batch.planned_records, max(wall_ms - since_ms, 0)
+        takes = takes_per_s(rate_per_s, bound, self._interval_ms, records, running_ms)
+        return None if takes is None else takes * record_bytes
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its newest batch was in progress at the last refresh."""
+        return self._newest is not None and self._newest.status is Status.IN_PROGRESS
+
+    def _record_bytes(self, queue: InputQueue) -> float | None:
+        """The mean size of the records that were admitted lately, from what has left the queue.
+
+        Where none were for as long as samples go back, because one batch takes so long, it is what
+        it was.
+        """
+        taken_bytes = queue.arrived_bytes - queue.waiting_bytes
+        if self._sizes and taken_bytes < self._sizes[-1][0]:
+            self._sizes.clear()
+        self._sizes.append((taken_bytes, self._admitted))
+        first_bytes, first = self._sizes[0]
+        if self._admitted > first and taken_bytes > first_bytes:
+            self._record_size = (taken_bytes - first_bytes) / (self._admitted - first)
+        return self._record_size
+
+
+class Neighbours:
+    """Follows the states of the stages directly before and after one. For one thread.
+
+    While the signals' transport is unreachable, nothing is known of them, and each counts as
+    running.
+    """
+
+    def __init__(self, stage: str, names: Collection[str], signals: Signals) -> None:
+        self._stage = stage
+        self._names = frozenset(names)
+        self._signals = signals
+        self._states: Mapping[str, StageState] | None = None
+        self._read_ms: int | None = None
+
+    def refresh(self, now_ms: int) -> None:
+        """Read their states, if the last time was `NEIGHBOURS_MS` ago."""
+        if self._read_ms is None or now_ms - self._read_ms >= NEIGHBOURS_MS:
+            self._read_ms = now_ms
+            self._read()
+
+    def upstream(self, name: str) -> Upstream:
+        """How a stage before it is doing."""
+        if self._states is None:
+            return Upstream.RUNNING
+        state = self._states.get(name)
+        if state is None:
+            return Upstream.GONE
+        is_ours = state.throttled_by in {None, self._stage}
+        return Upstream.RUNNING if is_ours else Upstream.THROTTLED
+
+    def is_running(self, name: str) -> bool:
+        """Whether a stage publishes its state, which is read again if it was missing before."""
+        if self._states is not None and name not in self._states:
+            self._read()
+        return self._states is None or name in self._states
+
+    def _read(self) -> None:
+        states = self._signals.states(self._names)
+        self._states = states if self._signals.is_connected else None
+
+
+class PollInterval:
+    """Polls a queue seldom while it is far from an overload, and often when it is close to one."""
+
+    def __init__(self, overload_bytes: int) -> None:
+        self._overload_bytes = overload_bytes
+        self._poll_s = POLL_S
+        self._last: tuple[int, int] | None = None
+        """When the queue was polled last (ms), and what waited (bytes)."""
+
+    def observe(self, time_ms: int, waiting_bytes: int, *, is_pressing: bool) -> None:
+        """Take what waits into account; a stage that presses another already has time."""
+        last, self._last = self._last, (time_ms, waiting_bytes)
+        left_bytes = self._overload_bytes - waiting_bytes
+        if left_bytes <= 0 or is_pressing:
+            self._poll_s = POLL_S
+            return
+        self._poll_s = POLL_S if left_bytes > self._overload_bytes / 2 else NEAR_POLL_S
+        if last is not None and last[1] < waiting_bytes:
+            grows_per_ms = (waiting_bytes - last[1]) / max(time_ms - last[0], 1)
+            # Half of the time that is left: the forecast gets better on the way.
+            half_s = left_bytes / grows_per_ms / 2000
+            self._poll_s = min(self._poll_s, max(half_s, MIN_POLL_S))
+
+    def next_s(self, now_ms: int, due_ms: Iterable[int | None]) -> float:
+        """How long to wait before the next poll (s).
+
+        A signal is due when an overload has lasted for its sensitivity interval; ``due_ms`` is when
+        that is, for each stage before. Neither the beginning nor the end of that interval is
+        noticed late.
+        """
+        left_ms = [due - now_ms for due in due_ms if due is not None and due > now_ms]
+        return min(min(left_ms) / 1000, POLL_S) if left_ms else self._poll_s

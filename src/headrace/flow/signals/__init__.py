@@ -1,0 +1,1 @@
+"""Signals between the stages of a flow, and the transports that carry them."""

@@ -1,0 +1,165 @@
+"""What stages publish about themselves, and its codec, which is that of assertions, too.
+
+The codec is strict JSON: nothing that is read is believed before it is checked.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Final, NoReturn
+
+from headrace.control.assertion import (
+    MOST_LEASE_MS,
+    Assertion,
+    Incarnation,
+    require_level,
+    require_name,
+    require_whole,
+)
+from headrace.errors import OptionError
+
+MAX_BYTES: Final = 4096
+"""The longest text that is decoded. Those that stages write have a quarter of it at most."""
+
+_INTEGER_LIMIT: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """How a stage is doing, for everybody to see.
+
+    Attributes:
+        flow: The flow's name.
+        stage: The stage's name.
+        throttled_by: The stage directly after it whose pressure is in force; None while it is free.
+        throttle_level: How hard that one presses, above 0 to `MOST_LEVELS`; 0 while it is free.
+        rate_limit_per_s: What it may emit under that pressure (records/s); None while it is free,
+            or emits nothing of which there could be a part.
+        queue_bytes: What waits on its input channel; None where that is not known.
+        lease_ms: How long this holds unless it is published again; 1 to `MOST_LEASE_MS`.
+        missing_upstream: A stage directly before it that does not run, so that nothing comes from
+            there; None while all of them run.
+
+    Raises:
+        OptionError: A value is out of its range, of the wrong type, or contradicts another.
+    """
+
+    flow: str
+    stage: str
+    throttled_by: str | None
+    throttle_level: float
+    rate_limit_per_s: float | None
+    queue_bytes: int | None
+    lease_ms: int
+    missing_upstream: str | None = None
+
+    def __post_init__(self) -> None:
+        require_name("The flow of a stage's state", self.flow)
+        require_name("The stage of a stage's state", self.stage)
+        if self.missing_upstream is not None:
+            require_name("What does not run before a stage", self.missing_upstream)
+        if self.throttled_by is not None:
+            require_name("What throttles a stage", self.throttled_by)
+        require_level("The throttle level of a stage's state", self.throttle_level)
+        limit, queue = self.rate_limit_per_s, self.queue_bytes
+        if limit is not None and not (_is_number(limit) and 0 <= limit < math.inf):
+            raise OptionError(
+                f"The rate limit of a stage's state is {limit!r} records/s; it must be a finite"
+                " number of 0 or more, or None."
+            )
+        if queue is not None:
+            require_whole("The queue of a stage's state", queue, 0, unit="bytes")
+        require_whole("The lease of a stage's state", self.lease_ms, 1, MOST_LEASE_MS, unit="ms")
+        is_free = self.throttled_by is None
+        if is_free != (self.throttle_level == 0) or (is_free and limit is not None):
+            raise OptionError(
+                f"The state of stage {self.stage!r} is level {self.throttle_level!r}, throttled by"
+                f" {self.throttled_by!r}, with a rate limit of {limit!r}; a free stage has level 0"
+                " and no limit, and a throttled one has a level."
+            )
+
+
+def bottlenecks(states: Iterable[StageState]) -> list[str]:
+    """The stages that throttle others and are not throttled themselves, by name.
+
+    Those are what an operator must look at: a throttled stage only passes its pressure on, and a
+    stage that does not run throttles nobody for longer than a lease.
+    """
+    states = list(states)
+    free = {state.stage for state in states if state.throttled_by is None}
+    throttling = {state.throttled_by for state in states if state.throttled_by is not None}
+    return sorted(throttling & free)
+
+
+def encode(value: Assertion | StageState) -> str:
+    """An assertion or a state as text, in ASCII."""
+    return json.dumps(asdict(value), allow_nan=False)
+
+
+def decode_assertion(text: str | bytes) -> Assertion:
+    """The assertion that `encode` wrote.
+
+    Raises:
+        OptionError: The text is no assertion; the sentence says why.
+    """
+    found = _object(text, Assertion)
+    found["incarnation"] = Incarnation(**_checked(found["incarnation"], Incarnation))
+    return Assertion(**found)
+
+
+def decode_state(text: str | bytes) -> StageState:
+    """The state that `encode` wrote.
+
+    Raises:
+        OptionError: The text is no state; the sentence says why.
+    """
+    return StageState(**_object(text, StageState))
+
+
+def _object(text: str | bytes, kind: type[Any]) -> dict[str, Any]:
+    if len(text) > MAX_BYTES:
+        raise OptionError(f"It has {len(text)} bytes; signals have {MAX_BYTES} at most.")
+    try:
+        found = json.loads(
+            text if isinstance(text, str) else text.decode("ascii"),
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_constant=_refuse_constant,
+        )
+    except (ValueError, RecursionError) as error:
+        raise OptionError(
+            "It is not JSON in ASCII with each name once and no number beyond 64 bits."
+        ) from error
+    return _checked(found, kind)
+
+
+def _checked(found: object, kind: type[Any]) -> dict[str, Any]:
+    """The fields of a value: all that have no default, and no field that it does not have."""
+    names = {field.name for field in fields(kind)}
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    if not isinstance(found, dict) or not needed <= found.keys() <= names:
+        raise OptionError(f"It must have {', '.join(sorted(names))}, and nothing else.")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _integer(digits: str) -> int:
+    number = int(digits)
+    if abs(number) >= _INTEGER_LIMIT:
+        raise ValueError("a number of more than 64 bits")
+    return number
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

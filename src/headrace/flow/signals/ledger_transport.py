@@ -1,0 +1,137 @@
+"""Signals over the ledger's database: the embedded default, for which nothing else must run."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from headrace.control.assertion import Assertion
+from headrace.errors import LedgerError
+from headrace.flow.signals.codec import StageState, encode
+from headrace.flow.signals.stage_signals import KnownStates, Signals
+from headrace.flow.signals.transport import RawSignal, UnreachableError
+from headrace.ledger import Ledger
+from headrace.ledger.signals import StoredSignal
+
+POLL_S: Final = 0.5
+"""How often a stage polls for what has come."""
+
+_SILENT_S: Final = 5.0
+"""After how long without an answer the ledger counts as unreachable."""
+
+_LOG: Final = logging.getLogger("headrace.flow")
+
+
+def ledger_signals(
+    ledger: Ledger, flow: str, stage: str, downstream: Collection[str] = ()
+) -> Signals:
+    """Take part in a flow's signals over the ledger's database.
+
+    A signal arrives within half a second. Ages are measured by the database's clock alone.
+
+    Args:
+        ledger: The flow's; best without a retry timeout, for each write is tried again here with
+            the newest signal, and a ledger that retries would deliver an old one.
+        flow: The flow's name.
+        stage: The name of the stage that takes part.
+        downstream: The stages directly after it, which may press it.
+
+    Raises:
+        OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
+    """
+    return Signals(_LedgerTransport(ledger, flow, stage), flow, stage, downstream)
+
+
+def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
+    """How the stages of a flow are doing, by name, for one who takes no part.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    known, now_s = KnownStates(flow), time.monotonic()
+    known.update([_raw(stored) for stored in ledger.published_states(flow)], now_s)
+    return known.current(now_s)
+
+
+class _LedgerTransport:
+    """The signals of one stage in the ledger's tables."""
+
+    poll_interval_s = POLL_S
+    session = None  # what a database has taken it keeps
+
+    def __init__(self, ledger: Ledger, flow: str, stage: str) -> None:
+        self._ledger = ledger
+        self._flow = flow
+        self._stage = stage
+        self._published: str | None = None
+        self._lock = threading.Lock()
+        self._is_unreachable = False
+        self._answered_s = time.monotonic()
+
+    @property
+    def is_connected(self) -> bool:
+        return not self._is_unreachable and time.monotonic() - self._answered_s < _SILENT_S
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Nothing wakes: a database is asked."""
+
+    def put(self, item: Assertion | StageState) -> None:
+        text = encode(item)
+        with self._answering():
+            if isinstance(item, Assertion):
+                self._ledger.send_signal(item.flow, item.sender, item.receiver, text)
+                return
+            if self._published is None:
+                self._ledger.forget_signals(item.flow)
+            self._ledger.publish_state(item.flow, item.stage, text)
+            self._published = text
+
+    def poll(self) -> Sequence[RawSignal]:
+        with self._answering():
+            return [_raw(stored) for stored in self._ledger.signals(self._flow, self._stage)]
+
+    def remove(self, found: RawSignal) -> None:
+        with self._answering():
+            self._ledger.remove_signal(self._flow, found.stage, self._stage, found.version)
+
+    def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
+        with self._answering():
+            found = self._ledger.published_states(self._flow)
+        return [_raw(stored) for stored in found if names is None or stored.stage in names]
+
+    def stop(self) -> None:
+        if self._published is not None:
+            with self._answering():
+                self._ledger.withdraw_state(self._flow, self._stage, self._published)
+
+    def __repr__(self) -> str:
+        return repr(self._ledger)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except LedgerError as error:
+            if self._changes(to_unreachable=True):
+                _LOG.warning(
+                    "Stage %r of flow %r can neither signal nor be signalled, and what is in force"
+                    " ends with its lease: %s",
+                    self._stage,
+                    self._flow,
+                    error,
+                )
+            raise UnreachableError(str(error)) from error
+        self._answered_s = time.monotonic()
+        if self._changes(to_unreachable=False):
+            _LOG.info("Stage %r of flow %r signals again.", self._stage, self._flow)
+
+    def _changes(self, *, to_unreachable: bool) -> bool:
+        with self._lock:
+            before, self._is_unreachable = self._is_unreachable, to_unreachable
+        return before != to_unreachable
+
+
+def _raw(stored: StoredSignal) -> RawSignal:
+    return RawSignal(stored.stage, stored.text, stored.age_ms, stored.text)

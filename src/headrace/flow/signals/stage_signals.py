@@ -1,0 +1,406 @@
+"""One stage's part in the signals of its flow, over any transport."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self
+
+from headrace.control.assertion import Assertion, require_name, require_possible
+from headrace.errors import OptionError, SignalError
+from headrace.flow.signals.codec import StageState, decode_assertion, decode_state
+from headrace.flow.signals.transport import RawSignal, Transport, UnreachableError
+from headrace.ledger.base import wall_clock_ms
+
+RETRY_S: Final = 1.0
+"""How soon to poll again where something could not be done."""
+
+MAX_WARNINGS: Final = 100
+"""How many things are warned of at most while none is over: forgers could make up any number."""
+
+_CLOSE_S: Final = 5.0
+"""How long an end waits for a transport that does not answer."""
+
+_LOG: Final = logging.getLogger("headrace.flow")
+
+
+class WarnOnce:
+    """Warns once of each thing, until it is over. Its methods can be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._warned: set[str] = set()
+
+    def warn(self, about: str, sentence: str) -> None:
+        """Warn, unless that was done already about the same thing."""
+        with self._lock:
+            if about in self._warned or len(self._warned) > MAX_WARNINGS:
+                return
+            self._warned.add(about)
+            is_last = len(self._warned) > MAX_WARNINGS
+        _LOG.warning("%s", sentence)
+        if is_last:
+            _LOG.warning("There is more of the kind, which is not logged.")
+
+    def clear(self, about: str) -> None:
+        """Warn again when there is a reason the next time."""
+        with self._lock:
+            self._warned.discard(about)
+
+
+class Inbox:
+    """Keeps what has come until it is taken: of each sender the newest assertion, each once.
+
+    An assertion that cannot be deleted is found again and again; it comes once all the same. Its
+    methods can be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._last: dict[str, Assertion] = {}
+        self._waiting: dict[str, Assertion] = {}
+        self._is_closed = False
+
+    def put(self, assertion: Assertion) -> None:
+        """Keep what was found, unless it was found there before."""
+        with self._changed:
+            if self._last.get(assertion.sender) != assertion:
+                self._last[assertion.sender] = assertion
+                self._waiting[assertion.sender] = assertion
+                self._changed.notify_all()
+
+    def take(self, wait_s: float) -> list[Assertion]:
+        """What has come since the last call; waits if that is nothing."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or bool(self._waiting), wait_s)
+            waiting, self._waiting = self._waiting, {}
+        return list(waiting.values())
+
+    def close(self) -> None:
+        """End the waiting, now and from now on."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class _Queued:
+    item: Assertion | StageState
+    queued_s: float
+    is_due: bool = True
+
+
+class Outbox:
+    """Keeps the newest assertion to each stage, and the newest state, for as long as they count.
+
+    So it is never longer than there are stages to speak to. What cannot be delivered within its
+    lease is dropped: it says what was, not what is. Its methods can be called from any thread;
+    times are seconds of one clock that never goes back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: dict[str | None, _Queued] = {}
+
+    def put(self, item: Assertion | StageState, now_s: float) -> None:
+        """Queue this instead of what was queued for the same stage, or of the state before."""
+        with self._lock:
+            self._newest[_address(item)] = _Queued(item, now_s)
+
+    def due(self, now_s: float) -> list[Assertion | StageState]:
+        """What must still be delivered."""
+        with self._lock:
+            for address, queued in list(self._newest.items()):
+                if (now_s - queued.queued_s) * 1000 >= queued.item.lease_ms:
+                    del self._newest[address]
+            return [queued.item for queued in self._newest.values() if queued.is_due]
+
+    def delivered(self, item: Assertion | StageState) -> None:
+        """Note the delivery. The item is kept, for it may get lost with a session."""
+        with self._lock:
+            queued = self._newest.get(_address(item))
+            if queued is not None and queued.item is item:
+                queued.is_due = False
+
+    def resend(self) -> None:
+        """Have everything that counts delivered once more."""
+        with self._lock:
+            for queued in self._newest.values():
+                queued.is_due = True
+
+
+def _address(item: Assertion | StageState) -> str | None:
+    return item.receiver if isinstance(item, Assertion) else None
+
+
+class KnownStates:
+    """The newest state of each stage of a flow, until its lease is over.
+
+    Times are seconds of one clock that never goes back; the methods can be called from any thread.
+    """
+
+    def __init__(self, flow: str) -> None:
+        self._flow = flow
+        self._forged = WarnOnce()
+        self._lock = threading.Lock()
+        self._until_s: dict[StageState, float] = {}
+
+    def update(
+        self, found: Iterable[RawSignal], now_s: float, names: Collection[str] | None = None
+    ) -> None:
+        """Take what these stages, or all, publish now; one whose state is missing is gone."""
+        until_s = {}
+        for each in found:
+            try:
+                state = self._decode(each)
+            except OptionError as error:
+                self._forged.warn(
+                    each.stage,
+                    f"The state that stage {each.stage[:100]!r} of flow {self._flow!r} seems to"
+                    f" publish is ignored: {error}",
+                )
+            else:
+                if each.is_current(state.lease_ms):
+                    until_s[state] = now_s + (state.lease_ms - each.age_ms) / 1000
+        with self._lock:
+            if names is not None:
+                kept = {s: until for s, until in self._until_s.items() if s.stage not in names}
+                until_s = kept | until_s
+            self._until_s = until_s
+
+    def current(self, now_s: float, names: Collection[str] | None = None) -> dict[str, StageState]:
+        """The states whose lease is not over, by stage; of these stages, or of all."""
+        with self._lock:
+            return {
+                state.stage: state
+                for state, until_s in self._until_s.items()
+                if now_s < until_s and (names is None or state.stage in names)
+            }
+
+    def _decode(self, found: RawSignal) -> StageState:
+        if found.fault is not None:
+            raise OptionError(found.fault)
+        state = decode_state(found.text)
+        if (state.flow, state.stage) != (self._flow, found.stage):
+            raise OptionError(f"It says that it is of stage {state.stage!r} of {state.flow!r}.")
+        return state
+
+
+class Signals:
+    """One stage's part in the signals of its flow.
+
+    Its methods can be called from any thread, and none of them waits for the transport, `states`
+    excepted, and `receive` if it is asked to. While the transport is unreachable nothing is lost
+    that still counts: of every pair of stages the newest assertion is kept until it is delivered or
+    its lease is over. Nothing that is found is believed before it is checked; what is wrong is
+    logged once and removed. One thread delivers, and polls for what has come.
+
+    Args:
+        transport: What carries them; it is this stage's alone.
+        flow: The flow's name.
+        stage: The stage's name.
+        downstream: The stages directly after it: nobody else is listened to.
+
+    Raises:
+        OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
+    """
+
+    def __init__(
+        self, transport: Transport, flow: str, stage: str, downstream: Collection[str]
+    ) -> None:
+        require_name("The name of a flow", flow)
+        for name in (stage, *downstream):
+            require_name("The name of a stage", name)
+        self._transport = transport
+        self._flow = flow
+        self._stage = stage
+        self._downstream = frozenset(downstream)
+        self._outbox = Outbox()
+        self._inbox = Inbox()
+        self._failures = WarnOnce()
+        self._forged = WarnOnce()
+        self._known = KnownStates(flow)
+        self._session: object = None
+        self._poll_due_s = 0.0
+        self._must_poll = False
+        self._is_closed = False
+        self._woken = threading.Event()
+        transport.start(self._wake)
+        self._thread = threading.Thread(
+            target=self._run, name=f"headrace-signals-{stage}", daemon=True
+        )
+        self._thread.start()
+
+    def send(self, assertion: Assertion) -> None:
+        """Have this delivered, instead of an assertion to the same stage that still waits.
+
+        Raises:
+            OptionError: It is another flow's, or another stage's.
+            SignalError: These signals are closed.
+        """
+        self._queue(assertion, "an assertion", assertion.sender)
+
+    def receive(self, wait_s: float = 0) -> list[Assertion]:
+        """What has come since the last call: of each stage that presses this one, the newest.
+
+        Each assertion comes once; one that is overtaken by a newer one before this is called does
+        not come at all.
+
+        Args:
+            wait_s: How long to wait for something if nothing is there; closing ends the wait.
+        """
+        return self._inbox.take(wait_s)
+
+    def publish(self, state: StageState) -> None:
+        """Show everybody how this stage is doing, instead of what was published before.
+
+        Raises:
+            OptionError: It is another flow's, or another stage's.
+            SignalError: These signals are closed.
+        """
+        self._queue(state, "a state", state.stage)
+
+    def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
+        """How the stages of the flow are doing, by name: those that published within their lease.
+
+        Each call reads the transport, at a cost that grows with the number of stages asked for.
+        While the transport is unreachable it is what was known last, less whose lease has ended.
+
+        Args:
+            names: Which stages; None for all.
+        """
+        self._try(
+            "states",
+            lambda: self._known.update(self._transport.states(names), time.monotonic(), names),
+        )
+        return self._known.current(time.monotonic(), names)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the transport answers at present."""
+        return self._thread.is_alive() and self._transport.is_connected
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether nothing that counts is still to be delivered."""
+        return not self._outbox.due(time.monotonic())
+
+    def close(self) -> None:
+        """Deliver what can still be delivered at once, and withdraw this stage's state."""
+        self._is_closed = True
+        self._inbox.close()
+        self._woken.set()
+        self._thread.join(_CLOSE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Signals({self._flow!r}, {self._stage!r}, {self._transport!r})"
+
+    def _queue(self, item: Assertion | StageState, what: str, stage: str) -> None:
+        if (item.flow, stage) != (self._flow, self._stage):
+            raise OptionError(
+                f"Stage {self._stage!r} of flow {self._flow!r} was given {what} of stage {stage!r}"
+                f" of flow {item.flow!r}; a stage speaks for itself only."
+            )
+        if self._is_closed:
+            raise SignalError(
+                f"The signals of stage {self._stage!r} of flow {self._flow!r} are closed; open new"
+                " ones."
+            )
+        self._outbox.put(item, time.monotonic())
+        self._woken.set()
+
+    def _wake(self) -> None:
+        self._must_poll = True
+        self._woken.set()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._woken.wait(max(0.0, self._poll_due_s - time.monotonic()))
+            self._woken.clear()
+            self._step()
+        self._deliver()
+        try:
+            self._transport.stop()
+        except SignalError as error:
+            _LOG.debug("The state of stage %r could not be withdrawn: %s", self._stage, error)
+
+    def _step(self) -> None:
+        session = self._transport.session
+        if session != self._session:
+            self._session = session
+            self._outbox.resend()
+            self._must_poll = True
+        is_done = self._deliver()
+        if self._must_poll or time.monotonic() >= self._poll_due_s:
+            self._must_poll = False
+            is_done = self._poll() and is_done
+            wait_s = self._transport.poll_interval_s if is_done else RETRY_S
+            self._poll_due_s = time.monotonic() + wait_s
+
+    def _deliver(self) -> bool:
+        """Deliver what is due; whether nothing is left over."""
+        is_done = True
+        for item in self._outbox.due(time.monotonic()):
+            done = self._try(f"to {_address(item)}", partial(self._transport.put, item))
+            if done is None:
+                return False
+            if done:
+                self._outbox.delivered(item)
+            is_done = is_done and done
+        return is_done
+
+    def _poll(self) -> bool:
+        """Take what has come; whether nothing is left over."""
+        found: list[RawSignal] = []
+        if not self._try("poll", lambda: found.extend(self._transport.poll())):
+            return False
+        return all([self._take(each) for each in found])  # noqa: C419  # each of them
+
+    def _take(self, found: RawSignal) -> bool:
+        """Pass on what was found if it is an assertion, and delete it; whether that was done."""
+        try:
+            assertion = self._decode(found)
+        except OptionError as error:
+            self._forged.warn(
+                found.stage,
+                f"Stage {self._stage!r} of flow {self._flow!r} ignores what {found.stage[:100]!r}"
+                f" seems to have sent: {error}",
+            )
+        else:
+            if found.is_current(assertion.lease_ms):
+                self._inbox.put(assertion)
+        return bool(self._try(f"remove {found.stage}", lambda: self._transport.remove(found)))
+
+    def _try(self, about: str, action: Callable[[], object]) -> bool | None:
+        """Whether the transport did it; None where it is unreachable, which it logs itself."""
+        try:
+            action()
+        except UnreachableError:
+            return None
+        except SignalError as error:
+            self._failures.warn(about, str(error))
+            return False
+        self._failures.clear(about)
+        return True
+
+    def _decode(self, found: RawSignal) -> Assertion:
+        if found.stage not in self._downstream:
+            raise OptionError("It is no stage directly after this one.")
+        if found.fault is not None:
+            raise OptionError(found.fault)
+        assertion = decode_assertion(found.text)
+        require_possible(assertion, wall_clock_ms())
+        says = (assertion.flow, assertion.sender, assertion.receiver)
+        if says != (self._flow, found.stage, self._stage):
+            raise OptionError(
+                f"It says that it is of flow {says[0]!r}, from {says[1]!r} to {says[2]!r}."
+            )
+        return assertion

@@ -1,0 +1,311 @@
+"""A session with ZooKeeper that reconnects by itself, shared by the stages of a process."""
+
+import logging
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+
+from headrace.certificates import client_context
+from headrace.errors import SignalError
+from headrace.flow.signals.transport import UnreachableError
+from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
+
+_MAX_BACKOFF_S: Final = 1.0
+"""The longest wait between two attempts to connect."""
+
+_LOG_AFTER_S: Final = 1.0
+"""A connection that is made again within this time is not logged."""
+
+_CHECK_S: Final = 0.2
+_CLOSE_S: Final = 5.0
+
+_LOG: Final = logging.getLogger("headrace.flow")
+
+# kazoo's own lines would log every attempt to connect, and show the password on level DEBUG.
+_KAZOO_LOG: Final = logging.getLogger("headrace.flow.kazoo")
+_KAZOO_LOG.addFilter(lambda line: line.levelno >= logging.ERROR)
+
+_ANSWERS: Final = (
+    NoNodeError,
+    NodeExistsError,
+    BadVersionError,
+    NotEmptyError,
+    NoChildrenForEphemeralsError,
+)
+"""Errors that answer a request: how things stand."""
+
+_LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, KazooTimeoutError)
+
+
+class ZookeeperSession:
+    """The connection of a process to ZooKeeper, which is made again however it is lost.
+
+    When a session has expired, a new one begins: the ephemeral nodes of the old one are gone then,
+    and the listeners are called. A client that could not be used for twice the session's timeout is
+    replaced, for its session would have expired: so the connection survives servers that have lost
+    their data (they refuse clients that know more than they do), and a client that has ended in an
+    error. The log says when ZooKeeper becomes unreachable, and when it is reachable again. Its
+    methods can be called from any thread.
+
+    ::
+
+        settings = ZookeeperSettings("zk1:2181,zk2:2181", user="flows", password=secret)
+        with ZookeeperSession(settings) as session:
+            signals = zookeeper_signals(session, "clicks", "enrich", downstream=["store"])
+
+    Args:
+        settings: The servers, and how to sign in.
+        answer_timeout_s: How long an answer is waited for (s). Default: 3. Too short, and a busy
+            server counts as unreachable; too long, and a stage signals late.
+
+    Raises:
+        SetupError: The package kazoo is not installed.
+        OptionError: The certificates cannot be read.
+        SignalError: No server answers, and `unreachable` is ``refuse``.
+    """
+
+    def __init__(self, settings: ZookeeperSettings, *, answer_timeout_s: float = 3.0) -> None:
+        self.settings: Final = settings
+        self._where = f"ZooKeeper at {settings.servers}"
+        self._answer_timeout_s = answer_timeout_s
+        files = settings.ca_file, settings.certificate_file, settings.key_file
+        self._tls = client_context(self._where, *files) if settings.tls else None
+        secret = secrets.token_hex(16)
+        user, password = settings.user or f"headrace-{secret}", settings.password or secret
+        self._credentials = user, password
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[], None]] = []
+        self._done = threading.Event()
+        self._unreachable_since_s: float | None = time.monotonic()
+        self._is_logged = False
+        self._session_id: int | None = None
+        self._client = self._new_client()
+        self._client_since_s = time.monotonic()
+        connected = self._client.start_async()
+        if settings.unreachable == "refuse" and not connected.wait(settings.start_timeout_s):
+            _end(self._client)
+            raise SignalError(
+                f"{self._where} did not answer within {settings.start_timeout_s:g} s; see that it"
+                " runs and can be reached, or set unreachable to 'wait'."
+            )
+        self._keeper = threading.Thread(target=self._keep, name="headrace-zookeeper", daemon=True)
+        self._keeper.start()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to a server at present."""
+        return self._unreachable_since_s is None
+
+    @property
+    def id(self) -> int | None:
+        """The session's; another one after a session was lost, and None while there was none."""
+        return self._session_id
+
+    @property
+    def acl(self) -> list[Any]:
+        """Who may do what with the folders that are made."""
+        if self.settings.user is None:
+            return list(OPEN_ACL_UNSAFE)
+        return [make_digest_acl(*self._credentials, all=True)]
+
+    @property
+    def own_acl(self) -> list[Any]:
+        """Who may do what with what this process writes: all may read, and only it may change it.
+
+        With a user, all stages have its rights. Whoever may write the folder can delete a node and
+        make another one; that one is not of this process's session.
+        """
+        own = make_digest_acl(*self._credentials, all=True)
+        if self.settings.user is not None:
+            return [own]
+        return [own, make_acl(ANYONE_ID_UNSAFE.scheme, ANYONE_ID_UNSAFE.id, read=True)]
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have this called when a connection was made; it must not wait for anything."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Do not call this any more."""
+        with self._lock:
+            self._listeners.remove(listener)
+
+    def submit(self, method: str, path: str, *args: Any, **options: Any) -> AsyncResult:
+        """Begin a request about the node at this path, whose answer `result` returns.
+
+        Args:
+            method: Of the client, such as ``get``.
+            path: The node's.
+            args: The method's arguments after the path.
+            options: Its named arguments.
+
+        Raises:
+            UnreachableError: There is no connection.
+        """
+        if not self.is_connected:  # or kazoo would keep the request until there is one
+            raise UnreachableError(f"{self._where} is unreachable.")
+        return getattr(self._client, f"{method}_async")(path, *args, **options)
+
+    def result(self, path: str, pending: AsyncResult) -> Any:
+        """Wait for the answer to a request about the node at this path.
+
+        Raises:
+            UnreachableError: There is none, so nobody knows whether it was done.
+            NoNodeError, NodeExistsError, BadVersionError, NotEmptyError,
+            NoChildrenForEphemeralsError: That is the answer.
+            SignalError: The server refuses.
+        """
+        try:
+            return pending.get(timeout=self._answer_timeout_s)
+        except _ANSWERS:
+            raise
+        except _LOST as error:
+            raise UnreachableError(f"{self._where} did not answer for {path}.") from error
+        except NoAuthError as error:
+            user = self.settings.user
+            whom = "a client without a user" if user is None else f"user {user!r}"
+            raise SignalError(
+                f"{self._where} does not give {whom} the right to {path}; give all stages of the"
+                " flow the same user and password, or remove that node."
+            ) from error
+        except KazooException as error:
+            raise SignalError(f"{self._where} refuses a request for {path}: {error!r}.") from error
+        except Exception as error:  # whatever kazoo stumbled over: its connection is unusable
+            raise UnreachableError(f"{self._where} was not understood: {error!r}.") from error
+
+    def request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
+        """`submit` a request, and wait for its `result`; it raises what these raise."""
+        return self.result(path, self.submit(method, path, *args, **options))
+
+    def close(self) -> None:
+        """End the session: what this process has published is gone."""
+        self._done.set()
+        self._keeper.join(_CLOSE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ZookeeperSession({self.settings.hosts!r})"
+
+    def _new_client(self) -> KazooClient:
+        client = KazooClient(
+            hosts=self.settings.servers,
+            timeout=self.settings.session_timeout_s,
+            auth_data=[("digest", ":".join(self._credentials))],
+            connection_retry=KazooRetry(max_tries=-1, max_delay=_MAX_BACKOFF_S),
+            handler=None if self._tls is None else TlsHandler(self._tls),
+            logger=_KAZOO_LOG,
+        )
+        client.add_listener(lambda state: self._follow(client, state))
+        return client
+
+    def _follow(self, client: KazooClient, state: str) -> None:
+        """Follow the connection; called by kazoo, which waits for it."""
+        with self._lock:
+            if client is not self._client:
+                return
+            if state != KazooState.CONNECTED:
+                self._unreachable_since_s = self._unreachable_since_s or time.monotonic()
+                return
+            self._log_reconnection(client.client_id[0])
+            self._session_id = client.client_id[0]
+            self._unreachable_since_s = None
+            for listener in self._listeners:
+                listener()
+
+    def _keep(self) -> None:
+        while not self._done.wait(_CHECK_S):
+            since_s, now_s = self._unreachable_since_s, time.monotonic()
+            if since_s is None:
+                continue
+            if now_s - since_s >= _LOG_AFTER_S:
+                self._warn_unreachable()
+            if now_s - max(since_s, self._client_since_s) >= 2 * self.settings.session_timeout_s:
+                self._replace_client()
+        _end(self._client)
+
+    def _replace_client(self) -> None:
+        with self._lock:
+            if self._unreachable_since_s is None:  # it has just reconnected
+                return
+            old, self._client = self._client, self._new_client()
+            self._client_since_s = time.monotonic()
+            self._client.start_async()
+        _end(old)
+
+    def _warn_unreachable(self) -> None:
+        with self._lock:
+            if self._is_logged or self._unreachable_since_s is None:
+                return
+            self._is_logged = True
+        _LOG.warning(
+            "%s is unreachable: stages can neither signal nor be signalled, and what is in force"
+            " ends with its lease. The connection is tried again.",
+            self._where,
+        )
+
+    def _log_reconnection(self, session_id: int) -> None:
+        if self._is_logged and self._unreachable_since_s is not None:
+            lasted_s = time.monotonic() - self._unreachable_since_s
+            _LOG.info("%s is reachable again, after %.1f s.", self._where, lasted_s)
+        self._is_logged = False
+        if self._session_id not in (None, session_id):
+            _LOG.info("The session with %s was lost; stages publish and send again.", self._where)
+
+
+def _end(client: KazooClient) -> None:
+    try:
+        client.stop()
+        client.close()
+    except KazooException as error:  # a connection that does not end within the session's timeout
+        _LOG.debug("A connection to ZooKeeper did not end: %r", error)
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Has kazoo connect over TLS, with the server's name checked and certificates read once.
+
+    What kazoo does by itself trusts the system's authorities beside the one that is named, and
+    leaves sockets open where the other side is refused.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_others: Any
+    ) -> ssl.SSLSocket:
+        """Connect; called by kazoo.
+
+        Raises:
+            OSError: Nobody is there, or it is not to be trusted.
+        """
+        plain = socket.create_connection(address, timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._context.wrap_socket(plain, server_hostname=hostname)  # closes it if that fails

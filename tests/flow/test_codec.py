@@ -1,0 +1,121 @@
+"""Signals as text: what is written comes back, and nothing else is believed."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.flow.samples import pressing, state_of_stage
+
+from headrace.control.assertion import MOST_LEASE_MS, MOST_LEVELS, Assertion, Incarnation
+from headrace.errors import OptionError
+from headrace.flow import StageState
+from headrace.flow.signals.codec import MAX_BYTES, decode_assertion, decode_state, encode
+
+names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
+wholes = st.integers(0, 2**63 - 1)
+levels = st.floats(0, MOST_LEVELS) | st.integers(0, MOST_LEVELS)
+leases = st.integers(1, MOST_LEASE_MS)
+assertions = st.builds(
+    Assertion, names, names, names, st.builds(Incarnation, wholes, names), wholes, levels, leases
+)
+free = st.builds(
+    StageState, names, names, st.none(), st.just(0), st.none(), st.none() | wholes, leases
+)
+held = st.builds(
+    StageState,
+    names,
+    names,
+    names,
+    st.floats(0, MOST_LEVELS, exclude_min=True),
+    st.none() | st.floats(0, allow_infinity=False),
+    st.none() | wholes,
+    leases,
+)
+
+
+@given(assertions)
+def test_an_assertion_comes_back_from_its_text(assertion: Assertion) -> None:
+    text = encode(assertion)
+    assert decode_assertion(text) == decode_assertion(text.encode()) == assertion
+    assert text.isascii()
+    assert len(text) <= MAX_BYTES
+
+
+@given(free | held)
+def test_a_state_comes_back_from_its_text(state: StageState) -> None:
+    assert decode_state(encode(state)) == state
+
+
+def changed(**values: Any) -> str:
+    return json.dumps(asdict(pressing()) | values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param(b"\xff\xfe", id="no text"),
+        pytest.param("null", id="no object"),
+        pytest.param("[]", id="a list"),
+        pytest.param("[" * MAX_BYTES, id="brackets without end"),
+        pytest.param("{}", id="an empty object"),
+        pytest.param(changed(more=1), id="a field too many"),
+        pytest.param(changed() + " x", id="something after it"),
+        pytest.param(changed().replace('"level"', '"flow"'), id="a field twice"),
+        pytest.param(changed().replace('"level": 1', '"level": NaN'), id="NaN"),
+        pytest.param(changed().replace('"level": 1', '"level": Infinity'), id="infinity"),
+        pytest.param(changed().replace('"level": 1', '"level": 1e999'), id="infinity in digits"),
+        pytest.param(changed(level=10**3_000), id="a number of 3000 digits"),
+        pytest.param(changed(level=MOST_LEVELS + 1), id="a level too high"),
+        pytest.param(changed(level=-1), id="a level below 0"),
+        pytest.param(changed(level=True), id="a level that is no number"),
+        pytest.param(changed(level="1"), id="a level in quotes"),
+        pytest.param(changed(sequence=1.5), id="a sequence that is not whole"),
+        pytest.param(changed(sequence=2**63), id="a sequence beyond 64 bits"),
+        pytest.param(changed(lease_ms=0), id="no lease"),
+        pytest.param(changed(lease_ms=MOST_LEASE_MS + 1), id="a lease too long"),
+        pytest.param(changed(sender="b/c"), id="a name with a slash"),
+        pytest.param(changed(sender="é"), id="a name with an accent"),
+        pytest.param(changed(sender=["b"]), id="a name that is a list"),
+        pytest.param(changed(incarnation=None), id="no incarnation"),
+        pytest.param(changed(incarnation={"started_ms": 1}), id="half an incarnation"),
+        pytest.param(changed(sender="b" * MAX_BYTES), id="too long"),
+        pytest.param(encode(state_of_stage("b")), id="a state"),
+    ],
+)
+def test_what_is_no_assertion_is_refused_with_one_sentence(text: str | bytes) -> None:
+    with pytest.raises(OptionError, match=r"^[A-Z][^\n]*\.$"):
+        decode_assertion(text)
+
+
+@given(st.binary(max_size=200) | st.text().map(lambda text: json.dumps(text).encode()))
+def test_any_bytes_are_refused(data: bytes) -> None:
+    for read in (decode_assertion, decode_state):
+        with pytest.raises(OptionError):
+            read(data)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"throttled_by": "b"},
+        {"throttle_level": 1},
+        {"rate_limit_per_s": 5.0},
+        {"throttled_by": "b", "throttle_level": 1, "rate_limit_per_s": -1.0},
+        {"throttled_by": "b", "throttle_level": 1, "rate_limit_per_s": float("inf")},
+        {"throttled_by": "b", "throttle_level": 1, "rate_limit_per_s": True},
+        {"throttled_by": "b c", "throttle_level": 1},
+        {"queue_bytes": -1},
+        {"queue_bytes": 1.5},
+        {"lease_ms": 0},
+        {"lease_ms": MOST_LEASE_MS + 1},
+        {"stage": ""},
+        {"flow": None},
+    ],
+)
+def test_a_state_that_contradicts_itself_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        StageState(**(asdict(state_of_stage("a")) | values))

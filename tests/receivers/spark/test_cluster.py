@@ -1,0 +1,199 @@
+"""Receivers on the executors of a cluster, one of which is killed, as is the driver in the end.
+
+What was sent and what was acknowledged is written down outside of it, by the senders.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.services.spark_home import spark_home
+from tests.services.waiting import wait_until
+
+from headrace.errors import JournalError
+from headrace.journal import Journal, verify
+
+LANES = (0, 1)
+
+
+class Application:
+    """``driver.py`` at work."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = folder / "events"
+        self._log = folder / "driver.log"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.receivers.spark.driver"),
+                    *("local-cluster[2,2,512]", str(self.journal)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "SPARK_HOME": str(spark_home(folder))},
+                start_new_session=True,
+            )
+
+    def ask(self, what: str) -> list[dict[str, Any]]:
+        """What it answers to a line: the status of each lane."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, self._log.read_text()[-3_000:]
+        found: list[dict[str, Any]] = json.loads(answer)
+        return found
+
+    def is_receiving(self, lane: int, restarts: int) -> bool:
+        status = self.ask("status")[lane]
+        return bool(status["state"] == "receiving" and status["restarts"] >= restarts)
+
+    def worker(self, lane: int) -> int:
+        """The process that has a lane's lock."""
+        told = (self.journal / f"{lane}" / "lock").read_text()
+        found = re.match(r"process (\d+) on ", told)
+        assert found, told
+        return int(found[1])
+
+    def executor(self, lane: int) -> int:
+        """The JVM that has started the daemon that has started this process."""
+        return parent(parent(self.worker(lane)))
+
+
+def parent(process: int) -> int:
+    asked = ["ps", "-o", "ppid=", "-p", str(process)]
+    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+
+
+@contextmanager
+def application(folder: Path) -> Iterator[Application]:
+    running = Application(folder)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:  # executors are of its group, and take all else along
+            os.killpg(running.process.pid, signal.SIGKILL)
+        running.process.communicate()
+
+
+class Sender(threading.Thread):
+    """Sends numbers to a lane, each until it is acknowledged, and writes down which are."""
+
+    def __init__(self, app: Application, lane: int) -> None:
+        super().__init__(daemon=True)
+        self.lane = lane
+        self.address = app.ask("status")[lane]["address"]
+        self.acknowledged: list[bytes] = []
+        self.sent = 0
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(timeout=60, trust_env=False) as client:
+            while not self.is_over.is_set():
+                value = f"{self.lane}/{len(self.acknowledged)}"
+                headers = {"content-type": "text/plain", "headrace-message-id": value}
+                self.sent = len(self.acknowledged) + 1
+                try:
+                    answer = client.post(self.address, content=value, headers=headers)
+                except httpx.TransportError:
+                    self.is_over.wait(0.02)  # until it is there again
+                    continue
+                assert answer.status_code in (200, 503), answer.text
+                if answer.status_code == 200:
+                    self.acknowledged.append(value.encode())
+
+    def wait_for_more(self, count: int = 20) -> None:
+        """Wait until so many more are acknowledged."""
+        before = len(self.acknowledged)
+        wait_until(lambda: len(self.acknowledged) >= before + count, 120)
+
+
+@contextmanager
+def sending(app: Application) -> Iterator[list[Sender]]:
+    senders = [Sender(app, lane) for lane in LANES]
+    for sender in senders:
+        sender.start()
+    try:
+        yield senders
+    finally:
+        for sender in senders:
+            sender.is_over.set()
+        for sender in senders:
+            sender.join(60)
+
+
+def stored(journal: Journal, lane: int) -> list[bytes]:
+    """A lane's values; its offsets are dense from 0 on."""
+    blocks = journal.blocks(lane)
+    edges = [0, *(block.until for block in blocks)]
+    assert [block.first for block in blocks] == edges[:-1]
+    records = [journal.records(lane, block.first) for block in blocks]
+    return [value for each in records for value in each.batch.column("value").to_pylist()]
+
+
+def is_free(journal: Journal, lane: int) -> bool:
+    try:
+        with journal.writer(lane):
+            return True
+    except JournalError:
+        return False
+
+
+def problems(journal: Journal, senders: list[Sender]) -> list[str]:
+    """What is wrong with what is there, by what was sent and acknowledged."""
+    found = [] if verify(journal).whole else ["the journal is damaged"]
+    for sender in senders:
+        there = Counter(stored(journal, sender.lane))
+        found += [f"{value!r} is lost" for value in sender.acknowledged if value not in there]
+        found += [f"{value!r} is there twice" for value, times in there.items() if times > 1]
+        if len(there) > sender.sent:
+            found.append(f"lane {sender.lane} has more than was sent")
+    return found
+
+
+@pytest.mark.usefixtures("java")
+def test_neither_a_dead_executor_nor_a_dead_driver_costs_what_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    with application(tmp_path) as app:
+        assert [each["state"] for each in app.ask("start")] == ["receiving"] * 2
+        journal = Journal.open(str(app.journal))
+        with sending(app) as senders:
+            for sender in senders:
+                sender.wait_for_more()
+            killed = app.executor(0)
+            lost = [lane for lane in LANES if app.executor(lane) == killed]
+            os.kill(killed, signal.SIGKILL)
+            for lane in lost:
+                wait_until(partial(app.is_receiving, lane, restarts=1), 120)
+                senders[lane].address = app.ask("status")[lane]["address"]
+                assert app.executor(lane) != killed
+            for sender in senders:
+                sender.wait_for_more()
+            told = app.ask("stop")
+            assert [each["state"] for each in told] == ["stopped"] * 2
+            assert all(is_free(journal, lane) for lane in LANES)
+        assert problems(journal, senders) == []
+        planted = senders[0]
+        planted.acknowledged.append(b"never stored")
+        assert problems(journal, senders) == ["b'never stored' is lost"]
+
+        app.ask("start")
+        assert not any(is_free(journal, lane) for lane in LANES)
+        app.process.kill()
+        wait_until(lambda: all(is_free(journal, lane) for lane in LANES), 120)
