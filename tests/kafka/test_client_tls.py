@@ -8,8 +8,8 @@ from confluent_kafka import Consumer
 from tests.kafka.client_certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, PASSWORD, PKCS12
 
 from headrace.errors import OptionError
-from headrace.kafka.client_config import client_config
-from headrace.kafka.client_tls import pem
+from headrace.kafka.client.config import client_config
+from headrace.kafka.client.tls import pem
 
 SERVERS = {"bootstrap.servers": "kafka:9092", "security.protocol": "SSL"}
 TRUST = {"ssl.truststore.type": "PEM"}

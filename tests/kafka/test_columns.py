@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.kafka.reads import reader_config, rows, whole
 from tests.services.kafka import Headers, TopicFactory
 
-from headrace.kafka.columns import ARROW_SCHEMA, Chunk, RecordBatchBuilder, bounded
-from headrace.kafka.reader import read_ranges
+from headrace.kafka.range_reader import read_ranges
+from headrace.kafka.record_batches import ARROW_SCHEMA, Chunk, RecordBatchBuilder, bounded
 
 CORNERS: list[tuple[bytes | None, bytes | None, Headers]] = [
     (None, None, []),

@@ -9,9 +9,9 @@ from tests.services.waiting import wait_until
 
 from headrace.control.ranges import OffsetRange
 from headrace.errors import SourceError
-from headrace.kafka import consumers
-from headrace.kafka.columns import ARROW_SCHEMA
-from headrace.kafka.reader import read_ranges
+from headrace.kafka.consumers import warm_consumer
+from headrace.kafka.range_reader import read_ranges
+from headrace.kafka.record_batches import ARROW_SCHEMA
 from headrace.local import KafkaBroker
 
 
@@ -81,13 +81,13 @@ def test_a_warm_consumer_goes_on_back_and_elsewhere(numbers: Topic) -> None:
 def test_a_reader_left_half_way_leaves_nothing_for_the_next(topic: TopicFactory) -> None:
     made = topic(1)
     made.produce(*[b"x" * 1000] * 2000)
-    consumers.close_idle_consumers()
-    config = reader_config(made.bootstrap_servers)
+    # The setting that a read of this size would otherwise have by its own.
+    config = reader_config(made.bootstrap_servers, queued_min_messages=1000)
     left = read_ranges(config, [whole(made, 2000, start=500)])
     assert next(left).column("offset")[0].as_py() == 500
     left.close()  # type: ignore[attr-defined]
-    (idle,) = consumers._idle.values()
-    assert idle.kafka.assignment() == []
+    with warm_consumer(config.client) as idle:
+        assert idle.kafka.assignment() == []
     assert offsets(config, whole(made, 20)) == list(range(20))
 
 

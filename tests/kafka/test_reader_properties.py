@@ -5,7 +5,7 @@ from tests.kafka.reads import Transactions, reader_config, rows
 from tests.services.kafka import Topic, TopicFactory
 
 from headrace.control.ranges import OffsetRange
-from headrace.kafka.reader import read_ranges
+from headrace.kafka.range_reader import read_ranges
 
 # Each partition gets these, one after the other: (records, how they are written).
 WRITES = [

@@ -5,7 +5,7 @@ from tests.kafka.reads import Transactions, offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 
 from headrace.errors import BrokerError
-from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.source.losses import Losses
 
 # Offsets of `mixed`: 0-1 committed, 2 control; 3-5 aborted, 6 control; 7-8 plain;

@@ -9,7 +9,7 @@ from tests.services.kafka import TopicFactory
 from tests.services.queries import available_now, sentence, stream_of
 
 from headrace.errors import BrokerError, OptionError, SourceError
-from headrace.kafka.connector import KAFKA
+from headrace.kafka.kafka_connector import KAFKA
 from headrace.local.ports import free_ports
 
 

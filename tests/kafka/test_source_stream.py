@@ -9,7 +9,7 @@ from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import available_now, running, stream_of
 
-from headrace.kafka.source import KafkaSource
+from headrace.kafka.kafka_source import KafkaSource
 
 
 def produce(topic: Topic, *values: str, partition: int = 0) -> None:

@@ -19,12 +19,11 @@ from headrace.flow.channels.given import option_text
 from headrace.flow.channels.kafka_queue import KafkaQueue
 from headrace.flow.channels.protocol import WrittenBatch
 from headrace.flow.channels.written import lineage
-from headrace.kafka.attempts import known_id, tag
-from headrace.kafka.log import lookup_with
+from headrace.kafka.attempts import known_id, produce, tag
+from headrace.kafka.client.option_values import redact
+from headrace.kafka.kafka_options import KafkaOptions, parse_options
 from headrace.kafka.lookup import Lookup
-from headrace.kafka.options import KafkaOptions, parse_options
-from headrace.kafka.producing import produce
-from headrace.kafka.redaction import redact
+from headrace.kafka.topic_log import lookup_with
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from headrace.control.hop_queue import InputQueue
 from headrace.control.ranges import TopicPartition
-from headrace.kafka.log import KafkaLog
-from headrace.kafka.options import KafkaOptions
+from headrace.kafka.kafka_options import KafkaOptions
+from headrace.kafka.topic_log import KafkaLog
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
 from headrace.source.positions import Positions

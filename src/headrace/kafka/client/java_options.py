@@ -1,26 +1,64 @@
-"""What becomes of every option of Kafka's Java consumer (4.1; 3.9 has fewer, and one of its own).
+"""What becomes of every option of Kafka's Java clients (4.1; 3.9 has fewer, and one of its own).
 
 Where librdkafka allows less than Java, its range is the one that stands here. How the names of both
 clients relate is in Java's ``ConsumerConfig`` and librdkafka's ``CONFIGURATION.md``.
 """
 
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from headrace.kafka.client_values import (
+from headrace.kafka.client.option_values import (
     BOOLEAN,
     INT,
     LONG,
     NUMBER,
     TEXT,
-    Combined,
-    Fate,
-    NoEffect,
-    Refused,
-    Translated,
+    ValueType,
+    integer,
     one_of,
-    whole,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """Passed on to librdkafka.
+
+    Attributes:
+        value: how its value is read.
+        to: librdkafka's name, where it is another one.
+        note: for the documentation.
+    """
+
+    value: ValueType
+    to: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Translated together with others, where its subject is: TLS, SASL, fetches, waits."""
+
+    to: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """Checked and accepted; `because` says why it changes nothing of what is read."""
+
+    value: ValueType
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """Refused; `instead` says why, and what to use."""
+
+    instead: str
+
+
+Treatment = Translated | Combined | NoEffect | Unsupported
 
 _GROUP: Final = "partitions are assigned by Spark, and no consumer group is joined"
 _METRICS: Final = "it is about the metrics of the Java client; a batch's figures are in the ledger"
@@ -29,43 +67,49 @@ _OAUTH_TRIES: Final = "librdkafka has fixed ones: 20 s for a try, 4 tries 5 s ap
 _OAUTH_RENEWAL: Final = "librdkafka renews a token after four fifths of its life"
 _TICKET_RENEWAL: Final = "librdkafka renews after kafka.sasl.kerberos.min.time.before.relogin"
 _JAVA_ONLY: Final = "it names a class to run in Java, and there is no Java here"
+_CLAIM: Final = "sasl.oauthbearer.assertion.claim"
+_OPENSSL: Final = "TLS is OpenSSL's here, not Java's"
+_MOST: Final = 2**31 - 1
+_BINARY: Final = "keys and values are strings or binary: cast the columns"
+_NO_TRANSACTION: Final = (
+    "a task that runs again produces again, in no transaction; a flow's channel is read once"
+)
 
-_FETCHING: Final[dict[str, Fate]] = {
-    "check.crcs": Translated("check.crcs", BOOLEAN, "default true, as in Java"),
+CONSUMER_OPTIONS: Final[Mapping[str, Treatment]] = {
+    # Fetching.
+    "check.crcs": Translated(BOOLEAN, note="default true, as in Java"),
     "exclude.internal.topics": NoEffect(
         BOOLEAN, "a pattern is matched against the broker's list of topics, by the planner"
     ),
     "fetch.max.bytes": Combined(
         ("fetch.max.bytes", "message.max.bytes"), "from 1000 to 2147483135"
     ),
-    "fetch.max.wait.ms": Translated("fetch.wait.max.ms", whole(0, 300_000)),
-    "fetch.min.bytes": Translated("fetch.min.bytes", whole(1, 100_000_000)),
+    "fetch.max.wait.ms": Translated(integer(0, 300_000), "fetch.wait.max.ms"),
+    "fetch.min.bytes": Translated(integer(1, 100_000_000)),
     "isolation.level": Translated(
-        "isolation.level",
-        one_of("read_uncommitted", "read_committed"),
-        "default read_uncommitted, as in Java",
+        one_of("read_uncommitted", "read_committed"), note="default read_uncommitted, as in Java"
     ),
-    "max.partition.fetch.bytes": Translated("max.partition.fetch.bytes", whole(1, 1_000_000_000)),
+    "max.partition.fetch.bytes": Translated(integer(1, 1_000_000_000)),
     "max.poll.records": NoEffect(INT, "a task takes what was fetched, bounded in bytes"),
     "share.acknowledgement.mode": NoEffect(TEXT, "it is for share groups, and none is joined"),
-    "auto.offset.reset": Refused(
+    "auto.offset.reset": Unsupported(
         "use startingOffsets, and failOnDataLoss for offsets that are gone"
     ),
-    "key.deserializer": Refused("keys are binary: cast the column or use from_json and the like"),
-    "value.deserializer": Refused(
+    "key.deserializer": Unsupported(
+        "keys are binary: cast the column or use from_json and the like"
+    ),
+    "value.deserializer": Unsupported(
         "values are binary: cast the column or use from_json and the like"
     ),
-    "interceptor.classes": Refused(f"{_JAVA_ONLY}; transform the DataFrame"),
-}
-
-_GROUPS: Final[dict[str, Fate]] = {
+    "interceptor.classes": Unsupported(f"{_JAVA_ONLY}; transform the DataFrame"),
+    # Consumer groups.
     "auto.commit.interval.ms": NoEffect(INT, "nothing is committed on a timer"),
-    "enable.auto.commit": Refused(
+    "enable.auto.commit": Unsupported(
         "leave it out: the query's checkpoint keeps the offsets, and headrace.commit.group commits"
         " those of processed batches"
     ),
     "group.id": Translated(
-        "group.id", TEXT, "the name fetches go by; for commits use headrace.commit.group"
+        TEXT, note="the name fetches go by; for commits use headrace.commit.group"
     ),
     "group.instance.id": NoEffect(TEXT, _GROUP),
     "group.protocol": NoEffect(one_of("classic", "consumer"), _GROUP),
@@ -76,69 +120,58 @@ _GROUPS: Final[dict[str, Fate]] = {
     "max.poll.interval.ms": NoEffect(INT, _GROUP),
     "partition.assignment.strategy": NoEffect(TEXT, _GROUP),
     "session.timeout.ms": NoEffect(INT, _GROUP),
-}
-
-_CONNECTIONS: Final[dict[str, Fate]] = {
+    # Connections.
     "allow.auto.create.topics": Translated(
-        "allow.auto.create.topics", BOOLEAN, "default false: a source reads topics that exist"
+        BOOLEAN, note="default false: a source reads topics that exist"
     ),
     "bootstrap.servers": Combined(("bootstrap.servers",), "required: host:port,host:port"),
     "client.dns.lookup": Translated(
-        "client.dns.lookup",
-        one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+        one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
     ),
-    "client.id": Translated("client.id", TEXT),
-    "client.rack": Translated("client.rack", TEXT),
+    "client.id": Translated(TEXT),
+    "client.rack": Translated(TEXT),
     "connections.max.idle.ms": Translated(
-        "connections.max.idle.ms", whole(0, 2**31 - 1, minus_one=0), "-1 becomes 0: never"
+        integer(0, _MOST, minus_one=0), note="-1 becomes 0: never"
     ),
     "default.api.timeout.ms": NoEffect(
         INT, "questions to a broker end by fetchOffset.numRetries and request.timeout.ms"
     ),
-    "metadata.max.age.ms": Translated("topic.metadata.refresh.interval.ms", whole(1, 3_600_000)),
-    "metadata.recovery.rebootstrap.trigger.ms": Translated(
-        "metadata.recovery.rebootstrap.trigger.ms", whole(0, 2**31 - 1)
-    ),
-    "metadata.recovery.strategy": Translated(
-        "metadata.recovery.strategy", one_of("none", "rebootstrap")
-    ),
+    "metadata.max.age.ms": Translated(integer(1, 3_600_000), "topic.metadata.refresh.interval.ms"),
+    "metadata.recovery.rebootstrap.trigger.ms": Translated(integer(0, _MOST)),
+    "metadata.recovery.strategy": Translated(one_of("none", "rebootstrap")),
     "receive.buffer.bytes": Translated(
+        integer(0, 100_000_000, minus_one=0),
         "socket.receive.buffer.bytes",
-        whole(0, 100_000_000, minus_one=0),
-        "-1 becomes 0: the system's",
+        note="-1 becomes 0: the system's",
     ),
     "reconnect.backoff.max.ms": Combined(("reconnect.backoff.max.ms",), "from 0 to 3600000"),
     "reconnect.backoff.ms": Combined(
         ("reconnect.backoff.ms", "reconnect.backoff.max.ms"),
         "from 0 to 3600000; without a maximum of its own it is the maximum too, as in Java",
     ),
-    "request.timeout.ms": Translated("socket.timeout.ms", whole(10, 300_000)),
+    "request.timeout.ms": Translated(integer(10, 300_000), "socket.timeout.ms"),
     "retry.backoff.max.ms": Combined(("retry.backoff.max.ms",), "from 1 to 300000"),
     "retry.backoff.ms": Combined(
         ("retry.backoff.ms",), "from 1 to 300000; never above the maximum, as in Java"
     ),
     "send.buffer.bytes": Translated(
-        "socket.send.buffer.bytes", whole(0, 100_000_000, minus_one=0), "-1 becomes 0: the system's"
+        integer(0, 100_000_000, minus_one=0),
+        "socket.send.buffer.bytes",
+        note="-1 becomes 0: the system's",
     ),
     "socket.connection.setup.timeout.max.ms": NoEffect(
         LONG, "librdkafka waits equally long at every try: socket.connection.setup.timeout.ms"
     ),
-    "socket.connection.setup.timeout.ms": Translated(
-        "socket.connection.setup.timeout.ms", whole(1000, 2**31 - 1)
-    ),
-}
-
-_WATCHING: Final[dict[str, Fate]] = {
+    "socket.connection.setup.timeout.ms": Translated(integer(1000, _MOST)),
+    # Metrics.
     "auto.include.jmx.reporter": NoEffect(BOOLEAN, _METRICS),
-    "enable.metrics.push": Translated("enable.metrics.push", BOOLEAN),
+    "enable.metrics.push": Translated(BOOLEAN),
     "metric.reporters": NoEffect(TEXT, _METRICS),
     "metrics.num.samples": NoEffect(INT, _METRICS),
     "metrics.recording.level": NoEffect(one_of("INFO", "DEBUG", "TRACE"), _METRICS),
     "metrics.sample.window.ms": NoEffect(LONG, _METRICS),
-}
-
-_SASL: Final[dict[str, Fate]] = {
-    "sasl.client.callback.handler.class": Refused(
+    # SASL.
+    "sasl.client.callback.handler.class": Unsupported(
         f"{_JAVA_ONLY}; for AWS MSK use kafka.sasl.mechanism=SCRAM-SHA-512 or a client certificate"
     ),
     "sasl.jaas.config": Combined(
@@ -163,7 +196,9 @@ _SASL: Final[dict[str, Fate]] = {
         ("sasl.oauthbearer.method",),
         "only Kafka's own OAuthBearerLoginCallbackHandler, for what it does is built in",
     ),
-    "sasl.login.class": Refused(f"{_JAVA_ONLY}; use one of the mechanisms of kafka.sasl.mechanism"),
+    "sasl.login.class": Unsupported(
+        f"{_JAVA_ONLY}; use one of the mechanisms of kafka.sasl.mechanism"
+    ),
     "sasl.login.connect.timeout.ms": NoEffect(INT, _OAUTH_TRIES),
     "sasl.login.read.timeout.ms": NoEffect(INT, _OAUTH_TRIES),
     "sasl.login.refresh.buffer.seconds": NoEffect(INT, _OAUTH_RENEWAL),
@@ -175,28 +210,19 @@ _SASL: Final[dict[str, Fate]] = {
     "sasl.mechanism": Combined(
         ("sasl.mechanism",), "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"
     ),
-}
-
-_CLAIM: Final = "sasl.oauthbearer.assertion.claim"
-_OAUTH: Final[dict[str, Fate]] = {
-    "sasl.oauthbearer.assertion.algorithm": Translated(
-        "sasl.oauthbearer.assertion.algorithm", one_of("RS256", "ES256")
-    ),
-    f"{_CLAIM}.aud": Translated(f"{_CLAIM}.aud", TEXT),
-    f"{_CLAIM}.exp.seconds": Translated(f"{_CLAIM}.exp.seconds", whole(1, 86_400)),
-    f"{_CLAIM}.iss": Translated(f"{_CLAIM}.iss", TEXT),
-    f"{_CLAIM}.jti.include": Translated(f"{_CLAIM}.jti.include", BOOLEAN),
-    f"{_CLAIM}.nbf.seconds": Translated(f"{_CLAIM}.nbf.seconds", whole(0, 3600)),
-    f"{_CLAIM}.sub": Translated(f"{_CLAIM}.sub", TEXT),
-    "sasl.oauthbearer.assertion.file": Translated("sasl.oauthbearer.assertion.file", TEXT),
-    "sasl.oauthbearer.assertion.private.key.file": Translated(
-        "sasl.oauthbearer.assertion.private.key.file", TEXT
-    ),
-    "sasl.oauthbearer.assertion.private.key.passphrase": Translated(
-        "sasl.oauthbearer.assertion.private.key.passphrase", TEXT
-    ),
+    # OAUTHBEARER.
+    "sasl.oauthbearer.assertion.algorithm": Translated(one_of("RS256", "ES256")),
+    f"{_CLAIM}.aud": Translated(TEXT),
+    f"{_CLAIM}.exp.seconds": Translated(integer(1, 86_400)),
+    f"{_CLAIM}.iss": Translated(TEXT),
+    f"{_CLAIM}.jti.include": Translated(BOOLEAN),
+    f"{_CLAIM}.nbf.seconds": Translated(integer(0, 3600)),
+    f"{_CLAIM}.sub": Translated(TEXT),
+    "sasl.oauthbearer.assertion.file": Translated(TEXT),
+    "sasl.oauthbearer.assertion.private.key.file": Translated(TEXT),
+    "sasl.oauthbearer.assertion.private.key.passphrase": Translated(TEXT),
     "sasl.oauthbearer.assertion.template.file": Translated(
-        "sasl.oauthbearer.assertion.jwt.template.file", TEXT
+        TEXT, "sasl.oauthbearer.assertion.jwt.template.file"
     ),
     "sasl.oauthbearer.client.credentials.client.id": Combined(("sasl.oauthbearer.client.id",)),
     "sasl.oauthbearer.client.credentials.client.secret": Combined(
@@ -217,20 +243,17 @@ _OAUTH: Final[dict[str, Fate]] = {
     "sasl.oauthbearer.jwt.validator.class": NoEffect(TEXT, _VALIDATION),
     "sasl.oauthbearer.scope": Combined(("sasl.oauthbearer.scope",)),
     "sasl.oauthbearer.scope.claim.name": NoEffect(TEXT, _VALIDATION),
-    "sasl.oauthbearer.sub.claim.name": Translated("sasl.oauthbearer.sub.claim.name", TEXT),
+    "sasl.oauthbearer.sub.claim.name": Translated(TEXT),
     "sasl.oauthbearer.token.endpoint.url": Combined(
         ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.method")
     ),
-}
-
-_OPENSSL: Final = "TLS is OpenSSL's here, not Java's"
-_TLS: Final[dict[str, Fate]] = {
-    "security.protocol": Translated(
-        "security.protocol", one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+    # TLS.
+    "security.protocol": Translated(one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")),
+    "security.providers": Unsupported(
+        f"{_OPENSSL}; use kafka.ssl.providers for OpenSSL's providers"
     ),
-    "security.providers": Refused(f"{_OPENSSL}; use kafka.ssl.providers for OpenSSL's providers"),
     "ssl.cipher.suites": Translated(
-        "ssl.cipher.suites", TEXT, "with one of TLS 1.2 at least; those of TLS 1.3 are always on"
+        TEXT, note="with one of TLS 1.2 at least; those of TLS 1.3 are always on"
     ),
     "ssl.enabled.protocols": Combined(
         (), "with TLSv1.2 in it: librdkafka takes the newest of TLS 1.2 and 1.3 that a broker has"
@@ -238,7 +261,7 @@ _TLS: Final[dict[str, Fate]] = {
     "ssl.endpoint.identification.algorithm": Combined(
         ("ssl.endpoint.identification.algorithm",), "https; empty becomes none"
     ),
-    "ssl.engine.factory.class": Refused(f"{_JAVA_ONLY}; give certificates as PEM"),
+    "ssl.engine.factory.class": Unsupported(f"{_JAVA_ONLY}; give certificates as PEM"),
     "ssl.key.password": Combined(("ssl.key.password",)),
     "ssl.keymanager.algorithm": NoEffect(TEXT, _OPENSSL),
     "ssl.keystore.certificate.chain": Combined(("ssl.certificate.pem",)),
@@ -252,7 +275,7 @@ _TLS: Final[dict[str, Fate]] = {
     "ssl.protocol": NoEffect(
         one_of("TLS", "TLSv1.2", "TLSv1.3"), "librdkafka takes the newest that a broker has"
     ),
-    "ssl.provider": Refused(f"{_OPENSSL}; use kafka.ssl.providers for OpenSSL's providers"),
+    "ssl.provider": Unsupported(f"{_OPENSSL}; use kafka.ssl.providers for OpenSSL's providers"),
     "ssl.secure.random.implementation": NoEffect(TEXT, _OPENSSL),
     "ssl.trustmanager.algorithm": NoEffect(one_of("PKIX", "SunX509"), _OPENSSL),
     "ssl.truststore.certificates": Combined(("ssl.ca.pem",)),
@@ -260,8 +283,31 @@ _TLS: Final[dict[str, Fate]] = {
     "ssl.truststore.password": Combined((), "must be left out: PEM certificates have no password"),
     "ssl.truststore.type": Combined((), "PEM; JKS and PKCS12 are refused: convert them"),
 }
-
-JAVA_OPTIONS: Final = MappingProxyType(
-    {**_CONNECTIONS, **_FETCHING, **_GROUPS, **_WATCHING, **_SASL, **_OAUTH, **_TLS}
-)
 """Every option of the Java consumer, by name, and what becomes of it."""
+
+PRODUCER_OPTIONS: Final[Mapping[str, Treatment]] = {
+    "acks": Translated(one_of("all", "-1", "0", "1"), note="default all, as in Java"),
+    "batch.size": Translated(integer(1, _MOST)),
+    "buffer.memory": NoEffect(
+        LONG, "librdkafka counts otherwise: kafka.queue.buffering.max.kbytes"
+    ),
+    "compression.type": Translated(one_of("none", "gzip", "snappy", "lz4", "zstd")),
+    "delivery.timeout.ms": Translated(integer(1, _MOST), "message.timeout.ms"),
+    "enable.idempotence": Translated(BOOLEAN, note="default true, as in Java"),
+    "key.serializer": Unsupported(_BINARY),
+    "linger.ms": Translated(integer(0, 900_000)),
+    "max.block.ms": NoEffect(LONG, "kafka.delivery.timeout.ms counts from the beginning"),
+    "max.in.flight.requests.per.connection": Translated(integer(1, 1_000_000)),
+    "max.request.size": Translated(integer(1000, 1_000_000_000), "message.max.bytes"),
+    "metadata.max.idle.ms": NoEffect(LONG, "a task ends before"),
+    "partitioner.adaptive.partitioning.enable": NoEffect(BOOLEAN, "librdkafka does without"),
+    "partitioner.availability.timeout.ms": NoEffect(LONG, "librdkafka does without"),
+    "partitioner.class": Unsupported("there is no Java here; use the column partition"),
+    "partitioner.ignore.keys": Unsupported("leave the column key out, or use the column partition"),
+    "retries": Translated(integer(0, _MOST), "message.send.max.retries"),
+    "transaction.timeout.ms": NoEffect(INT, "there is no transaction"),
+    "transaction.two.phase.commit.enable": Unsupported(_NO_TRANSACTION),
+    "transactional.id": Unsupported(_NO_TRANSACTION),
+    "value.serializer": Unsupported(_BINARY),
+}
+"""By Java's name, without ``kafka.``."""
