@@ -196,7 +196,7 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
         ({"sasl.oauthbearer.header.urlencode": "true"}, "must be false"),
         ({"sasl.login.callback.handler.class": "a.B"}, "OAuthBearerLoginCallbackHandler"),
         ({"sasl.oauthbearer.jwt.retriever.class": "a.B"}, "or JwtBearerJwtRetriever"),
-        ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "no clientId and clientSecret"),
+        ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "needs; write org.apache.kafka"),
         (
             {"sasl.jaas.config": f"{OAUTH} unsecuredLoginStringClaim_sub=hunter2;"},
             "may have clientId",

@@ -10,7 +10,7 @@ from tests.services.queries import available_now, sentence, stream_of
 
 from headrace.errors import BrokerError, OptionError, SourceError
 from headrace.kafka.kafka_connector import KAFKA
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 
 def test_with_the_bare_format_spark_shows_the_sentence(

@@ -121,7 +121,7 @@ def _oauth(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str, Va
     if "sasl.oauthbearer.grant.type" not in config and not config.keys() >= _CREDENTIALS:
         raise OptionError(
             f"kafka.{_JAAS} gives no clientId and clientSecret, which"
-            " kafka.sasl.mechanism=OAUTHBEARER needs;"
+            " kafka.sasl.mechanism=OAUTHBEARER needs; write"
             " org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
             ' clientId="ID" clientSecret="SECRET";'
         )
