@@ -278,25 +278,26 @@ def test_the_least_and_the_most_that_the_table_allows_are_taken_and_nothing_beyo
 
 
 def row(name: str, treatment: Treatment) -> str:
-    """A line of the page's table."""
+    """A pattern of the option's line in the page's table."""
     match treatment:
-        case Translated(_, to, note):
-            text = f"becomes `{to or name}`" + (f" ({note})" if note else "")
-        case Combined((), note):
-            text = f"checked: {note}"
-        case Combined(to, note):
-            text = "becomes " + ", ".join(f"`{n}`" for n in to) + (f" ({note})" if note else "")
-        case NoEffect(_, because):
-            text = f"accepted, no effect: {because}"
+        case Translated(_, to):
+            text = rf"becomes `{to or name}`( \(.+\))?"
+        case Combined(()):
+            text = "checked: .+"
+        case Combined(to):
+            text = "becomes " + ", ".join(f"`{n}`" for n in to) + r"( \(.+\))?"
+        case NoEffect():
+            text = "accepted, no effect: .+"
         case Unsupported(instead):
-            text = f"refused: {instead}"
-    return f"| `kafka.{name}` | {text} |"
+            text = re.escape(f"refused: {instead}")
+    return rf"\| `kafka\.{name}` \| {text} \|"
 
 
-def test_the_page_says_of_every_option_what_the_table_says() -> None:
+def test_the_page_says_of_every_option_what_becomes_of_it() -> None:
     lines = PAGE.read_text().splitlines()
     rows = list(itertools.takewhile(bool, lines[lines.index("| --- | --- |") + 1 :]))
-    assert rows == [row(name, treatment) for name, treatment in sorted(CONSUMER_OPTIONS.items())]
+    for line, (name, treatment) in zip(rows, sorted(CONSUMER_OPTIONS.items()), strict=True):
+        assert re.fullmatch(row(name, treatment), line)
 
 
 SECRETS = [

@@ -1,31 +1,20 @@
 """Topics as a log to plan by: bounds, sizes of records, commits to a group."""
 
-import json
-
 import pytest
 from confluent_kafka import Consumer
 from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.control import OffsetRange, TopicPartition
+from headrace.control import TopicPartition
 from headrace.errors import OptionError
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.topic_log import GroupOffsets, KafkaLog
-from headrace.source.bounds import AtOffsets, AtTime, AtTimes, Bound, Edge
-from headrace.source.locate import bounded_ranges, locate, starting_positions
+from headrace.source.bounds import AtOffsets, AtTimes, Bound, Edge
+from headrace.source.locate import bounded_ranges, locate
 
 EARLIEST = Bound("startingOffsets", Edge.EARLIEST)
 LATEST = Bound("endingOffsets", Edge.LATEST)
-
-
-@pytest.fixture(scope="module")
-def timed(topic: TopicFactory) -> Topic:
-    """Partition 0 has offsets 0 and 1, of 1000 and 2000 ms; partition 1 has none."""
-    made = topic(2, {"retention.ms": "-1"})
-    made.produce(b"x", timestamp_ms=1_000)
-    made.produce(b"x", timestamp_ms=2_000)
-    return made
 
 
 def log_of(topic: Topic, option: str = "subscribe", value: str = "") -> KafkaLog:
@@ -33,25 +22,11 @@ def log_of(topic: Topic, option: str = "subscribe", value: str = "") -> KafkaLog
     return KafkaLog(parse_options(given, streaming=True))
 
 
-def test_a_bound_is_an_offset_in_each_partition(timed: Topic) -> None:
-    log = log_of(timed)
-    first, second = partitions = log.partitions(log.topics())
-    for at, expected in (
-        (Edge.EARLIEST, {first: 0, second: 0}),
-        (Edge.LATEST, {first: 2, second: 0}),
-        (AtOffsets({first: -1, second: -2}), {first: 2, second: 0}),
-        (AtOffsets({first: -2, second: 7}), {first: 0, second: 7}),
-        (AtTime(1_001), {first: 1, second: 0}),
-        (AtTime(2_001), {first: 2, second: 0}),
-        (AtTimes({first: 0, second: 0}), {first: 0, second: 0}),
-    ):
-        assert locate(log, Bound("startingOffsets", at), partitions) == expected
-
-
-def test_a_bound_by_partition_has_one_value_for_each_and_no_other(timed: Topic) -> None:
-    log = log_of(timed)
+def test_a_bound_by_partition_has_one_value_for_each_and_no_other(topic: TopicFactory) -> None:
+    orders = topic(2)
+    log = log_of(orders)
     partitions = log.partitions(log.topics())
-    strange = [TopicPartition(timed.name, number) for number in range(2, 7)]
+    strange = [TopicPartition(orders.name, number) for number in range(2, 7)]
     named = ", ".join(map(str, strange[:3]))
     for given, said in (
         ({partitions[0]: 0}, f"leaves out {partitions[1]}"),
@@ -66,28 +41,8 @@ def test_a_bound_by_partition_has_one_value_for_each_and_no_other(timed: Topic) 
             )
 
 
-def test_a_starting_time_without_a_record_after_it_is_refused_or_means_the_end(
-    timed: Topic,
-) -> None:
-    log = log_of(timed, "assign", json.dumps({timed.name: [0]}))
-    (partition,) = partitions = log.partitions(log.topics())
-    starting = Bound("startingTimestamp", AtTime(5_000))
-    assert starting_positions(log, starting, "latest", partitions) == {partition: 2}
-    with pytest.raises(OptionError) as raised:
-        starting_positions(log, starting, "error", partitions)
-    assert str(raised.value) == (
-        f"startingTimestamp is 5000, and {partition} has no record at or after that time; choose an"
-        " earlier one, or set startingOffsetsByTimestampStrategy to latest."
-    )
-
-
-def test_a_bounded_read_leaves_empty_ranges_out(timed: Topic) -> None:
-    log = log_of(timed)
-    assert bounded_ranges(log, EARLIEST, LATEST, "error") == [OffsetRange(timed.name, 0, 0, 2)]
-
-
-def test_a_pattern_that_matches_nothing_yet_is_no_mistake(timed: Topic) -> None:
-    log = log_of(timed, "subscribePattern", "^nothing-of-this-name")
+def test_a_pattern_that_matches_nothing_yet_is_no_mistake(topic: TopicFactory) -> None:
+    log = log_of(topic(), "subscribePattern", "^nothing-of-this-name")
     assert log.topics(must_exist=True) == {}
     assert bounded_ranges(log, EARLIEST, LATEST, "error") == []
 
