@@ -108,76 +108,63 @@ def test_a_login_that_cannot_be_kept_is_refused(options: dict[str, str], what: s
     assert what in refusal(options)
 
 
+OAUTHBEARER = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": TOKENS}
+CREDENTIALS = {"sasl.oauthbearer.client.id": "app", "sasl.oauthbearer.client.secret": "hunter2"}
+SCOPE = {"sasl.oauthbearer.scope": "kafka"}
+FETCHED = {"sasl.oauthbearer.method": "oidc", **CREDENTIALS}
+LOGIN = f"{OAUTH} clientId=app clientSecret=hunter2"
+PRIVATE_KEY = {
+    "sasl.oauthbearer.assertion.private.key.file": "/etc/key.pem",
+    "sasl.oauthbearer.assertion.claim.sub": "app",
+}
+
+
 @pytest.mark.parametrize(
-    "given",
+    ("given", "expected"),
     [
-        {"sasl.jaas.config": f'{OAUTH} clientId="app" clientSecret="hunter2" scope="kafka";'},
-        {
-            "sasl.jaas.config": f"{OAUTH};",
-            "sasl.oauthbearer.client.credentials.client.id": "app",
-            "sasl.oauthbearer.client.credentials.client.secret": "hunter2",
-            "sasl.oauthbearer.scope": "kafka",
-            "sasl.oauthbearer.jwt.retriever.class": "a.b.ClientCredentialsJwtRetriever",
-        },
-        {
-            "sasl.jaas.config": f"{OAUTH} clientId=app clientSecret=hunter2 scope=kafka;",
-            "sasl.login.callback.handler.class": f"{MODULES}.oauthbearer.secured"
-            ".OAuthBearerLoginCallbackHandler",
-        },
+        ({"sasl.jaas.config": f'{LOGIN} scope="kafka";'}, {**FETCHED, **SCOPE}),
+        (
+            {
+                "sasl.jaas.config": f"{OAUTH};",
+                "sasl.oauthbearer.client.credentials.client.id": "app",
+                "sasl.oauthbearer.client.credentials.client.secret": "hunter2",
+                "sasl.oauthbearer.jwt.retriever.class": "a.b.ClientCredentialsJwtRetriever",
+                **SCOPE,
+            },
+            {**FETCHED, **SCOPE},
+        ),
+        (
+            {
+                "sasl.jaas.config": f"{LOGIN};",
+                "sasl.login.callback.handler.class": f"{MODULES}.oauthbearer.secured"
+                ".OAuthBearerLoginCallbackHandler",
+            },
+            FETCHED,
+        ),
+        (
+            {"sasl.jaas.config": f"{LOGIN} extension_cluster='lkc-1' extension_pool='p-2';"},
+            {**FETCHED, "sasl.oauthbearer.extensions": "cluster=lkc-1,pool=p-2"},
+        ),
+        # With an assertion that is signed here.
+        (
+            {
+                "sasl.oauthbearer.jwt.retriever.class": "a.b.JwtBearerJwtRetriever",
+                "sasl.oauthbearer.assertion.template.file": "/etc/claims.json",
+                **PRIVATE_KEY,
+            },
+            {
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+                "sasl.oauthbearer.assertion.jwt.template.file": "/etc/claims.json",
+                **PRIVATE_KEY,
+            },
+        ),
+        # In librdkafka's own options.
+        ({**FETCHED, **SCOPE}, {**FETCHED, **SCOPE}),
     ],
 )
-def test_tokens_are_fetched_by_librdkafka(given: dict[str, str]) -> None:
-    options = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": TOKENS}
-    assert sasl({**options, **given}) == {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.token.endpoint.url": TOKENS,
-        "sasl.oauthbearer.client.id": "app",
-        "sasl.oauthbearer.client.secret": "hunter2",
-        "sasl.oauthbearer.scope": "kafka",
-    }
-
-
-def test_extensions_of_a_token_are_kept() -> None:
-    jaas = f"{OAUTH} clientId=a clientSecret=b extension_cluster='lkc-1' extension_pool='p-2';"
-    config = sasl(
-        {
-            "sasl.mechanism": "OAUTHBEARER",
-            "sasl.oauthbearer.token.endpoint.url": TOKENS,
-            "sasl.jaas.config": jaas,
-        }
-    )
-    assert config["sasl.oauthbearer.extensions"] == "cluster=lkc-1,pool=p-2"
-
-
-def test_a_token_is_asked_for_with_a_signed_assertion() -> None:
-    config = sasl(
-        {
-            "sasl.mechanism": "OAUTHBEARER",
-            "sasl.oauthbearer.token.endpoint.url": TOKENS,
-            "sasl.oauthbearer.jwt.retriever.class": f"{MODULES}.oauthbearer.JwtBearerJwtRetriever",
-            "sasl.oauthbearer.assertion.private.key.file": "/etc/key.pem",
-            "sasl.oauthbearer.assertion.claim.sub": "app",
-            "sasl.oauthbearer.assertion.template.file": "/etc/claims.json",
-        }
-    )
-    prefix = "sasl.oauthbearer"
-    assert config[f"{prefix}.grant.type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
-    assert config[f"{prefix}.assertion.private.key.file"] == "/etc/key.pem"
-    assert config[f"{prefix}.assertion.claim.sub"] == "app"
-    assert config[f"{prefix}.assertion.jwt.template.file"] == "/etc/claims.json"
-
-
-def test_how_a_token_is_had_may_be_said_in_librdkafkas_options() -> None:
-    given = {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.token.endpoint.url": TOKENS,
-        "sasl.oauthbearer.client.id": "app",
-        "sasl.oauthbearer.client.secret": "hunter2",
-        "sasl.oauthbearer.scope": "kafka",
-    }
-    assert sasl(given) == given
+def test_tokens_are_fetched_by_librdkafka(given: dict[str, str], expected: dict[str, str]) -> None:
+    assert sasl({**OAUTHBEARER, **given}) == {**OAUTHBEARER, **expected}
 
 
 def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
@@ -205,12 +192,7 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
     ],
 )
 def test_a_token_that_cannot_be_had_is_refused(options: dict[str, str], what: str) -> None:
-    given = {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": TOKENS,
-        "sasl.jaas.config": f"{OAUTH} clientId=app clientSecret=hunter2;",
-    }
-    assert what in refusal({**given, **options})
+    assert what in refusal({**OAUTHBEARER, "sasl.jaas.config": f"{LOGIN};", **options})
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_options_are_checked_and_no_secret_is_shown() -> None:
     assert "hunter2" not in str(error.value)
 
 
-def test_a_topic_is_told_of_dead_letters(
+def test_dead_letters_are_sent_to_a_topic(
     topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = topic()
@@ -185,7 +185,7 @@ def test_a_topic_is_told_of_dead_letters(
     assert warnings_of(caplog) == []
 
 
-def test_a_topic_that_cannot_be_told_stops_nothing(
+def test_a_topic_that_takes_no_dead_letter_stops_nothing(
     topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -51,19 +51,20 @@ def test_names_are_read_in_any_case_as_spark_lowers_them() -> None:
     assert options.shared.limits.max_records == 5
 
 
-def test_without_a_gate_there_is_no_rate() -> None:
-    assert stream().shared.limits.initial_rate is None
-    assert stream(maxRatePerPartition="10").shared.limits.max_rate_per_partition.default == 10
-
-
-def test_behind_a_gate_the_first_batch_has_the_smallest_rate_that_can_be_learnt() -> None:
-    assert gated().shared.limits.initial_rate == 100
-    assert gated(**{"backpressure.pid.minRate": "7"}).shared.limits.initial_rate == 7
-    assert gated(**{"backpressure.initialRate": "500"}).shared.limits.initial_rate == 500
-
-
-def test_backpressure_can_be_turned_off() -> None:
-    assert gated(**{"backpressure.enabled": "false"}).shared.limits.initial_rate is None
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        ({}, None),  # without a gate
+        (GATE, 100),  # the smallest that can be learnt
+        (GATE | {"backpressure.pid.minRate": "7"}, 7),
+        (GATE | {"backpressure.initialRate": "500"}, 500),
+        (GATE | {"backpressure.enabled": "false"}, None),
+    ],
+)
+def test_the_first_batch_has_the_rate_of_its_gate(
+    options: dict[str, str], rate: float | None
+) -> None:
+    assert stream(**options).shared.limits.initial_rate == rate
 
 
 def test_the_estimator_has_the_gains_that_are_given() -> None:
@@ -86,7 +87,7 @@ def test_limits_may_differ_by_partition() -> None:
     assert limits.max_rate_per_partition.of(TopicPartition("orders", 0)) == 50
 
 
-def test_every_query_has_a_consumer_group_of_its_own_unless_told_otherwise() -> None:
+def test_every_query_has_a_consumer_group_of_its_own_by_default() -> None:
     first, second = stream().client["group.id"], stream().client["group.id"]
     assert first != second
     assert str(stream(groupIdPrefix="team").client["group.id"]).startswith("team-")
@@ -202,7 +203,7 @@ def test_partitions_are_named_by_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             {},
@@ -231,7 +232,7 @@ def test_partitions_are_named_by_topic() -> None:
         ),
     ],
 )
-def test_what_says_nothing_or_too_much_is_refused(given: Mapping[str, str], told: str) -> None:
+def test_what_says_nothing_or_too_much_is_refused(given: Mapping[str, str], message: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_subscription(given)
-    assert str(raised.value) == told
+    assert str(raised.value) == message

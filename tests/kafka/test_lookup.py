@@ -24,6 +24,18 @@ def look(broker: KafkaBroker, **settings: str | bool) -> Lookup:
     return Lookup(client(broker.bootstrap_servers, **settings), retries=3, retry_interval_ms=10)
 
 
+def look_with_client(broker: KafkaBroker, **settings: str | bool) -> tuple[Lookup, AdminClient]:
+    """A lookup, and the client that it asks with."""
+    made: list[AdminClient] = []
+
+    def make_admin(settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+        made.append(AdminClient(settings, logger=logger))
+        return made[0]
+
+    config = client(broker.bootstrap_servers, **settings)
+    return Lookup(config, 3, 10, make_admin=make_admin), made[0]
+
+
 @pytest.fixture
 def lookup(broker: KafkaBroker) -> Lookup:
     return look(broker)
@@ -144,36 +156,22 @@ def test_all_partitions_of_a_broker_are_asked_for_in_one_request(
     broker: KafkaBroker, topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = topic(60)
-    admins: list[AdminClient] = []
-
-    def make_admin(*args: Any, **settings: Any) -> AdminClient:
-        admins.append(AdminClient(*args, **settings))
-        return admins[0]
-
-    debugged = client(broker.bootstrap_servers, debug="protocol")
-    lookup = Lookup(debugged, retries=3, retry_interval_ms=10, make_admin=make_admin)
+    lookup, admin = look_with_client(broker, debug="protocol")
     lookup.bounds(partitions(made))
     with caplog.at_level(logging.DEBUG, "headrace.kafka"):
-        admins[0].poll(0)  # what has been logged so far
+        admin.poll(0)  # what has been logged so far
         caplog.clear()
         lookup.latest(partitions(made))
-        wait_until(lambda: admins[0].poll(0) or "Received ListOffsetsResponse" in caplog.text)
+        wait_until(lambda: admin.poll(0) or "Received ListOffsetsResponse" in caplog.text)
     assert caplog.text.count("Sent ListOffsetsRequest") == 1
 
 
 def test_settings_of_consumers_are_no_reason_to_warn(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admins: list[AdminClient] = []
-
-    def make_admin(*args: Any, **settings: Any) -> AdminClient:
-        admins.append(AdminClient(*args, **settings))
-        return admins[0]
-
-    warned = client(broker.bootstrap_servers, check_crcs=True)
-    lookup = Lookup(warned, retries=3, retry_interval_ms=10, make_admin=make_admin)
+    lookup, admin = look_with_client(broker, check_crcs=True)
     assert lookup.topics(["no-such-topic"]) == {}
-    admins[0].poll(0)  # delivers what the client has logged
+    admin.poll(0)  # delivers what the client has logged
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -255,26 +253,29 @@ def scripted(*answers: int | KafkaError) -> Lookup:
     return Lookup(client("127.0.0.1:1"), 2, 0, poll_s=0.001, make_admin=lambda *_, **__: admin)
 
 
-def test_a_busy_brokers_empty_answer_is_asked_again() -> None:
-    lookup = scripted(0, 0, 0, 0, 2)
-    assert lookup.topics(["orders"])["orders"].partitions == (0, 1)
+UNKNOWN_TOPIC = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+ELECTING = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("answers", "partitions"),
+    [
+        ([0, 0, 0, 0, 2], 2),  # a busy broker answers without partitions
+        ([UNKNOWN_TOPIC, UNKNOWN_TOPIC, 1], 1),  # not every broker knows a new topic at once
+        ([*[ELECTING] * 20, 1], 1),  # an election is waited for, however few tries there are
+    ],
+)
+def test_what_passes_is_asked_again(answers: list[int | KafkaError], partitions: int) -> None:
+    (found,) = scripted(*answers).topics(["orders"]).values()
+    assert found.partitions == tuple(range(partitions))
+
+
+def test_a_topic_is_missing_when_no_try_finds_it() -> None:
+    assert scripted(*[UNKNOWN_TOPIC] * 3, 1).topics(["orders"]) == {}
 
 
 def test_a_broker_without_topic_ids_gives_none() -> None:
     assert scripted(1).topics(["orders"])["orders"].topic_id is None
-
-
-def test_a_topic_is_missing_only_when_no_try_finds_it() -> None:
-    unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-    assert scripted(unknown, unknown, 1).topics(["orders"]).keys() == {"orders"}
-    lookup = scripted(unknown, unknown, unknown, 1)
-    assert lookup.topics(["orders"]) == {}
-
-
-def test_an_election_is_waited_for_however_long_the_list_of_tries() -> None:
-    electing = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
-    lookup = scripted(*[electing] * 20, 1)
-    assert lookup.topics(["orders"]).keys() == {"orders"}
 
 
 @pytest.mark.parametrize(
@@ -296,18 +297,15 @@ def test_a_partition_whose_leader_is_gone_is_asked_of_the_next_leader(
     assert lookup.latest([partition]) == {partition: 12}
 
 
-def test_other_errors_are_tried_as_often_as_the_user_says() -> None:
-    odd = KafkaError(KafkaError.UNKNOWN, "odd")
-    lookup = scripted(1, odd, odd, 1, odd, odd, odd, 1)
+@pytest.mark.parametrize(
+    ("code", "tries"), [(KafkaError.UNKNOWN, 3), (KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)]
+)
+def test_other_errors_are_tried_as_often_as_the_user_says_and_refusals_once(
+    code: int, tries: int
+) -> None:
+    error = KafkaError(code, "not for you")
+    lookup = scripted(1, *[error] * (tries - 1), 1, *[error] * tries, 1)
     for _ in range(2):
         assert lookup.topics(["orders"]).keys() == {"orders"}
-    with pytest.raises(BrokerError, match="odd"):
-        lookup.topics(["orders"])
-
-
-def test_a_refusal_is_not_tried_again() -> None:
-    refusal = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not for you")
-    lookup = scripted(1, refusal, 1)
-    lookup.topics(["orders"])
     with pytest.raises(BrokerError, match="not for you"):
         lookup.topics(["orders"])

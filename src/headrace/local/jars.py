@@ -24,7 +24,7 @@ from headrace.local.java import Java
 Progress = Callable[[str], None]
 """Called with one line at the start of each thing that takes long."""
 
-# Java waits for ever on a server that does not answer, unless it is told these (in ms).
+# Java waits for ever on a server that does not answer; these are its limits (ms).
 NETWORK_TIMEOUTS = (
     "-Dsun.net.client.defaultConnectTimeout=20000",
     "-Dsun.net.client.defaultReadTimeout=60000",

@@ -102,7 +102,7 @@ def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
         config |= tls_config(options)
     if protocol.startswith("sasl"):
         config |= sasl_config(options)
-    for name in own.keys() & config.keys():
+    for name in filter(config.__contains__, own):
         java = " and ".join(f"kafka.{option}" for option in _origins(name, options))
         raise OptionError(f"kafka.{name} and {java} are both given; leave one out.")
     config |= own
