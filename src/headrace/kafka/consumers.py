@@ -45,7 +45,8 @@ _DEFAULTS: Final[ClientConfig] = {
     "queued.max.messages.kbytes": 16_384,
     "log.connection.close": False,
 }
-_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+"""Errors of a topic or partition that does not exist."""
 
 REFUSALS: Final = frozenset(
     {
@@ -158,7 +159,7 @@ def find_missing(
             described = kafka.list_topics(topic, timeout=timeout_s).topics[topic]
         except KafkaException:
             return None
-        if described.error is None or described.error.code() in _GONE:
+        if described.error is None or described.error.code() in MISSING:
             missing |= {
                 tp
                 for tp in wanted

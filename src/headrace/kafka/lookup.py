@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.control.ranges import TopicPartition
 from headrace.errors import BrokerError
-from headrace.kafka.consumers import ClientConfig
+from headrace.kafka.consumers import MISSING, ClientConfig
 from headrace.source.log import Topic
 
 _LOG: Final = logging.getLogger("headrace.kafka")
@@ -41,36 +41,23 @@ _INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: a broker older than topic ids
-_MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _PERMANENT: Final = frozenset(
     {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-        KafkaError.UNSUPPORTED_VERSION,
-        KafkaError.TOPIC_EXCEPTION,
+        *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
+        *(KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED),
+        *(KafkaError._AUTHENTICATION, KafkaError.UNSUPPORTED_VERSION, KafkaError.TOPIC_EXCEPTION),
     }
 )
-
-
 # These come at once and pass: partitions are new or move, leaders are elected, brokers restart.
 _PASSING: Final = frozenset(
     {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
+        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE),
+        *(KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE),
+        *(KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH),
+        *(KafkaError.KAFKA_STORAGE_ERROR, KafkaError.BROKER_NOT_AVAILABLE),
+        *(KafkaError.NETWORK_EXCEPTION, KafkaError._TRANSPORT, KafkaError._TIMED_OUT),
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
     }
 )
 
@@ -218,7 +205,7 @@ class Lookup:
             try:
                 answer = future.result()
             except KafkaException as error:
-                if error.args[0].code() in _MISSING:
+                if error.args[0].code() in MISSING:
                     continue
                 raise
             if not answer.partitions:

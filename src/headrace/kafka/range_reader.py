@@ -1,10 +1,9 @@
 """The task side: offset ranges in, Arrow record batches out. Nothing of Spark is in here."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, groupby, zip_longest
 from typing import Final, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.control.ranges import OffsetRange
 from headrace.errors import BrokerError, SourceError
 from headrace.kafka.attempts import HEADER
 from headrace.kafka.consumers import (
@@ -103,15 +102,8 @@ def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator
 
 def _turns(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
     """The ranges in as few turns as let each partition have one range at a time."""
-    turns: list[list[OffsetRange]] = []
-    before: Counter[TopicPartition] = Counter()
-    for r in sorted(ranges):
-        turn = before[r.topic_partition]
-        before[r.topic_partition] += 1
-        if turn == len(turns):
-            turns.append([])
-        turns[turn].append(r)
-    return turns
+    by_partition = [list(same) for _, same in groupby(sorted(ranges), lambda r: r.topic_partition)]
+    return [[r for r in turn if r is not None] for turn in zip_longest(*by_partition)]
 
 
 def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientConfig:
