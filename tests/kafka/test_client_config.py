@@ -160,10 +160,16 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest(name: str, hint: s
     )
 
 
-def test_a_value_of_librdkafkas_own_option_is_checked_by_librdkafka() -> None:
-    message = refusal({"queued.max.messages.kbytes": "-100"})
-    assert message.startswith("librdkafka refuses kafka.queued.max.messages.kbytes='-100' (")
-    assert "1..2097151" in message
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [("queued.max.messages.kbytes", "-100", "1..2097151"), ("log_level", "9", "0..7")],
+)
+def test_a_value_of_librdkafkas_own_option_is_checked_by_librdkafka(
+    name: str, value: str, allowed: str
+) -> None:
+    message = refusal({name: value})
+    assert message.startswith(f"librdkafka refuses kafka.{name}='{value}' (")
+    assert allowed in message
 
 
 def test_what_only_librdkafka_knows_to_be_wrong_names_the_users_option() -> None:

@@ -275,9 +275,8 @@ def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
 
 def _refusal(client: _Client, config: Mapping[str, Value]) -> str | None:
     """Why librdkafka makes no client of a configuration; None where it does."""
-    settings = {"group.id": "headrace", **config, "log_level": 0}
-    if client is Producer:
-        settings.pop("group.id")
+    settings = {**config} if client is Producer else {"group.id": "headrace", **config}
+    settings.setdefault("log_level", 0)  # last, for it is only for a client that is made
     try:
         made = client(settings)
     except (KafkaException, ValueError) as error:
