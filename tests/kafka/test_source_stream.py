@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.services.changes import add_partitions, create_again, delete_records, delete_topic
+from tests.services.changes import create_again, delete_records, delete_topic
 from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import available_now, running, sentence, stream_of
@@ -89,23 +89,6 @@ def test_available_now_reads_what_was_there_in_bounded_batches_and_tells_a_group
     with running(df, tmp_path, once=True) as third:
         assert third.query.awaitTermination(60)
     assert third.sizes == [10], "once has no limits"
-
-
-def test_new_partitions_and_new_topics_are_read_from_their_beginning(
-    topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    first = topic(prefix="growing")
-    produce(first, "before")
-    options = {"subscribePattern": "^growing-", "startingOffsets": "latest"}
-    with running(stream_of(spark, first, options), tmp_path) as collected:
-        collected.wait_for(lambda c: c.last_offset("endOffset"))
-        add_partitions(admin, first, 2)
-        produce(first, "in a new partition", partition=1)
-        produce(topic(prefix="growing"), "in a new topic")
-        collected.wait_for(lambda c: len(c.rows) >= 2)
-        produce(first, "in an old partition")
-        collected.wait_for(lambda c: len(c.rows) >= 3)
-    assert collected.values == ["in a new partition", "in a new topic", "in an old partition"]
 
 
 def test_a_checkpoint_of_the_native_source_is_gone_on_from_without_a_record_lost_or_doubled(

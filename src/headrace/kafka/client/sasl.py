@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.errors import OptionError
@@ -167,22 +167,21 @@ def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
             f"kafka.{_JAAS} has a ticketCache, which is the same for a whole process here; leave"
             " it out and set the variable KRB5CCNAME of the driver and the executors."
         )
-    if service := options.get("sasl.kerberos.service.name", login.get("serviceName")):
-        config["sasl.kerberos.service.name"] = service
-    if keytab := login.get("keyTab"):
-        config["sasl.kerberos.keytab"] = keytab
-    if principal := login.get("principal"):
-        config["sasl.kerberos.principal"] = principal
+    for name, value in (
+        ("service.name", options.get("sasl.kerberos.service.name", login.get("serviceName"))),
+        ("keytab", login.get("keyTab")),
+        ("principal", login.get("principal")),
+    ):
+        if value:
+            config[f"sasl.kerberos.{name}"] = value
     relogin = "sasl.kerberos.min.time.before.relogin"
     if _JAAS in options and "keyTab" not in login:
         config[relogin] = 0  # the ticket comes from the cache: kinit is never run
     elif relogin in options:
         config[relogin] = integer(0, 86_400_000).read(relogin, options[relogin])
     if kinit := options.get("sasl.kerberos.kinit.cmd"):
-        command, of = (
-            shlex.quote(kinit),
-            '-t "%{sasl.kerberos.keytab}" -k %{sasl.kerberos.principal}',
-        )
+        command = shlex.quote(kinit)
+        of = '-t "%{sasl.kerberos.keytab}" -k %{sasl.kerberos.principal}'
         config["sasl.kerberos.kinit.cmd"] = f"{command} -R {of} || {command} {of}"
     return config
 
@@ -200,18 +199,15 @@ _MECHANISMS: Final[dict[str, tuple[tuple[str, ...], _Translate]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """One login module of a JAAS configuration; the options stay out of its repr.
+    """One login module of a JAAS configuration.
 
     Attributes:
         module: the class's name without its package (some platforms shade the packages).
-        options: what is set for it.
+        options: what is set for it; never shown.
     """
 
     module: str
-    options: Mapping[str, str]
-
-    def __repr__(self) -> str:
-        return f"Login(module={self.module!r})"
+    options: Mapping[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> Login:

@@ -60,17 +60,7 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
         return {}
     kind = options.get("ssl.keystore.type", "JKS").upper()
     if kind == "PKCS12" and location is not None and not inline:
-        if not options.get("ssl.keystore.password"):
-            raise OptionError(
-                "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; give it."
-            )
-        password = options["ssl.keystore.password"]
-        if options.get("ssl.key.password", password) != password:
-            raise OptionError(
-                "kafka.ssl.key.password differs from kafka.ssl.keystore.password, and a PKCS12 key"
-                " store has one password; give that one, or the key as PEM."
-            )
-        return {name: options[name] for name in ("ssl.keystore.location", "ssl.keystore.password")}
+        return _pkcs12(options)
     if kind != "PEM":
         raise OptionError(
             f"{describe('ssl.keystore.type', options.get('ssl.keystore.type', 'JKS'))} (JKS is the"
@@ -100,6 +90,21 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
         "ssl.certificate.pem": pem(options["ssl.keystore.certificate.chain"]),
         "ssl.key.pem": pem(options["ssl.keystore.key"]),
     }
+
+
+def _pkcs12(options: Mapping[str, str]) -> dict[str, Value]:
+    password = options.get("ssl.keystore.password")
+    if not password:
+        raise OptionError(
+            "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; give it."
+        )
+    if options.get("ssl.key.password", password) != password:
+        raise OptionError(
+            "kafka.ssl.key.password differs from kafka.ssl.keystore.password, and a PKCS12 key"
+            " store has one password; give that one, or the key as PEM."
+        )
+    location = options["ssl.keystore.location"]
+    return {"ssl.keystore.location": location, "ssl.keystore.password": password}
 
 
 def _check_protocols(options: Mapping[str, str]) -> None:
