@@ -21,10 +21,10 @@ from headrace.source.log import Topic
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 # An administrator's client takes a consumer's settings, and warns of each that it has no use for.
-_CLIENT_LOG: Final = logging.getLogger("headrace.kafka.admin")
+CLIENT_LOG: Final = logging.getLogger("headrace.kafka.admin")
 # Each failed connection is a line; where nobody set up logging, our own error says it once.
-_CLIENT_LOG.addHandler(logging.NullHandler())
-_CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
+CLIENT_LOG.addHandler(logging.NullHandler())
+CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 _Answer = TypeVar("_Answer")
 
@@ -101,7 +101,7 @@ class Lookup:
         self._reached = False
         self._reason: KafkaError | None = None
         settings: dict[str, Any] = {**client, "error_cb": self._on_error}
-        self._admin = make_admin(settings, logger=_CLIENT_LOG)
+        self._admin = make_admin(settings, logger=CLIENT_LOG)
 
     def _on_error(self, error: KafkaError) -> None:
         # "All brokers down" only follows the error that says why.
