@@ -9,8 +9,8 @@ from bench.figures import Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.kafka.log import KafkaLog
-from headrace.kafka.options import parse_options
+from headrace.kafka.kafka_options import parse_options
+from headrace.kafka.topic_log import KafkaLog
 from headrace.source.planner import StreamPlanner
 
 VALUE_BYTES: Final = 100

@@ -27,7 +27,7 @@ from headrace.cli.spark import stopped_by_signals
 from headrace.control import OffsetRange
 from headrace.gate import Batch, Gate, OnFailure
 from headrace.gate.policy import STOP
-from headrace.kafka.connector import KAFKA
+from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import BatchRecord, Ledger, Status
 
 HANDLER = ["--handler", "operator:is_"]

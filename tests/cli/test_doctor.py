@@ -16,7 +16,7 @@ from headrace.cli.doctor import Level
 from headrace.gate import RECOMMENDED_CONF
 from headrace.ledger import Ledger
 from headrace.local import KafkaBroker
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 
 def a_java(home: Path, version: str) -> Path:

@@ -7,7 +7,7 @@ from tests.cli.outcomes import Shop
 
 from headrace.cli.source_options import Reached, reached, source_options
 from headrace.errors import OptionError
-from headrace.kafka.connector import KAFKA
+from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import Ledger
 
 

@@ -15,7 +15,7 @@ from tests.services.ledgers import new_ledger
 
 from headrace.control import OffsetRange
 from headrace.ledger import PlannedBatch, PlannedRange
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 HOUR_MS = 3_600_000
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.cli.app import COMMANDS
 from headrace.gate import RECOMMENDED_CONF
 from headrace.journal.options import OPTIONS as JOURNAL_OPTIONS
-from headrace.kafka.options import OPTIONS as KAFKA_OPTIONS
+from headrace.kafka.kafka_options import OPTIONS as KAFKA_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace.control.ranges import OffsetRange
 from headrace.gate import Batch
 from headrace.gate.replay import Replay
-from headrace.kafka.connector import KAFKA
+from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 
 Place = tuple[int, int]

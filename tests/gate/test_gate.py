@@ -17,9 +17,9 @@ from tests.services.kafka import Topic, TopicFactory
 import headrace
 from headrace.errors import BrokerError, HeadraceError, LedgerError, OptionError, SourceError
 from headrace.gate import Gate
-from headrace.kafka.options import parse_options
+from headrace.kafka.kafka_options import parse_options
 from headrace.ledger import Ledger
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 PASSWORD = "hunter2"  # noqa: S105  (nobody's)
 

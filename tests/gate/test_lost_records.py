@@ -31,8 +31,7 @@ from headrace.gate import Batch, Gate
 from headrace.gate.replay import Replay
 from headrace.gate.replay_stream import ReplayStream
 from headrace.journal import Journal, repair
-from headrace.kafka.connector import KAFKA
-from headrace.kafka.replay import replay_options
+from headrace.kafka.kafka_connector import KAFKA, replay_options
 from headrace.ledger import PlannedRange
 
 Handle = Callable[[DataFrame, Batch], None]

@@ -15,7 +15,7 @@ from headrace.errors import CorruptionError, DataLossError, JournalError, Option
 from headrace.journal import ARROW_SCHEMA, Journal, Records, repair
 from headrace.journal.block import Compression, Part
 from headrace.journal.local import LocalStorage
-from headrace.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
+from headrace.kafka.record_batches import ARROW_SCHEMA as KAFKA_SCHEMA
 
 
 @pytest.fixture

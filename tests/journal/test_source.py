@@ -16,7 +16,7 @@ from headrace.errors import OptionError, SourceError
 from headrace.gate import Gate
 from headrace.journal import Journal, Records
 from headrace.journal.columns import ARROW_SCHEMA
-from headrace.kafka.columns import ARROW_SCHEMA as KAFKA_SCHEMA
+from headrace.kafka.record_batches import ARROW_SCHEMA as KAFKA_SCHEMA
 from headrace.ledger import Ledger, Status, verify
 
 Read = Callable[..., DataFrame]

@@ -11,9 +11,9 @@ from tests.services.kafka import Topic
 from tests.services.waiting import wait_until
 
 from headrace.control.ranges import OffsetRange
-from headrace.kafka.columns import ARROW_SCHEMA
 from headrace.kafka.consumers import ClientConfig
-from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.kafka.range_reader import ReaderConfig, read_ranges
+from headrace.kafka.record_batches import ARROW_SCHEMA
 from headrace.source.losses import Losses
 
 Row = dict[str, Any]

@@ -11,12 +11,11 @@ from tests.services.kafka import Topic, TopicFactory
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, SourceError
 from headrace.journal.records import HEADERS
-from headrace.kafka.attempts import HEADER, Attempts, known_id, tag
-from headrace.kafka.client_config import client_config
-from headrace.kafka.log import KafkaLog
-from headrace.kafka.options import parse_options
-from headrace.kafka.producing import produce
-from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.kafka.attempts import HEADER, Attempts, known_id, produce, tag
+from headrace.kafka.client.config import client_config
+from headrace.kafka.kafka_options import parse_options
+from headrace.kafka.range_reader import ReaderConfig, read_ranges
+from headrace.kafka.topic_log import KafkaLog
 from headrace.ledger import Ledger
 from headrace.source.log import Topic as Known
 from headrace.source.losses import Losses
@@ -60,22 +59,22 @@ def test_records_are_produced_with_their_tag_and_nobody_elses(topic: TopicFactor
     assert read[1]["headers"] == [marked]
 
 
-def test_what_the_brokers_refuse_is_told(topic: TopicFactory) -> None:
+def test_what_the_brokers_refuse_is_raised(topic: TopicFactory) -> None:
     to = topic(config={"max.message.bytes": "1000"})
     with pytest.raises(BrokerError, match=r"did not take 1 records: .*check that the topic exists"):
         produce(client(to), to.name, "tag", [batch((None, random.Random(5).randbytes(5000), None))])
 
 
-def test_attempts_that_were_given_up_are_passed_over(topic: TopicFactory) -> None:
+def test_records_of_aborted_attempts_are_skipped(topic: TopicFactory) -> None:
     to = topic()
     to.produce(b"of another")
     produce(client(to), to.name, "key/lost", [batch((None, b"lost", None))] * 3)
     produce(client(to), to.name, "key/won", [batch((None, b"won", None))])
     config = reader_config(to.bootstrap_servers, columns=["value"])
     assert values(config, whole(to, 5)) == [b"of another", *[b"lost"] * 3, b"won"]
-    left_out = frozenset({b"key/lost"})
+    aborted = frozenset({b"key/lost"})
     chosen = ReaderConfig(
-        config.client, ("value",), Losses("Kafka", fail=True).pass_over, 20_000, left_out=left_out
+        config.client, ("value",), Losses("Kafka", fail=True).pass_over, 20_000, aborted=aborted
     )
     assert values(chosen, whole(to, 5)) == [b"of another", b"won"]
     assert values(chosen, whole(to, 4, start=1)) == []

@@ -1,6 +1,9 @@
-"""Java's options become librdkafka's, and an error names the user's option."""
+"""Java's options become librdkafka's; errors name the user's option and no secret."""
 
+import itertools
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
@@ -8,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.kafka.client_config import client_config
+from headrace.kafka.client.config import client_config
+from headrace.kafka.client.java_options import (
+    CONSUMER_OPTIONS,
+    Combined,
+    NoEffect,
+    Translated,
+    Treatment,
+    Unsupported,
+)
+from headrace.kafka.client.option_values import REDACTED, TEXT, describe, is_secret, redact
 
 SERVERS = {"bootstrap.servers": "kafka:9092"}
 DEFAULTS = {**SERVERS, "isolation.level": "read_uncommitted", "check.crcs": True}
@@ -100,7 +112,7 @@ def test_the_brokers_addresses_are_required(options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("address", ["kafka", "kafka:", ":9092", "kafka:0", "kafka:65536", "a b:1"])
-def test_an_address_that_is_none_is_shown(address: str) -> None:
+def test_an_address_that_is_none_is_describe(address: str) -> None:
     message = refusal({"bootstrap.servers": f"good:9092,{address}"})
     assert message == (
         f"kafka.bootstrap.servers has {address!r}, which is not an address; write"
@@ -148,10 +160,16 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest(name: str, hint: s
     )
 
 
-def test_a_value_of_librdkafkas_own_option_is_checked_by_librdkafka() -> None:
-    message = refusal({"queued.max.messages.kbytes": "-100"})
-    assert message.startswith("librdkafka refuses kafka.queued.max.messages.kbytes='-100' (")
-    assert "1..2097151" in message
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [("queued.max.messages.kbytes", "-100", "1..2097151"), ("log_level", "9", "0..7")],
+)
+def test_a_value_of_librdkafkas_own_option_is_checked_by_librdkafka(
+    name: str, value: str, allowed: str
+) -> None:
+    message = refusal({name: value})
+    assert message.startswith(f"librdkafka refuses kafka.{name}='{value}' (")
+    assert allowed in message
 
 
 def test_what_only_librdkafka_knows_to_be_wrong_names_the_users_option() -> None:
@@ -210,3 +228,139 @@ def test_no_error_shows_a_secret(
 @pytest.mark.parametrize("value", ["", "1.0", "1_0", "٣", "1e3", "0x10", "9" * 5000])
 def test_a_whole_number_is_written_in_digits(value: str) -> None:
     assert "must be a whole number from 0 to 300000." in refusal({"fetch.max.wait.ms": value})
+
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "kafka-client-options.md"
+
+# "name default" of ConsumerConfig.configDef() in kafka-clients 4.1.0, and the one that only 3.9.2
+# has; "-" stands for no default.
+JAVA_DEFAULTS = dict(
+    line.split(" ", 1) for line in (HERE / "java_consumer_options.txt").read_text().splitlines()
+)
+
+
+def test_every_option_of_the_java_consumer_is_treated_and_no_other() -> None:
+    assert sorted(CONSUMER_OPTIONS) == sorted(JAVA_DEFAULTS)
+
+
+@pytest.mark.parametrize("name", sorted(set(JAVA_DEFAULTS) - {"bootstrap.servers"}))
+def test_javas_default_is_accepted_wherever_the_option_is(name: str) -> None:
+    default = JAVA_DEFAULTS[name]
+    if isinstance(CONSUMER_OPTIONS[name], Unsupported):
+        with pytest.raises(OptionError, match=rf"^kafka\.{re.escape(name)}=.* cannot be used: "):
+            client_config({**SERVERS, name: default})
+    elif default != "-":
+        client_config({**SERVERS, name: "" if default == "''" else default})
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(n for n, each in CONSUMER_OPTIONS.items() if isinstance(each, Translated | NoEffect)),
+)
+def test_a_value_of_the_wrong_type_is_refused_with_what_is_allowed(name: str) -> None:
+    treatment = CONSUMER_OPTIONS[name]
+    assert isinstance(treatment, Translated | NoEffect)
+    if treatment.value.allowed == "a text":
+        client_config({**SERVERS, name: "wrong"})
+        return
+    with pytest.raises(OptionError) as refused:
+        client_config({**SERVERS, name: "wrong"})
+    assert str(refused.value).startswith(f"kafka.{name}=")
+    assert str(refused.value).endswith(f"is not valid; it must be {treatment.value.allowed}.")
+
+
+def test_the_least_and_the_most_that_the_table_allows_are_taken_and_nothing_beyond() -> None:
+    for name, treatment in CONSUMER_OPTIONS.items():
+        limits = re.match(
+            r"a whole number from (\d+) to (\d+)", getattr(treatment, "value", TEXT).allowed
+        )
+        if not isinstance(treatment, Translated) or limits is None:
+            continue
+        for limit, beyond in ((int(limits[1]), -2), (int(limits[2]), int(limits[2]) + 1)):
+            assert client_config({**SERVERS, name: str(limit)})[treatment.to or name] == limit
+            with pytest.raises(OptionError, match=f"kafka.{name}="):
+                client_config({**SERVERS, name: str(beyond)})
+
+
+def row(name: str, treatment: Treatment) -> str:
+    """A pattern of the option's line in the page's table."""
+    match treatment:
+        case Translated(_, to):
+            text = rf"becomes `{to or name}`( \(.+\))?"
+        case Combined(()):
+            text = "checked: .+"
+        case Combined(to):
+            text = "becomes " + ", ".join(f"`{n}`" for n in to) + r"( \(.+\))?"
+        case NoEffect():
+            text = "accepted, no effect: .+"
+        case Unsupported(instead):
+            text = re.escape(f"refused: {instead}")
+    return rf"\| `kafka\.{name}` \| {text} \|"
+
+
+def test_the_page_says_of_every_option_what_becomes_of_it() -> None:
+    lines = PAGE.read_text().splitlines()
+    rows = list(itertools.takewhile(bool, lines[lines.index("| --- | --- |") + 1 :]))
+    for line, (name, treatment) in zip(rows, sorted(CONSUMER_OPTIONS.items()), strict=True):
+        assert re.fullmatch(row(name, treatment), line)
+
+
+SECRETS = [
+    "sasl.jaas.config",
+    "sasl.password",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
+    "sasl.oauthbearer.token.endpoint.url",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.truststore.password",
+    "fs.s3a.access.key",
+    "accessKey",
+]
+
+
+@pytest.mark.parametrize("option", SECRETS)
+def test_secrets_are_known_with_and_without_prefix_in_any_case(option: str) -> None:
+    assert is_secret(option)
+    assert is_secret(f"kafka.{option}")
+    assert is_secret(f"KAFKA.{option.upper()}")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("subscribe", "startingOffsets", "kafka.bootstrap.servers", "kafka.client.id"),
+        *("kafka.sasl.mechanism", "kafka.sasl.username", "kafka.ssl.keystore.location"),
+        *("kafka.ssl.truststore.certificates", "kafka.ssl.keystore.type"),
+        "kafka.ssl.keymanager.algorithm",
+    ],
+)
+def test_what_helps_to_find_a_mistake_is_describe(option: str) -> None:
+    assert not is_secret(option)
+    assert redact({option: "value"}) == {option: "value"}
+
+
+def test_of_a_ledgers_url_only_the_password_is_hidden() -> None:
+    url = "postgresql+psycopg://app:hunter2@db/orders"
+    for name in ("headrace.ledger", "headrace.LEDGER"):
+        assert is_secret(name)
+        assert redact({name: url}) == {name: "postgresql+psycopg://app:***@db/orders"}
+
+
+def test_of_what_is_no_ledgers_url_nothing_is_describe() -> None:
+    assert redact({"headrace.ledger": "hunter2 at db"}) == {"headrace.ledger": "***(redacted)"}
+
+
+@given(st.sampled_from(SECRETS), st.text(min_size=6).filter(lambda text: text not in REDACTED))
+def test_a_secrets_value_is_not_describe(option: str, value: str) -> None:
+    assert value not in redact({option: value})[option]
+    assert describe(option, value) == f"kafka.{option}=***(redacted)"
+
+
+def test_a_long_value_is_cut() -> None:
+    assert describe("client.id", "a" * 5000) == f"kafka.client.id='{'a' * 80}...'"

@@ -12,13 +12,13 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.kafka.client_certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, PASSWORD
-from tests.kafka.test_jaas import quoted
+from tests.kafka.test_client_sasl import quoted
 from tests.services.waiting import wait_until
 
-from headrace.kafka.client_config import client_config
+from headrace.kafka.client.config import client_config
 from headrace.local import Java, KafkaBroker, kafka_server_jars
 from headrace.local.broker import HOST
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 MODULES = "org.apache.kafka.common.security"
 SECRET = "a \"quoted\" \\ and 'single' passwörd;"  # noqa: S105

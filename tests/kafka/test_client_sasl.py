@@ -6,15 +6,15 @@ import pytest
 from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kafka.test_jaas import quoted
 
 from headrace.errors import OptionError
-from headrace.kafka.client_config import client_config
-from headrace.kafka.client_sasl import sasl_config
+from headrace.kafka.client.config import client_config
+from headrace.kafka.client.sasl import parse_jaas, sasl_config
 
 SERVERS = {"bootstrap.servers": "kafka:9092", "security.protocol": "SASL_PLAINTEXT"}
 MODULES = "org.apache.kafka.common.security"
-PLAIN = f"{MODULES}.plain.PlainLoginModule required"
+MODULE = f"{MODULES}.plain.PlainLoginModule"
+PLAIN = f"{MODULE} required"
 SCRAM = f"{MODULES}.scram.ScramLoginModule required"
 OAUTH = f"{MODULES}.oauthbearer.OAuthBearerLoginModule required"
 KERBEROS = "com.sun.security.auth.module.Krb5LoginModule required"
@@ -108,76 +108,63 @@ def test_a_login_that_cannot_be_kept_is_refused(options: dict[str, str], what: s
     assert what in refusal(options)
 
 
+OAUTHBEARER = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": TOKENS}
+CREDENTIALS = {"sasl.oauthbearer.client.id": "app", "sasl.oauthbearer.client.secret": "hunter2"}
+SCOPE = {"sasl.oauthbearer.scope": "kafka"}
+FETCHED = {"sasl.oauthbearer.method": "oidc", **CREDENTIALS}
+LOGIN = f"{OAUTH} clientId=app clientSecret=hunter2"
+PRIVATE_KEY = {
+    "sasl.oauthbearer.assertion.private.key.file": "/etc/key.pem",
+    "sasl.oauthbearer.assertion.claim.sub": "app",
+}
+
+
 @pytest.mark.parametrize(
-    "given",
+    ("given", "expected"),
     [
-        {"sasl.jaas.config": f'{OAUTH} clientId="app" clientSecret="hunter2" scope="kafka";'},
-        {
-            "sasl.jaas.config": f"{OAUTH};",
-            "sasl.oauthbearer.client.credentials.client.id": "app",
-            "sasl.oauthbearer.client.credentials.client.secret": "hunter2",
-            "sasl.oauthbearer.scope": "kafka",
-            "sasl.oauthbearer.jwt.retriever.class": "a.b.ClientCredentialsJwtRetriever",
-        },
-        {
-            "sasl.jaas.config": f"{OAUTH} clientId=app clientSecret=hunter2 scope=kafka;",
-            "sasl.login.callback.handler.class": f"{MODULES}.oauthbearer.secured"
-            ".OAuthBearerLoginCallbackHandler",
-        },
+        ({"sasl.jaas.config": f'{LOGIN} scope="kafka";'}, {**FETCHED, **SCOPE}),
+        (
+            {
+                "sasl.jaas.config": f"{OAUTH};",
+                "sasl.oauthbearer.client.credentials.client.id": "app",
+                "sasl.oauthbearer.client.credentials.client.secret": "hunter2",
+                "sasl.oauthbearer.jwt.retriever.class": "a.b.ClientCredentialsJwtRetriever",
+                **SCOPE,
+            },
+            {**FETCHED, **SCOPE},
+        ),
+        (
+            {
+                "sasl.jaas.config": f"{LOGIN};",
+                "sasl.login.callback.handler.class": f"{MODULES}.oauthbearer.secured"
+                ".OAuthBearerLoginCallbackHandler",
+            },
+            FETCHED,
+        ),
+        (
+            {"sasl.jaas.config": f"{LOGIN} extension_cluster='lkc-1' extension_pool='p-2';"},
+            {**FETCHED, "sasl.oauthbearer.extensions": "cluster=lkc-1,pool=p-2"},
+        ),
+        # With an assertion that is signed here.
+        (
+            {
+                "sasl.oauthbearer.jwt.retriever.class": "a.b.JwtBearerJwtRetriever",
+                "sasl.oauthbearer.assertion.template.file": "/etc/claims.json",
+                **PRIVATE_KEY,
+            },
+            {
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+                "sasl.oauthbearer.assertion.jwt.template.file": "/etc/claims.json",
+                **PRIVATE_KEY,
+            },
+        ),
+        # In librdkafka's own options.
+        ({**FETCHED, **SCOPE}, {**FETCHED, **SCOPE}),
     ],
 )
-def test_tokens_are_fetched_by_librdkafka(given: dict[str, str]) -> None:
-    options = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": TOKENS}
-    assert sasl({**options, **given}) == {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.token.endpoint.url": TOKENS,
-        "sasl.oauthbearer.client.id": "app",
-        "sasl.oauthbearer.client.secret": "hunter2",
-        "sasl.oauthbearer.scope": "kafka",
-    }
-
-
-def test_extensions_of_a_token_are_kept() -> None:
-    jaas = f"{OAUTH} clientId=a clientSecret=b extension_cluster='lkc-1' extension_pool='p-2';"
-    config = sasl(
-        {
-            "sasl.mechanism": "OAUTHBEARER",
-            "sasl.oauthbearer.token.endpoint.url": TOKENS,
-            "sasl.jaas.config": jaas,
-        }
-    )
-    assert config["sasl.oauthbearer.extensions"] == "cluster=lkc-1,pool=p-2"
-
-
-def test_a_token_is_asked_for_with_a_signed_assertion() -> None:
-    config = sasl(
-        {
-            "sasl.mechanism": "OAUTHBEARER",
-            "sasl.oauthbearer.token.endpoint.url": TOKENS,
-            "sasl.oauthbearer.jwt.retriever.class": f"{MODULES}.oauthbearer.JwtBearerJwtRetriever",
-            "sasl.oauthbearer.assertion.private.key.file": "/etc/key.pem",
-            "sasl.oauthbearer.assertion.claim.sub": "app",
-            "sasl.oauthbearer.assertion.template.file": "/etc/claims.json",
-        }
-    )
-    prefix = "sasl.oauthbearer"
-    assert config[f"{prefix}.grant.type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
-    assert config[f"{prefix}.assertion.private.key.file"] == "/etc/key.pem"
-    assert config[f"{prefix}.assertion.claim.sub"] == "app"
-    assert config[f"{prefix}.assertion.jwt.template.file"] == "/etc/claims.json"
-
-
-def test_how_a_token_is_had_may_be_said_in_librdkafkas_options() -> None:
-    given = {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.token.endpoint.url": TOKENS,
-        "sasl.oauthbearer.client.id": "app",
-        "sasl.oauthbearer.client.secret": "hunter2",
-        "sasl.oauthbearer.scope": "kafka",
-    }
-    assert sasl(given) == given
+def test_tokens_are_fetched_by_librdkafka(given: dict[str, str], expected: dict[str, str]) -> None:
+    assert sasl({**OAUTHBEARER, **given}) == {**OAUTHBEARER, **expected}
 
 
 def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
@@ -196,7 +183,7 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
         ({"sasl.oauthbearer.header.urlencode": "true"}, "must be false"),
         ({"sasl.login.callback.handler.class": "a.B"}, "OAuthBearerLoginCallbackHandler"),
         ({"sasl.oauthbearer.jwt.retriever.class": "a.B"}, "or JwtBearerJwtRetriever"),
-        ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "no clientId and clientSecret"),
+        ({"sasl.jaas.config": f"{OAUTH} clientSecret=hunter2;"}, "needs; write org.apache.kafka"),
         (
             {"sasl.jaas.config": f"{OAUTH} unsecuredLoginStringClaim_sub=hunter2;"},
             "may have clientId",
@@ -205,12 +192,7 @@ def test_unsigned_tokens_for_trials_are_librdkafkas() -> None:
     ],
 )
 def test_a_token_that_cannot_be_had_is_refused(options: dict[str, str], what: str) -> None:
-    given = {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": TOKENS,
-        "sasl.jaas.config": f"{OAUTH} clientId=app clientSecret=hunter2;",
-    }
-    assert what in refusal({**given, **options})
+    assert what in refusal({**OAUTHBEARER, "sasl.jaas.config": f"{LOGIN};", **options})
 
 
 @pytest.mark.parametrize(
@@ -277,3 +259,91 @@ def test_a_librdkafka_without_kerberos_says_how_to_get_one() -> None:
     message = refusal({"sasl.jaas.config": f"{KERBEROS} keyTab='/k' principal='a@B';"})
     assert message.startswith("kafka.sasl.mechanism='GSSAPI' needs a librdkafka with Kerberos")
     assert "pip install --no-binary confluent-kafka" in message
+
+
+# A lone surrogate is no text that could be an option.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
+
+
+def quoted(text: str, quote: str = '"') -> str:
+    """A text as one writes it between Java's quotes."""
+    escapes = {**_ESCAPES, quote: "\\" + quote}
+    return quote + "".join(escapes.get(c, c) for c in text) + quote
+
+
+@given(TEXTS, TEXTS, st.sampled_from("\"'"))
+def test_any_name_and_password_come_back_as_they_were_quoted(
+    username: str, password: str, quote: str
+) -> None:
+    text = f"{PLAIN} username={quoted(username, quote)} password={quoted(password)};"
+    login = parse_jaas(text)
+    assert login.module == "PlainLoginModule"
+    assert login.options == {"username": username, "password": password}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ('"a\\"b"', 'a"b'),
+        ("'a\\'b'", "a'b"),
+        ('"\\101\\60"', "A0"),
+        ('"\\400"', " 0"),  # an octal number ends before it exceeds a byte
+        ('"\\t\\n\\q"', "\t\nq"),
+        ('"//no comment"', "//no comment"),
+        ("a-b_c$d.e1", "a-b_c$d.e1"),
+        ("é", "é"),
+    ],
+)
+def test_a_value_is_read_as_java_reads_it(written: str, meant: str) -> None:
+    assert parse_jaas(f"M required k={written};").options == {"k": meant}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{PLAIN} k=v;",
+        f"\n {MODULE}\n  REQUIRED\n  k = 'v' ;\n",
+        f"/* who */ {MODULE} optional // how\n k=v; // end",
+        f"kafkashaded.{MODULE} requisite k=v;",
+        "PlainLoginModule sufficient k=v;",
+    ],
+)
+def test_space_comments_flags_and_packages_do_not_matter(text: str) -> None:
+    login = parse_jaas(text)
+    assert (login.module, login.options) == ("PlainLoginModule", {"k": "v"})
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "login module"),
+        ("hunter2", "login module"),
+        (f"{MODULE} username=hunter2;", "login module"),
+        ("= required password=hunter2;", "login module"),
+        (f"{PLAIN} password=hunter2", "no ;"),
+        (f"{PLAIN} password hunter2;", 'name="value"'),
+        (f"{PLAIN} password=;", 'name="value"'),
+        (f"{PLAIN} =hunter2;", 'name="value"'),
+        (f"{PLAIN} password==hunter2;", 'name="value"'),
+        (f'{PLAIN} password="hunter2;', "open quote"),
+        (f'{PLAIN} password="hunter2\n";', "open quote"),
+        (f"{PLAIN} password=hunter2!;", "in quotes"),
+        (f"{PLAIN} password=2hunter2;", "in quotes"),
+        (f"{PLAIN}; {PLAIN} password=hunter2;", "more than one"),
+    ],
+)
+def test_what_is_malformed_is_refused_without_showing_it(text: str, what: str) -> None:
+    with pytest.raises(OptionError, match=what) as refused:
+        parse_jaas(text)
+    assert "kafka.sasl.jaas.config" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused_and_never_shown(text: str) -> None:
+    try:
+        shown = repr(parse_jaas(f"M required password=hunter2{text}hunter2;"))
+    except OptionError as error:
+        shown = str(error)
+    assert "hunter2" not in shown

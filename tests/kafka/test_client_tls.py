@@ -8,8 +8,8 @@ from confluent_kafka import Consumer
 from tests.kafka.client_certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, PASSWORD, PKCS12
 
 from headrace.errors import OptionError
-from headrace.kafka.client_config import client_config
-from headrace.kafka.client_tls import pem
+from headrace.kafka.client.config import client_config
+from headrace.kafka.client.tls import pem
 
 SERVERS = {"bootstrap.servers": "kafka:9092", "security.protocol": "SSL"}
 TRUST = {"ssl.truststore.type": "PEM"}
@@ -40,87 +40,88 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_certificates_to_trust_are_in_a_file(store: Path) -> None:
-    file = str(store / "ca.pem")
-    assert tls({**TRUST, "ssl.truststore.location": file}) == {"ssl.ca.location": file}
+INLINE = {**KEYS, "ssl.keystore.certificate.chain": CERTIFICATE}
+IDENTIFICATION = "ssl.endpoint.identification.algorithm"
+SUITES = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_AES_256_GCM_SHA384"
 
 
-def test_certificates_to_trust_are_in_the_option() -> None:
-    assert tls({**TRUST, "ssl.truststore.certificates": CERTIFICATE}) == {"ssl.ca.pem": CERTIFICATE}
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({**TRUST, "ssl.truststore.location": "STORE/ca.pem"}, {"ssl.ca.location": "STORE/ca.pem"}),
+        ({**TRUST, "ssl.truststore.certificates": CERTIFICATE}, {"ssl.ca.pem": CERTIFICATE}),
+        # Certificates on one line, as properties files and --conf have them, and Java reads them.
+        (
+            {**TRUST, "ssl.truststore.certificates": CERTIFICATE.replace("\n", " ")},
+            {"ssl.ca.pem": CERTIFICATE},
+        ),
+        (
+            {**KEYS, "ssl.keystore.location": "STORE/client.pem"},
+            {
+                "ssl.certificate.location": "STORE/client.pem",
+                "ssl.key.location": "STORE/client.pem",
+            },
+        ),
+        (
+            {
+                **KEYS,
+                "ssl.keystore.location": "STORE/encrypted.pem",
+                "ssl.key.password": PASSWORD,
+            },
+            {
+                "ssl.certificate.location": "STORE/encrypted.pem",
+                "ssl.key.location": "STORE/encrypted.pem",
+                "ssl.key.password": PASSWORD,
+            },
+        ),
+        (
+            {**INLINE, "ssl.keystore.key": KEY},
+            {"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": KEY},
+        ),
+        (
+            {**INLINE, "ssl.keystore.key": ENCRYPTED_KEY, "ssl.key.password": PASSWORD},
+            {
+                "ssl.certificate.pem": CERTIFICATE,
+                "ssl.key.pem": ENCRYPTED_KEY,
+                "ssl.key.password": PASSWORD,
+            },
+        ),
+        (
+            {
+                "ssl.keystore.type": "pkcs12",
+                "ssl.keystore.location": "STORE/client.p12",
+                "ssl.keystore.password": PASSWORD,
+            },
+            {"ssl.keystore.location": "STORE/client.p12", "ssl.keystore.password": PASSWORD},
+        ),
+        ({IDENTIFICATION: ""}, {IDENTIFICATION: "none"}),
+        ({IDENTIFICATION: "HTTPS"}, {IDENTIFICATION: "https"}),
+        ({"ssl.cipher.suites": SUITES}, {"ssl.cipher.suites": SUITES}),  # in Java's names
+        # What librdkafka does anyway.
+        ({"ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}, {}),
+        ({"ssl.enabled.protocols": "TLSv1.2"}, {}),
+        ({"ssl.protocol": "TLSv1.3"}, {}),
+        # The types of no stores.
+        ({"ssl.keystore.type": "JKS", "ssl.truststore.type": "JKS"}, {}),
+    ],
+)
+def test_stores_and_settings_are_translated(
+    store: Path, options: dict[str, str], expected: dict[str, str]
+) -> None:
+    def placed(values: dict[str, str]) -> dict[str, str]:
+        return {name: value.replace("STORE", str(store)) for name, value in values.items()}
+
+    assert tls(placed(options)) == placed(expected)
 
 
-def test_certificates_on_one_line_get_their_line_breaks() -> None:
-    # Properties files and --conf have them so, and Java reads them.
+def test_several_certificates_on_one_line_are_each_broken_into_lines() -> None:
     one_line = CERTIFICATE.replace("\n", " ")
-    assert tls({**TRUST, "ssl.truststore.certificates": one_line})["ssl.ca.pem"] == CERTIFICATE
     assert pem(one_line + one_line) == CERTIFICATE + " " + CERTIFICATE + " "
 
 
 def test_the_headers_of_an_old_encrypted_key_are_left_alone() -> None:
     key = "-----BEGIN RSA KEY-----\nProc-Type: 4,ENCRYPTED\n\nTUlJ\n-----END RSA KEY-----\n"
     assert pem(key) == key
-
-
-def test_a_clients_key_and_certificate_are_in_a_pem_file(store: Path) -> None:
-    file = str(store / "client.pem")
-    assert tls({**KEYS, "ssl.keystore.location": file}) == {
-        "ssl.certificate.location": file,
-        "ssl.key.location": file,
-    }
-
-
-def test_a_clients_key_is_encrypted_in_a_pem_file(store: Path) -> None:
-    file = str(store / "encrypted.pem")
-    config = tls({**KEYS, "ssl.keystore.location": file, "ssl.key.password": PASSWORD})
-    assert config["ssl.key.password"] == PASSWORD
-
-
-@pytest.mark.parametrize(
-    ("key", "password"), [(KEY, {}), (ENCRYPTED_KEY, {"ssl.key.password": PASSWORD})]
-)
-def test_a_clients_key_and_certificate_are_in_the_options(
-    key: str, password: dict[str, str]
-) -> None:
-    options = {"ssl.keystore.certificate.chain": CERTIFICATE, "ssl.keystore.key": key}
-    assert tls({**KEYS, **options, **password}) == {
-        "ssl.certificate.pem": CERTIFICATE,
-        "ssl.key.pem": key,
-        **password,
-    }
-
-
-def test_a_clients_key_and_certificate_are_in_a_pkcs12_store(store: Path) -> None:
-    options = {
-        "ssl.keystore.location": str(store / "client.p12"),
-        "ssl.keystore.password": PASSWORD,
-    }
-    assert tls({"ssl.keystore.type": "pkcs12", **options}) == options
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "expected"), [("", "none"), ("https", "https"), ("HTTPS", "https")]
-)
-def test_the_brokers_name_is_checked_or_not(algorithm: str, expected: str) -> None:
-    name = "ssl.endpoint.identification.algorithm"
-    assert tls({name: algorithm}) == {name: expected}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ssl.enabled.protocols": "TLSv1.2,TLSv1.3"},
-        {"ssl.enabled.protocols": "TLSv1.2"},
-        {"ssl.protocol": "TLSv1.3"},
-        {"ssl.keystore.type": "JKS", "ssl.truststore.type": "JKS"},  # types of no stores
-    ],
-)
-def test_what_librdkafka_does_anyway_is_accepted(options: dict[str, str]) -> None:
-    assert tls(options) == {}
-
-
-def test_cipher_suites_are_given_in_javas_names() -> None:
-    suites = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_AES_256_GCM_SHA384"
-    assert tls({"ssl.cipher.suites": suites}) == {"ssl.cipher.suites": suites}
 
 
 @pytest.mark.parametrize(

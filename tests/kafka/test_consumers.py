@@ -1,3 +1,5 @@
+"""Consumers are kept, lent to one reader at a time, and closed after errors."""
+
 from collections.abc import Iterator
 
 import pytest
@@ -6,8 +8,8 @@ from confluent_kafka import TopicPartition as Position
 from tests.kafka.reads import client
 from tests.services.kafka import TopicFactory
 
-from headrace.kafka import consumers
 from headrace.kafka.consumers import (
+    KEEP_AT_MOST,
     REFUSALS,
     ClientConfig,
     WarmConsumer,
@@ -74,7 +76,7 @@ def test_a_consumer_that_comes_back_fetches_no_further(topic: TopicFactory) -> N
 
 def test_only_so_many_idle_consumers_are_kept() -> None:
     lent = []
-    for number in range(consumers._KEEP_AT_MOST + 2):
+    for number in range(KEEP_AT_MOST + 2):
         with warm_consumer(numbered(number)) as consumer:
             lent.append(consumer)
     assert [is_closed(consumer) for consumer in lent] == [True] * 2 + [False] * (len(lent) - 2)
@@ -104,7 +106,7 @@ def test_the_reason_is_kept_rather_than_that_all_brokers_are_down() -> None:
     consumer = WarmConsumer(NOWHERE)
     down, refused = KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaError(KafkaError._TRANSPORT)
     for error in (down, refused, down):
-        consumer._on_error(error)
+        consumer.on_error(error)
     assert consumer.last_error is refused
     assert consumer.refusal is None
     consumer.kafka.close()
@@ -113,7 +115,7 @@ def test_the_reason_is_kept_rather_than_that_all_brokers_are_down() -> None:
 @pytest.mark.parametrize("code", sorted(REFUSALS))
 def test_a_refusal_is_remembered_until_the_next_borrower(code: int) -> None:
     with warm_consumer(NOWHERE) as consumer:
-        consumer._on_error(KafkaError(code))
+        consumer.on_error(KafkaError(code))
         assert consumer.refusal is not None
     with warm_consumer(NOWHERE) as again:
         assert again is consumer

@@ -2,9 +2,8 @@ import logging
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, Uuid
@@ -16,14 +15,25 @@ from tests.services.waiting import wait_until
 
 from headrace.control.ranges import TopicPartition
 from headrace.errors import BrokerError
-from headrace.kafka import lookup as lookup_module
 from headrace.kafka.lookup import Lookup
 from headrace.local import KafkaBroker
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 
 def look(broker: KafkaBroker, **settings: str | bool) -> Lookup:
     return Lookup(client(broker.bootstrap_servers, **settings), retries=3, retry_interval_ms=10)
+
+
+def look_with_client(broker: KafkaBroker, **settings: str | bool) -> tuple[Lookup, AdminClient]:
+    """A lookup, and the client that it asks with."""
+    made: list[AdminClient] = []
+
+    def make_admin(settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+        made.append(AdminClient(settings, logger=logger))
+        return made[0]
+
+    config = client(broker.bootstrap_servers, **settings)
+    return Lookup(config, 3, 10, make_admin=make_admin), made[0]
 
 
 @pytest.fixture
@@ -146,40 +156,44 @@ def test_all_partitions_of_a_broker_are_asked_for_in_one_request(
     broker: KafkaBroker, topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = topic(60)
-    told = look(broker, debug="protocol")
-    told.bounds(partitions(made))
+    lookup, admin = look_with_client(broker, debug="protocol")
+    lookup.bounds(partitions(made))
     with caplog.at_level(logging.DEBUG, "headrace.kafka"):
-        told._admin.poll(0)  # what has been logged so far
+        admin.poll(0)  # what has been logged so far
         caplog.clear()
-        told.latest(partitions(made))
-        wait_until(lambda: told._admin.poll(0) or "Received ListOffsetsResponse" in caplog.text)
+        lookup.latest(partitions(made))
+        wait_until(lambda: admin.poll(0) or "Received ListOffsetsResponse" in caplog.text)
     assert caplog.text.count("Sent ListOffsetsRequest") == 1
 
 
 def test_settings_of_consumers_are_no_reason_to_warn(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lookup = look(broker, check_crcs=True)
+    lookup, admin = look_with_client(broker, check_crcs=True)
     assert lookup.topics(["no-such-topic"]) == {}
-    lookup._admin.poll(0)
+    admin.poll(0)  # delivers what the client has logged
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def poll_until_refused(lookup: Lookup, _timeout: float) -> None:
-    """Poll the client of a lookup until it has told why there is no broker."""
+class SlowMachinesAdmin(AdminClient):
+    """Its thread, which finds why there is no broker, may be late: a poll waits for the reason."""
 
-    def is_told() -> bool:
-        AdminClient.poll(lookup._admin, 0.02)
-        return lookup._reason is not None
+    def __init__(self, config: dict[str, Any], logger: logging.Logger) -> None:
+        self.reasons: list[KafkaError] = []
 
-    wait_until(is_told)
+        def on_error(error: KafkaError) -> None:
+            self.reasons.append(error)
+            config["error_cb"](error)
+
+        settings: dict[str, Any] = {**config, "error_cb": on_error}
+        super().__init__(settings, logger=logger)
+
+    def poll(self, *_: Any) -> int:
+        wait_until(lambda: super(SlowMachinesAdmin, self).poll(0.02) >= 0 and self.reasons)
+        return 0
 
 
-def test_an_address_that_cannot_be_reached_is_named_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert lookup_module._FIRST_CONTACT_S < 10
-    monkeypatch.setattr(lookup_module, "_FIRST_CONTACT_S", 0.5)
+def test_an_address_that_cannot_be_reached_is_named_with_the_reason() -> None:
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     questions: list[Callable[[Lookup], object]] = [
         lambda lookup: lookup.topics(["orders"]),
@@ -187,9 +201,7 @@ def test_an_address_that_cannot_be_reached_is_named_with_the_reason(
         lambda lookup: lookup.latest([TopicPartition("orders", 0)]),
     ]
     for question in questions:
-        lookup = Lookup(client(servers), retries=3, retry_interval_ms=10)
-        # The client's thread, which finds the reason, may be late on a busy machine.
-        monkeypatch.setattr(lookup._admin, "poll", partial(poll_until_refused, lookup))
+        lookup = Lookup(client(servers), 3, 10, first_contact_s=0.5, make_admin=SlowMachinesAdmin)
         with pytest.raises(
             BrokerError,
             match=rf"Kafka at {servers} \(kafka.bootstrap.servers\).*Connection refused",
@@ -236,35 +248,34 @@ class ScriptedAdmin:
         return 0
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *answers: int | KafkaError) -> Lookup:
-    monkeypatch.setattr(lookup_module, "_PASSING_POLL_S", 0.001)
-    lookup = Lookup(client("127.0.0.1:1"), retries=2, retry_interval_ms=0)
-    monkeypatch.setattr(lookup, "_admin", ScriptedAdmin(*answers))
-    return lookup
+def scripted(*answers: int | KafkaError) -> Lookup:
+    admin = cast("AdminClient", ScriptedAdmin(*answers))
+    return Lookup(client("127.0.0.1:1"), 2, 0, poll_s=0.001, make_admin=lambda *_, **__: admin)
 
 
-def test_a_busy_brokers_empty_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookup = scripted(monkeypatch, 0, 0, 0, 0, 2)
-    assert lookup.topics(["orders"])["orders"].partitions == (0, 1)
+UNKNOWN_TOPIC = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+ELECTING = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 
 
-def test_a_broker_without_topic_ids_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert scripted(monkeypatch, 1).topics(["orders"])["orders"].topic_id is None
+@pytest.mark.parametrize(
+    ("answers", "partitions"),
+    [
+        ([0, 0, 0, 0, 2], 2),  # a busy broker answers without partitions
+        ([UNKNOWN_TOPIC, UNKNOWN_TOPIC, 1], 1),  # not every broker knows a new topic at once
+        ([*[ELECTING] * 20, 1], 1),  # an election is waited for, however few tries there are
+    ],
+)
+def test_what_passes_is_asked_again(answers: list[int | KafkaError], partitions: int) -> None:
+    (found,) = scripted(*answers).topics(["orders"]).values()
+    assert found.partitions == tuple(range(partitions))
 
 
-def test_a_topic_is_missing_only_when_no_try_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-    assert scripted(monkeypatch, unknown, unknown, 1).topics(["orders"]).keys() == {"orders"}
-    lookup = scripted(monkeypatch, unknown, unknown, unknown, 1)
-    assert lookup.topics(["orders"]) == {}
+def test_a_topic_is_missing_when_no_try_finds_it() -> None:
+    assert scripted(*[UNKNOWN_TOPIC] * 3, 1).topics(["orders"]) == {}
 
 
-def test_an_election_is_waited_for_however_long_the_list_of_tries(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    electing = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
-    lookup = scripted(monkeypatch, *[electing] * 20, 1)
-    assert lookup.topics(["orders"]).keys() == {"orders"}
+def test_a_broker_without_topic_ids_gives_none() -> None:
+    assert scripted(1).topics(["orders"])["orders"].topic_id is None
 
 
 @pytest.mark.parametrize(
@@ -277,27 +288,24 @@ def test_an_election_is_waited_for_however_long_the_list_of_tries(
     ],
 )
 def test_a_partition_whose_leader_is_gone_is_asked_of_the_next_leader(
-    monkeypatch: pytest.MonkeyPatch, failure: int | KafkaError
+    failure: int | KafkaError,
 ) -> None:
     described = 1  # the client hears who leads by describing the topic
-    lookup = scripted(monkeypatch, 7, failure, described, failure, described, 12)
+    lookup = scripted(7, failure, described, failure, described, 12)
     partition = TopicPartition("orders", 0)
     assert lookup.latest([partition]) == {partition: 7}
     assert lookup.latest([partition]) == {partition: 12}
 
 
-def test_other_errors_are_tried_as_often_as_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    odd = KafkaError(KafkaError.UNKNOWN, "odd")
-    lookup = scripted(monkeypatch, 1, odd, odd, 1, odd, odd, odd, 1)
+@pytest.mark.parametrize(
+    ("code", "tries"), [(KafkaError.UNKNOWN, 3), (KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)]
+)
+def test_other_errors_are_tried_as_often_as_the_user_says_and_refusals_once(
+    code: int, tries: int
+) -> None:
+    error = KafkaError(code, "not for you")
+    lookup = scripted(1, *[error] * (tries - 1), 1, *[error] * tries, 1)
     for _ in range(2):
         assert lookup.topics(["orders"]).keys() == {"orders"}
-    with pytest.raises(BrokerError, match="odd"):
-        lookup.topics(["orders"])
-
-
-def test_a_refusal_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not for you")
-    lookup = scripted(monkeypatch, 1, refusal, 1)
-    lookup.topics(["orders"])
     with pytest.raises(BrokerError, match="not for you"):
         lookup.topics(["orders"])

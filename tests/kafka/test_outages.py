@@ -10,10 +10,9 @@ from tests.services.kafka import Topic, Topics
 
 from headrace.control.ranges import TopicPartition
 from headrace.errors import BrokerError
-from headrace.kafka import logs
 from headrace.kafka.consumers import close_idle_consumers
 from headrace.kafka.lookup import Lookup
-from headrace.kafka.reader import read_ranges
+from headrace.kafka.range_reader import read_ranges
 from headrace.local import Java, KafkaBroker, kafka_server_jars
 
 COUNT = 3000
@@ -67,16 +66,16 @@ def test_a_broker_that_dies_and_comes_back_costs_no_record_repeats_none_and_answ
 
 
 def test_a_broker_that_stays_away_is_an_error_that_names_what_was_waited_for(
-    own_broker: KafkaBroker, big: Topic, monkeypatch: pytest.MonkeyPatch
+    own_broker: KafkaBroker, big: Topic
 ) -> None:
-    monkeypatch.setattr(logs, "_TIMEOUT_S", 0.5)
-    config = reader_config(
+    hasty = reader_config(
         big.bootstrap_servers,
         columns=["offset"],
         timeout_ms=5_000,
         fail_on_data_loss=False,
         queued_max_messages_kbytes=200,
     )
+    config = replace(hasty, request_s=0.5)
     batches = read_ranges(config, [whole(big, COUNT, start=7)])
     next(batches)
     own_broker.stop()

@@ -1,5 +1,6 @@
 """The planner where records are gone before they were read."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,58 +42,43 @@ def refusal(orders: Topic, end: dict[str, Any]) -> str:
     return reason
 
 
-def test_retention_that_passed_the_position_stops_the_stream_with_the_ranges_missing(
-    topic: TopicFactory, admin: AdminClient
-) -> None:
-    orders, end = half_read(topic)
+def delete_first(admin: AdminClient, orders: Topic) -> None:
     delete_records(admin, orders, before=7)
-    assert refusal(orders, end) == (
-        f"{orders.name}-0 [2, 7) is gone (the log of {orders.name}-0 begins at 7 now)"
-    )
 
 
-def test_a_deleted_topic_stops_the_stream(topic: TopicFactory, admin: AdminClient) -> None:
-    orders, end = half_read(topic)
-    delete_topic(admin, orders)
-    assert refusal(orders, end) == f"{orders.name}-0 does not exist any more"
-
-
-def test_a_topic_created_again_stops_the_stream_however_long_it_is_by_now(
-    topic: TopicFactory, admin: AdminClient
-) -> None:
-    orders, end = half_read(topic)
+def create_longer(admin: AdminClient, orders: Topic) -> None:
     create_again(admin, orders)
-    for _ in range(2):
-        assert refusal(orders, end) == (
-            f"{orders.name} was deleted and created again (partition 0)"
-        )
-        orders.produce(*[b"x"] * 20)
+    orders.produce(*[b"x"] * 20)
 
 
-def test_a_topic_created_again_is_told_once_with_its_partitions(
-    topic: TopicFactory, admin: AdminClient
-) -> None:
-    orders = topic(12)
-    orders.produce(b"x")
-    with planner_of(orders) as planner:
-        end, _ = next_batch(planner, planner.initial())
-    create_again(admin, orders)
-    assert refusal(orders, end) == (
-        f"{orders.name} was deleted and created again"
-        " (partitions 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more)"
-    )
-
-
-def test_a_partition_that_joins_without_its_beginning_stops_the_stream(
-    topic: TopicFactory, admin: AdminClient
-) -> None:
-    orders, end = half_read(topic)
+def join_without_beginning(admin: AdminClient, orders: Topic) -> None:
     add_partitions(admin, orders, 2)
     orders.produce(*[b"x"] * 3, partition=1)
     delete_records(admin, orders, before=2, partition=1)
-    assert refusal(orders, end) == (
-        f"{orders.name}-1 [0, 2) is gone ({orders.name}-1 is new to this query and begins at 2)"
-    )
+
+
+@pytest.mark.parametrize(
+    ("lose", "reason"),
+    [
+        (delete_first, "{0}-0 [2, 7) is gone (the log of {0}-0 begins at 7 now)"),
+        (delete_topic, "{0}-0 does not exist any more"),
+        (create_again, "{0} was deleted and created again (partition 0)"),
+        (create_longer, "{0} was deleted and created again (partition 0)"),
+        (
+            join_without_beginning,
+            "{0}-1 [0, 2) is gone ({0}-1 is new to this query and begins at 2)",
+        ),
+    ],
+)
+def test_a_loss_stops_the_stream_with_the_ranges_missing(
+    topic: TopicFactory,
+    admin: AdminClient,
+    lose: Callable[[AdminClient, Topic], object],
+    reason: str,
+) -> None:
+    orders, end = half_read(topic)
+    lose(admin, orders)
+    assert refusal(orders, end) == reason.format(orders.name)
 
 
 def test_a_deleted_topic_holds_up_one_plan_and_no_more_where_the_user_goes_on(
@@ -223,3 +209,17 @@ def test_a_batch_of_a_topic_that_was_created_again_is_lost_whatever_is_in_the_ne
         after.begin(start, end)
     with planner_of(orders, gated(url, failOnDataLoss=False)) as after:
         assert after.begin(start, end).ranges == []
+
+
+def test_a_topic_created_again_is_reported_once_with_its_partitions(
+    topic: TopicFactory, admin: AdminClient
+) -> None:
+    orders = topic(12)
+    orders.produce(b"x")
+    with planner_of(orders) as planner:
+        end, _ = next_batch(planner, planner.initial())
+    create_again(admin, orders)
+    assert refusal(orders, end) == (
+        f"{orders.name} was deleted and created again"
+        " (partitions 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more)"
+    )

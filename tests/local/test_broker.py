@@ -14,6 +14,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import SetupError
 from headrace.local import Java, KafkaBroker, kafka_server_jars
+from headrace.local.server import free_ports
 
 PARENT = """
 import time
@@ -138,3 +139,23 @@ def test_settings_that_kafka_refuses_are_an_error_with_its_words(java: Java) -> 
         KafkaBroker(java, kafka_server_jars(java), settings=refused),
     ):
         raise AssertionError("it started")
+
+
+def test_the_ports_differ_and_can_all_be_bound() -> None:
+    found = free_ports(5)
+    assert len(set(found)) == 5
+    for port in found:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+
+
+def test_a_port_that_somebody_listens_on_is_not_offered() -> None:
+    taken, free = free_ports(2)
+    with socket.create_server(("127.0.0.1", taken)):
+        assert free_ports(1, (taken, free)) == (free,)
+
+
+def test_too_few_free_ports_are_an_error_that_counts_them() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(SetupError, match=f"Only 1 of the 2 ports .* between {port} and {port}"):
+        free_ports(2, (port,))

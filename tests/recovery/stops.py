@@ -22,8 +22,8 @@ from unittest import mock
 from pyspark.sql.types import StructType
 
 from headrace.gate.connectors import CONNECTORS
-from headrace.kafka.connector import KAFKA
-from headrace.kafka.source import KafkaSource
+from headrace.kafka.kafka_connector import KAFKA
+from headrace.kafka.kafka_source import KafkaSource
 from headrace.ledger import Ledger
 from headrace.source.readers import SourceStreamReader
 

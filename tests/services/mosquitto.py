@@ -13,7 +13,7 @@ from typing import Self
 from tests.services.waiting import wait_until
 
 from headrace.local.cache import cache_folder, exclusive
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 _PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 

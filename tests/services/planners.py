@@ -9,8 +9,8 @@ from typing import Any
 from tests.services.kafka import Topic
 
 from headrace.control import OffsetRange
-from headrace.kafka.log import KafkaLog
-from headrace.kafka.options import parse_options
+from headrace.kafka.kafka_options import parse_options
+from headrace.kafka.topic_log import KafkaLog
 from headrace.source.books import Clock
 from headrace.source.planner import StreamPlanner
 

@@ -13,7 +13,7 @@ from headrace.cli.source_options import Option, OptionsFile, reached, source_opt
 from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headrace.cli.words import plural
 from headrace.errors import OptionError
-from headrace.kafka.letters import LetterProducer, sent_again
+from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record
 from headrace.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus
 
 Edit = Callable[[DeadLetter], Any]
@@ -94,7 +94,7 @@ class _Sender:
         self._topic = topic
         self._edit = edit
         self._change = change
-        self._producers: dict[str, LetterProducer] = {}
+        self._producers: dict[str, DeadLetterProducer] = {}
         self.sent = 0
         self.skipped = 0
 
@@ -160,8 +160,8 @@ class _Sender:
     ) -> Future[str]:
         servers = self._ledger.servers(record.schedule_id) or ""
         if servers not in self._producers:
-            self._producers[servers] = LetterProducer(options)
-        message = sent_again(record.letter, topic=self._topic, mended=mended)
+            self._producers[servers] = DeadLetterProducer(options)
+        message = resent_record(record.letter, topic=self._topic, mended=mended)
         return self._producers[servers].send(message)
 
     def _resolve(self, record: DeadLetterRecord, place: str) -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 from headrace.errors import OptionError
 from headrace.journal.connector import JOURNAL
-from headrace.kafka.connector import KAFKA
+from headrace.kafka.kafka_connector import KAFKA
 from headrace.source.connector import Connector
 
 CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}

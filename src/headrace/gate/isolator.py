@@ -11,7 +11,7 @@ from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.gate.owner import OWNER_POLL_S, Leases
 from headrace.gate.replay import Replay
 from headrace.gate.unreadable import unreachable_source, unreadable
-from headrace.kafka.letters import LetterTopic
+from headrace.kafka.dead_letter_producer import DeadLetterTopic
 from headrace.ledger import (
     BatchRecord,
     ErrorReport,
@@ -74,7 +74,7 @@ class Isolator:
         self._replay = replay
         self._run = run
         self._budget = budget
-        self._letters = None if topic is None else LetterTopic(replay.options, topic)
+        self._letters = None if topic is None else DeadLetterTopic(replay.options, topic)
         self._ends = ends
         self._report = report
         self._stopped = stopped
@@ -237,7 +237,7 @@ class Isolator:
             return
         buried = self._ledger.bury_record(row.schedule_id, letter, owner=self._owner)
         if buried and self._letters is not None:
-            self._letters.tell(letter)
+            self._letters.send(letter)
         _LOG.error(
             "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %s",
             offset,

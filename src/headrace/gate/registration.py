@@ -14,7 +14,7 @@ from pyspark.sql.udf import _wrap_function
 from headrace.gate.connectors import CONNECTORS
 from headrace.gate.ledgers import ledger_of, shared_ledger
 from headrace.gate.listener import GateListener
-from headrace.kafka.redaction import REDACTED, is_secret
+from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.ledger import normalize_url, without_secrets
 from headrace.processes import this_process
 from headrace.source.secrets import LEDGERS

@@ -1,14 +1,17 @@
-"""Of what stages write into topics: what is decided, and what is not to be read.
+"""Attempts of stages to write a batch into a topic: marked, readable once done, skipped if aborted.
 
-Each record names the attempt that produced it in a header; what became of the attempt the ledger
-says (`headrace.ledger.outputs`). Records without the header are somebody else's, and are read.
+Each record names the attempt that produced it in a header; the ledger knows what became of the
+attempt (`headrace.ledger.outputs`). Records without the header are somebody else's, and are read.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from headrace.control.ranges import OffsetRange
 from headrace.errors import SourceError
+from headrace.kafka.producing import Record, produce_all
 from headrace.source.log import Topic
 from headrace.source.positions import Positions
 
@@ -20,7 +23,7 @@ HEADER: Final = "headrace-batch"
 
 
 def tag(key: str, attempt: str) -> str:
-    """What the records of an attempt to write a batch are marked with."""
+    """The header's value for an attempt to write the batch of this key."""
     return f"{key}/{attempt}"
 
 
@@ -38,8 +41,49 @@ def known_id(name: str, topic: Topic) -> str:
     return topic.topic_id
 
 
+def produce(
+    client: Mapping[str, Any], topic: str, tag: str, batches: Iterable[pa.RecordBatch]
+) -> int:
+    """Produce the records of an attempt, none of them twice.
+
+    Args:
+        client: librdkafka's settings, as `client_config` makes them.
+        topic: where to; a record goes to the partition to which Java's client takes its key.
+        tag: the value of each record's header.
+        batches: with the columns key and value (binary) and headers.
+
+    Returns:
+        How many records there were.
+
+    Raises:
+        BrokerError: the brokers did not take one of them; others may be in the topic.
+    """
+    settings = {
+        **client,
+        "enable.idempotence": True,
+        "compression.type": client.get("compression.type", "lz4"),
+    }
+    return produce_all(
+        settings,
+        (
+            Record(topic, key, value, _marked(tag, headers))
+            for batch in batches
+            for key, value, headers in zip(
+                *(batch.column(name).to_pylist() for name in ("key", "value", "headers")),
+                strict=True,
+            )
+        ),
+    )
+
+
+def _marked(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:
+    # A record that comes from another channel has the header of its way there.
+    own = [(each["key"], each["value"]) for each in headers or () if each["key"] != HEADER]
+    return [(HEADER, tag.encode()), *own]
+
+
 class Attempts:
-    """What the ledger knows of the attempts to write into topics; opened at the first question.
+    """What the ledger knows of the attempts to write into topics; opened at the first request.
 
     Every method raises ``LedgerError`` where the ledger cannot be read or written.
 
@@ -51,12 +95,12 @@ class Attempts:
         self._url = ledger_url
         self._opened: Ledger | None = None
 
-    def decided(self, topic_ids: Mapping[str, str], latest: Positions) -> Positions:
-        """Where the first attempt begins in each partition that may yet be done or given up.
+    def readable_until(self, topic_ids: Mapping[str, str], latest: Positions) -> Positions:
+        """The first offset in each partition of an attempt that may yet be finished or aborted.
 
         Args:
             topic_ids: by the topics' names.
-            latest: where the partitions end, looked up before this call: what begins to be written
+            latest: where the partitions end, looked up before this call: an attempt that begins
                 after it comes behind that.
         """
         ends = dict(latest)
@@ -67,10 +111,10 @@ class Attempts:
                         ends[tp] = min(ends[tp], starts.get(tp.partition, 0))
         return ends
 
-    def left_out(
+    def aborted(
         self, topic_ids: Mapping[str, str], ranges: Iterable[OffsetRange]
     ) -> tuple[str, ...]:
-        """The tags of the attempts that were given up, and may have records in these ranges."""
+        """The tags of the aborted attempts that may have records in these ranges."""
         found = []
         for name, topic_id in topic_ids.items():
             untils = [(r.partition, r.until) for r in ranges if r.topic == name]
@@ -80,7 +124,7 @@ class Attempts:
         return tuple(found)
 
     def close(self) -> None:
-        """Let the ledger go."""
+        """Close the ledger."""
         if self._opened is not None:
             self._opened.close()
 

@@ -1,23 +1,30 @@
-"""Consumers kept warm: a worker process opens one for each configuration and uses it again.
+"""Consumers kept warm, and what a task asks with them where its fetches fall silent.
 
-Opening a consumer costs a connection, a metadata request and several round trips (some 20 ms on one
-machine, far more with TLS); assigning a warm one to other offsets costs one fetch.
+A worker process opens a consumer for each configuration and uses it again. Opening one costs a
+connection, a metadata request and several round trips (some 20 ms on one machine, far more with
+TLS); assigning a warm one to other offsets costs one fetch.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Position
+
+from headrace.control.ranges import TopicPartition
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 
 ClientConfig = Mapping[str, str | int | float | bool]
+MakeConsumer = Callable[..., Consumer]
+_Key = frozenset[tuple[str, str | int | float | bool]]
 
-# A worker serves one task at a time, so this many different configurations (sources, fetch sizes).
-_KEEP_AT_MOST: Final = 8
+KEEP_AT_MOST: Final = 8
+"""Idle consumers. A worker serves one task at a time, so this many different configurations."""
 
 # What the reader relies on, whatever the user sets.
 _ALWAYS: Final[ClientConfig] = {
@@ -25,7 +32,7 @@ _ALWAYS: Final[ClientConfig] = {
     "enable.auto.offset.store": False,
     # An offset that is gone is an error for the reader to see, never a silent jump.
     "auto.offset.reset": "error",
-    # Tells where a log ends: a range that ends on a control record yields no message for its end.
+    # Reports where a log ends: a range that ends on a control record has no message at its end.
     "enable.partition.eof": True,
 }
 _DEFAULTS: Final[ClientConfig] = {
@@ -38,7 +45,8 @@ _DEFAULTS: Final[ClientConfig] = {
     "queued.max.messages.kbytes": 16_384,
     "log.connection.close": False,
 }
-
+MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+"""Errors of a topic or partition that does not exist."""
 
 REFUSALS: Final = frozenset(
     {
@@ -57,17 +65,18 @@ class WarmConsumer:
 
     Attributes:
         last_error: why a broker could not be reached; librdkafka does not repeat itself.
-        refusal: the last of ``REFUSALS``; whoever hears of the broker again sets it to None.
+        refusal: the last of ``REFUSALS``; a reader that receives records sets it to None.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, make: MakeConsumer = Consumer) -> None:
         self.last_error: KafkaError | None = None
         self.refusal: KafkaError | None = None
-        self.kafka = Consumer(
-            {**_DEFAULTS, **config, **_ALWAYS, "error_cb": self._on_error}, logger=_LOG
+        self.kafka = make(
+            {**_DEFAULTS, **config, **_ALWAYS, "error_cb": self.on_error}, logger=_LOG
         )
 
-    def _on_error(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
+        """Note an error of a connection; librdkafka calls it."""
         if error.code() in REFUSALS:
             self.refusal = error
         # "All brokers down" follows the error that says why; the first is worth keeping.
@@ -75,18 +84,18 @@ class WarmConsumer:
             self.last_error = error
 
 
-_idle: OrderedDict[frozenset[tuple[str, str | int | float | bool]], WarmConsumer] = OrderedDict()
+_idle: OrderedDict[_Key, WarmConsumer] = OrderedDict()
 
 
 @contextmanager
-def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
+def warm_consumer(config: ClientConfig, make: MakeConsumer = Consumer) -> Iterator[WarmConsumer]:
     """Lend a consumer of this configuration, with nothing assigned: an idle one, or a new one.
 
     After an exception it is closed, for its state is unknown then; otherwise it is kept for this
     process's next borrower.
     """
     key = frozenset(config.items())
-    consumer = _idle.pop(key, None) or WarmConsumer(config)
+    consumer = _idle.pop(key, None) or WarmConsumer(config, make)
     consumer.last_error = consumer.refusal = None
     try:
         yield consumer
@@ -99,13 +108,13 @@ def warm_consumer(config: ClientConfig) -> Iterator[WarmConsumer]:
     _keep(key, consumer)
 
 
-def _keep(key: frozenset[tuple[str, str | int | float | bool]], consumer: WarmConsumer) -> None:
+def _keep(key: _Key, consumer: WarmConsumer) -> None:
     consumer.kafka.unassign()  # or it would go on fetching for nobody
     taken = _idle.pop(key, None)
     if taken is not None:
         taken.kafka.close()
     _idle[key] = consumer
-    while len(_idle) > _KEEP_AT_MOST:
+    while len(_idle) > KEEP_AT_MOST:
         _, oldest = _idle.popitem(last=False)
         oldest.kafka.close()
 
@@ -115,3 +124,45 @@ def close_idle_consumers() -> None:
     while _idle:
         _, consumer = _idle.popitem()
         consumer.kafka.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The offsets ``earliest`` (included) to ``latest`` (excluded) that a partition's log holds."""
+
+    earliest: int
+    latest: int
+
+
+def find_watermarks(
+    client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
+) -> Watermarks | None:
+    """What the partition's log holds; None where no broker answers in time."""
+    # With read_committed a client takes the last stable offset for the end: that is where an open
+    # transaction begins, and what follows is not lost.
+    with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:
+        try:
+            found = consumer.kafka.get_watermark_offsets(Position(*tp), timeout=timeout_s)
+            return Watermarks(*found)
+        except KafkaException:
+            return None
+
+
+def find_missing(
+    kafka: Consumer, partitions: Iterable[TopicPartition], timeout_s: float
+) -> set[TopicPartition] | None:
+    """Those that do not exist, as far as one broker knows; None where none answers in time."""
+    wanted = set(partitions)
+    missing = set()
+    for topic in {tp.topic for tp in wanted}:
+        try:
+            described = kafka.list_topics(topic, timeout=timeout_s).topics[topic]
+        except KafkaException:
+            return None
+        if described.error is None or described.error.code() in MISSING:
+            missing |= {
+                tp
+                for tp in wanted
+                if tp.topic == topic and tp.partition not in described.partitions
+            }
+    return missing

@@ -1,4 +1,4 @@
-"""What the planner asks of Kafka: which partitions there are, and where their logs begin and end.
+"""What the planner asks Kafka: which partitions there are, and where their logs begin and end.
 
 One request per broker for all of its partitions, never one per partition.
 """
@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.control.ranges import TopicPartition
 from headrace.errors import BrokerError
-from headrace.kafka.consumers import ClientConfig
+from headrace.kafka.consumers import MISSING, ClientConfig
 from headrace.source.log import Topic
 
 _LOG: Final = logging.getLogger("headrace.kafka")
@@ -28,9 +28,7 @@ CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN
 
 _Answer = TypeVar("_Answer")
 
-# A broker that cannot be reached at the start is a mistake, to be told within ten seconds; one that
-# goes away later is a broker that restarts, and is waited for.
-_FIRST_CONTACT_S: Final = 8.0
+# A broker that goes away after the first contact restarts, and is waited for.
 _LATER_S: Final = 60.0
 # One request may be for a broker that died, whose partitions others lead by now: it is not waited
 # for that long. Twice as long the next time, for it may be a slow one.
@@ -43,62 +41,67 @@ _INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: a broker older than topic ids
-_MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _PERMANENT: Final = frozenset(
     {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-        KafkaError.UNSUPPORTED_VERSION,
-        KafkaError.TOPIC_EXCEPTION,
+        *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
+        *(KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED),
+        *(KafkaError._AUTHENTICATION, KafkaError.UNSUPPORTED_VERSION, KafkaError.TOPIC_EXCEPTION),
     }
 )
-
-
 # These come at once and pass: partitions are new or move, leaders are elected, brokers restart.
 _PASSING: Final = frozenset(
     {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
+        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE),
+        *(KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE),
+        *(KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH),
+        *(KafkaError.KAFKA_STORAGE_ERROR, KafkaError.BROKER_NOT_AVAILABLE),
+        *(KafkaError.NETWORK_EXCEPTION, KafkaError._TRANSPORT, KafkaError._TIMED_OUT),
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._NOENT,  # librdkafka's own word for partitions of which none has a leader
     }
 )
-_PASSING_POLL_S: Final = 0.1
 
 
 class Lookup:
-    """Asks a cluster, patiently: passing errors are tried again, and so is an empty answer.
+    """Asks a cluster; passing errors are tried again, and so is an empty answer.
+
+    Every method raises ``BrokerError`` where the cluster cannot be reached or refuses.
 
     Args:
         client: librdkafka's settings.
-        retries: how often a question is asked again (fetchOffset.numRetries).
+        retries: how often a request is repeated (fetchOffset.numRetries).
         retry_interval_ms: the time between (fetchOffset.retryIntervalMs).
-
-    Every method raises ``BrokerError`` where the cluster cannot be reached or refuses.
+        first_contact_s: how long a first answer may take (s). A broker that cannot be reached at
+            the start is a mistake, which is reported within ten seconds.
+        poll_s: the time between two looks at what passes (s), such as an election.
+        make_admin: opens a client.
     """
 
-    def __init__(self, client: ClientConfig, retries: int, retry_interval_ms: int) -> None:
+    def __init__(
+        self,
+        client: ClientConfig,
+        retries: int,
+        retry_interval_ms: int,
+        *,
+        first_contact_s: float = 8.0,
+        poll_s: float = 0.1,
+        make_admin: Callable[..., AdminClient] = AdminClient,
+    ) -> None:
         self._servers = client["bootstrap.servers"]
         self._retries = retries
         self._retry_interval_s = retry_interval_ms / 1000
-        self._committed_only = client.get("isolation.level") == "read_committed"
+        self._first_contact_s = first_contact_s
+        self._poll_s = poll_s
+        self._level = (
+            IsolationLevel.READ_COMMITTED
+            if client.get("isolation.level") == "read_committed"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
         self._missing: frozenset[str] = frozenset()
         self._reached = False
         self._reason: KafkaError | None = None
         settings: dict[str, Any] = {**client, "error_cb": self._on_error}
-        self._admin = AdminClient(settings, logger=CLIENT_LOG)
+        self._admin = make_admin(settings, logger=CLIENT_LOG)
 
     def _on_error(self, error: KafkaError) -> None:
         # "All brokers down" only follows the error that says why.
@@ -151,12 +154,8 @@ class Lookup:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """``(earliest, latest)``, asked at the same time."""
         wanted = list(partitions)
-        if not wanted:
-            return {}, {}
-
-        earliest, latest = self._offsets(
-            dict.fromkeys(wanted, _EARLIEST), dict.fromkeys(wanted, _LATEST)
-        )
+        specs = dict.fromkeys(wanted, _EARLIEST), dict.fromkeys(wanted, _LATEST)
+        earliest, latest = self._offsets(*specs)
         return earliest, latest
 
     def at_timestamps(
@@ -176,7 +175,14 @@ class Lookup:
         topics = sorted({tp.topic for specs in questions for tp in specs})
 
         def offsets(timeout: float) -> list[dict[TopicPartition, int]]:
-            asked = [self._request(specs, timeout) for specs in questions]
+            asked = [
+                self._admin.list_offsets(
+                    {Position(*tp): spec for tp, spec in specs.items()},
+                    isolation_level=self._level,
+                    request_timeout=timeout,
+                )
+                for specs in questions
+            ]
             try:
                 return [_results(futures) for futures in asked]
             except (KafkaException, _Unready):
@@ -187,24 +193,10 @@ class Lookup:
         return self._ask(offsets)
 
     def _learn_leaders(self, topics: list[str], timeout: float) -> None:
-        """Have the client hear who leads: after an election it goes on to ask as if for the old."""
+        """Have the client learn who leads: after an election it still asks the old leader."""
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=timeout)
         for future in described.values():
-            future.exception()  # waits; what is wrong will be told to the next try
-
-    def _request(
-        self, specs: Mapping[TopicPartition, OffsetSpec], timeout: float
-    ) -> dict[Position, Future[Any]]:
-        level = (
-            IsolationLevel.READ_COMMITTED
-            if self._committed_only
-            else IsolationLevel.READ_UNCOMMITTED
-        )
-        return self._admin.list_offsets(
-            {Position(*tp): spec for tp, spec in specs.items()},
-            isolation_level=level,
-            request_timeout=timeout,
-        )
+            future.exception()  # waits; the next try finds what is wrong
 
     def _describe(self, names: list[str], timeout: float) -> dict[str, Topic]:
         described = {}
@@ -213,7 +205,7 @@ class Lookup:
             try:
                 answer = future.result()
             except KafkaException as error:
-                if error.args[0].code() in _MISSING:
+                if error.args[0].code() in MISSING:
                     continue
                 raise
             if not answer.partitions:
@@ -231,7 +223,7 @@ class Lookup:
         attempts = self._retries + 1
         for attempt in range(1, attempts + 1):
             try:
-                answer = self._ask_patiently(question)
+                answer = self._ask_until_passed(question)
             except (KafkaException, _Unready) as error:
                 self._admin.poll(0)  # runs _on_error, which learns the reason
                 reason = self._explain(error)
@@ -249,24 +241,24 @@ class Lookup:
                 return answer
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _ask_patiently(self, question: Callable[[float], _Answer]) -> _Answer:
+    def _ask_until_passed(self, question: Callable[[float], _Answer]) -> _Answer:
         """One try: what passes within its time, an election for instance, is waited for."""
-        deadline = time.monotonic() + (_LATER_S if self._reached else _FIRST_CONTACT_S)
+        deadline = time.monotonic() + (_LATER_S if self._reached else self._first_contact_s)
         request_s = _REQUEST_S
         while True:
-            left_s = max(deadline - time.monotonic(), _PASSING_POLL_S)
+            left_s = max(deadline - time.monotonic(), self._poll_s)
             try:
                 return question(min(left_s, request_s))
             except (KafkaException, _Unready) as error:
                 passing = isinstance(error, _Unready) or _code(error) in _PASSING
-                if not passing or left_s <= _PASSING_POLL_S:
+                if not passing or left_s <= self._poll_s:
                     raise
-            time.sleep(_PASSING_POLL_S)
+            time.sleep(self._poll_s)
             request_s *= 2
 
     def _explain(self, error: Exception) -> str:
-        told = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        return told if self._reason is None else f"{told} ({self._reason.str()})"
+        text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        return text if self._reason is None else f"{text} ({self._reason.str()})"
 
 
 class _Unready(Exception):  # noqa: N818  (not an error to anybody outside)

@@ -1,21 +1,19 @@
-"""The task side of writing: Arrow record batches in, Kafka records out."""
+"""Records into Kafka's topics, by a producer that produces nothing twice."""
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import BrokerError
-from headrace.kafka.attempts import HEADER
 from headrace.kafka.too_large import too_large_for_producer, too_large_for_topic
 
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
-"""What a producer's client says."""
-# Each failed connection is a line, and each setting that only a consumer uses; what is wrong is
-# told once, by our own error.
+"""The logger of a producer's client."""
+# Each failed connection is a line, and each setting that only a consumer uses; our own error says
+# once what is wrong.
 CLIENT_LOG.addHandler(logging.NullHandler())
 CLIENT_LOG.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
@@ -35,41 +33,6 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     partition: int | None = None
-
-
-def produce(
-    client: Mapping[str, Any], topic: str, tag: str, batches: Iterable[pa.RecordBatch]
-) -> int:
-    """Produce the records of a channel, none of them twice.
-
-    Args:
-        client: librdkafka's settings, as `client_config` makes them.
-        topic: Where to; a record goes to the partition to which Java's client takes its key.
-        tag: What each record's header says.
-        batches: With the columns key and value (binary) and headers.
-
-    Returns:
-        How many records there were.
-
-    Raises:
-        BrokerError: The brokers did not take one of them; others may be in the topic.
-    """
-    settings = {
-        **client,
-        "enable.idempotence": True,
-        "compression.type": client.get("compression.type", "lz4"),
-    }
-    return produce_all(
-        settings,
-        (
-            Record(topic, key, value, _headers(tag, headers))
-            for batch in batches
-            for key, value, headers in zip(
-                *(batch.column(name).to_pylist() for name in ("key", "value", "headers")),
-                strict=True,
-            )
-        ),
-    )
 
 
 def produce_all(client: Mapping[str, Any], records: Iterable[Record]) -> int:
@@ -94,7 +57,7 @@ def produce_all(client: Mapping[str, Any], records: Iterable[Record]) -> int:
     record = None
     try:
         for record in records:
-            _send(producer, record, failures.delivered)
+            send(producer, record, failures.delivered)
             count += 1
             if failures.count:
                 break
@@ -148,8 +111,12 @@ class _Failures:
         self._largest_bytes = max(self._largest_bytes, size_bytes)
 
 
-def _send(producer: Producer, record: Record, delivered: Callable[..., None]) -> None:
-    """Hand a record over, as soon as there is room for it."""
+def send(producer: Producer, record: Record, delivered: Callable[..., None]) -> None:
+    """Queue a record as soon as there is room for it; `delivered` is called with its outcome.
+
+    Raises:
+        KafkaException: the client does not take it.
+    """
     partition = _BY_KEY if record.partition is None else record.partition
     while True:
         try:
@@ -169,20 +136,20 @@ def _send(producer: Producer, record: Record, delivered: Callable[..., None]) ->
 
 
 def producer_settings(
-    client: Mapping[str, Any], timeout_ms: int, hear: Callable[[str], None]
+    client: Mapping[str, Any], timeout_ms: int, on_error: Callable[[str], None]
 ) -> dict[str, Any]:
     """Librdkafka's settings for a producer that produces nothing twice.
 
     Args:
         client: Those of the connection, as `client_config` makes them.
         timeout_ms: How long the brokers have to take a record (ms).
-        hear: Is told why the brokers cannot be reached, each time that this is found.
+        on_error: Called with the reason each time that the brokers cannot be reached.
     """
 
-    def heard(error: KafkaError) -> None:
+    def failed(error: KafkaError) -> None:
         # "All brokers down" only follows the error that says why.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            hear(error.str())
+            on_error(error.str())
 
     return {
         **client,
@@ -190,33 +157,27 @@ def producer_settings(
         "message.timeout.ms": timeout_ms,
         "partitioner": "murmur2_random",  # Java's
         "message.max.bytes": 1_000_000_000,  # What the topic takes is the broker's to say.
-        "error_cb": heard,
+        "error_cb": failed,
     }
 
 
 def flush(producer: Producer) -> None:
-    """Return when each record that was handed over has been taken, or refused."""
+    """Return when each record that was queued has been taken, or refused."""
     while producer.flush(_A_MOMENT_S):
         pass  # Not in one wait, in which no signal would be heard.
 
 
-def not_taken(where: str, what: str, why: str, heard: Sequence[str]) -> BrokerError:
+def not_taken(where: str, what: str, why: str, reasons: Sequence[str]) -> BrokerError:
     """The error that something was not taken by a topic.
 
     Args:
         where: The topic, and its brokers.
         what: What it did not take.
         why: The client's reason.
-        heard: What `producer_settings` has told; the last one says more.
+        reasons: What `producer_settings` has reported; the last one says more.
     """
-    because = f"{why} ({heard[-1]})" if heard else why
+    because = f"{why} ({reasons[-1]})" if reasons else why
     return BrokerError(
         f"{where} did not take {what}: {because}; check that the topic exists, that its brokers run"
         " and that this user may write to it."
     )
-
-
-def _headers(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:
-    # Of a record that comes from another channel, the header says how it came there.
-    own = [(each["key"], each["value"]) for each in headers or () if each["key"] != HEADER]
-    return [(HEADER, tag.encode()), *own]

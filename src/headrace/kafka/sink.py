@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.errors import OptionError
-from headrace.kafka.producer_options import producer_config
+from headrace.kafka.client.config import producer_config
 from headrace.kafka.producing import Record, produce_all
 from headrace.source.options import unknown_option
 

@@ -17,8 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.errors import SetupError
 from headrace.local.java import Java
-from headrace.local.ports import free_ports
-from headrace.local.server import ServerProcess
+from headrace.local.server import ServerProcess, free_ports
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60

@@ -1,27 +1,30 @@
 """Fetch jars from Maven's repository, once, with the Ivy that pyspark carries.
 
 Behind a company's mirror, ``HEADRACE_IVY_SETTINGS`` names an Ivy settings file that says where to
-look instead (the same file that Spark takes as ``spark.jars.ivySettings``).
+look instead (the same file that Spark takes as ``spark.jars.ivySettings``). A Java from the
+system's packages trusts what this machine trusts; any other is given it here, such as the
+certificate of a company's proxy.
 """
 
 import hashlib
 import importlib.util
 import os
+import ssl
+import struct
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.local.cache import cache_folder, exclusive
 from headrace.local.java import Java
-from headrace.local.trust import trust_options
 
 Progress = Callable[[str], None]
 """Called with one line at the start of each thing that takes long."""
 
-# Java waits for ever on a server that does not answer, unless it is told these (in ms).
+# Java waits for ever on a server that does not answer; these are its limits (ms).
 NETWORK_TIMEOUTS = (
     "-Dsun.net.client.defaultConnectTimeout=20000",
     "-Dsun.net.client.defaultReadTimeout=60000",
@@ -183,3 +186,45 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
         for artifact in artifacts
     ]
     return IVY_MODULE.format(dependencies="\n".join(lines))
+
+
+def trust_options(folder: Path) -> tuple[str, ...]:
+    """The options that make a Java trust this machine's certificates, which go into ``folder``."""
+    store = folder / "trusted.jks"
+    store.write_bytes(key_store(system_certificates()))
+    return (f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStoreType=jks")
+
+
+def system_certificates() -> list[bytes]:
+    """The authorities' certificates that OpenSSL trusts here (``SSL_CERT_FILE`` counts), as DER."""
+    paths = ssl.get_default_verify_paths()
+    bundles = [Path(paths.cafile)] if paths.cafile else []
+    if paths.capath:  # Debian has no file at OpenSSL's own place, but a bundle in its folder
+        bundles.append(Path(paths.capath, "ca-certificates.crt"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for bundle in bundles:
+        if bundle.is_file():
+            context.load_verify_locations(bundle)
+            return context.get_ca_certs(binary_form=True)
+    return []
+
+
+def key_store(certificates: Sequence[bytes]) -> bytes:
+    """A key store in Java's format JKS, version 2, that holds trusted certificates only.
+
+    The keyed hash at its end, which Java reads only if it is given a password, is left out.
+    """
+    entries = [
+        struct.pack(">I", 2)  # a trusted certificate: its alias, its date, its type, itself
+        + _text(str(number))
+        + struct.pack(">q", 0)
+        + _text("X.509")
+        + struct.pack(">I", len(certificate))
+        + certificate
+        for number, certificate in enumerate(certificates)
+    ]
+    return struct.pack(">III", 0xFEEDFEED, 2, len(entries)) + b"".join(entries)
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">H", len(value)) + value.encode("ascii")

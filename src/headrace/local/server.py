@@ -1,11 +1,20 @@
-"""A server in a process of its own, which ends with the process that started it."""
+"""Servers in processes of their own, which end with the process that started them; their ports."""
 
 import contextlib
+import secrets
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.errors import SetupError
+
 STOP_TIMEOUT_S = 15
+
+# Below the range from which Linux (32768-60999) and macOS (49152-65535) take the ports of outgoing
+# connections: while a broker restarts, no client can be given the broker's own port, let alone
+# connect to itself there.
+CANDIDATES = range(20_000, 32_000)
 
 # The server ends with this process, however this process ends: the shell that becomes the server
 # leaves behind a watcher that reads our end of a pipe. A line from it is an orderly stop; its end
@@ -57,3 +66,38 @@ class ServerProcess:
                 start_new_session=True,  # Ctrl-C in the terminal is for us, who then stop it
             )
         return self._process
+
+
+def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int, ...]:
+    """``count`` different ports on 127.0.0.1 that can be bound at this moment.
+
+    Nothing reserves them: bind soon.
+
+    Args:
+        count: how many.
+        candidates: which may be taken, in rising order.
+
+    Raises:
+        SetupError: There are not that many.
+    """
+    found: list[int] = []
+    for port in secrets.SystemRandom().sample(candidates, len(candidates)):
+        if len(found) == count:
+            break
+        if _can_be_bound(port):
+            found.append(port)
+    if len(found) < count:
+        raise SetupError(
+            f"Only {len(found)} of the {count} ports needed are free between {candidates[0]} "
+            f"and {candidates[-1]} on 127.0.0.1; stop what listens there."
+        )
+    return tuple(found)
+
+
+def _can_be_bound(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

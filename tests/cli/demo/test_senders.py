@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli.demo.senders import LINES, HttpSender
 from headrace.errors import ReceiverError
-from headrace.local.ports import free_ports
+from headrace.local.server import free_ports
 
 
 class Receiver(ThreadingHTTPServer):

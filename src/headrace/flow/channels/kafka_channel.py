@@ -17,12 +17,11 @@ from headrace.control.ranges import TopicPartition
 from headrace.errors import BrokerError, LedgerError, SourceError
 from headrace.flow.channels.channel import ancestry, output_columns
 from headrace.flow.stage import option_text
-from headrace.kafka.attempts import known_id, tag
-from headrace.kafka.log import KafkaLog, lookup_with
+from headrace.kafka.attempts import known_id, produce, tag
+from headrace.kafka.client.option_values import redact
+from headrace.kafka.kafka_options import KafkaOptions, parse_options
 from headrace.kafka.lookup import Lookup
-from headrace.kafka.options import KafkaOptions, parse_options
-from headrace.kafka.producing import produce
-from headrace.kafka.redaction import redact
+from headrace.kafka.topic_log import KafkaLog, lookup_with
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
 from headrace.source.positions import Positions

@@ -1,15 +1,34 @@
-"""SASL: Java's login configuration, in librdkafka's options."""
+"""SASL: Java's login configuration (JAAS), in librdkafka's options."""
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.errors import OptionError
-from headrace.kafka.client_values import Value, whole
-from headrace.kafka.jaas import EXAMPLE, parse_jaas
-from headrace.kafka.redaction import shown
+from headrace.kafka.client.option_values import Value, describe, integer
 
 _JAAS: Final = "sasl.jaas.config"
+_EXAMPLE: Final = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    ' username="NAME" password="PASSWORD";'
+)
+
+# The words of java.io.StreamTokenizer as Kafka's JaasConfig sets it up.
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>[\x00-\x20]+|//[^\r\n]*|/\*.*?\*/)
+    | (?P<word>[A-Za-z_$\u00a0-\U0010ffff][A-Za-z0-9_$.\u00a0-\U0010ffff-]*)
+    | "(?P<double>(?:[^"\\\r\n]|\\[^\r\n])*)"
+    | '(?P<single>(?:[^'\\\r\n]|\\[^\r\n])*)'
+    | (?P<mark>[=;])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _LOGIN_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -26,14 +45,14 @@ def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
     mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
     if mechanism not in _MECHANISMS:
         raise OptionError(
-            f"{shown('sasl.mechanism', options['sasl.mechanism'])} is not supported; it must be"
+            f"{describe('sasl.mechanism', options['sasl.mechanism'])} is not supported; it must be"
             f" one of {', '.join(_MECHANISMS)}."
         )
     handler = options.get("sasl.login.callback.handler.class")
     if handler is not None and (mechanism != "OAUTHBEARER" or handler not in _LOGIN_HANDLERS):
         raise OptionError(
-            f"{shown('sasl.login.callback.handler.class', handler)} cannot run here, for there is"
-            f" no Java; leave it out, or for OAUTHBEARER give {_LOGIN_HANDLERS[0]}, which is"
+            f"{describe('sasl.login.callback.handler.class', handler)} cannot run here, for there"
+            f" is no Java; leave it out, or for OAUTHBEARER give {_LOGIN_HANDLERS[0]}, which is"
             " built in."
         )
     modules, translate = _MECHANISMS[mechanism]
@@ -57,7 +76,7 @@ def _password(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
     if not login.get("username") or not login.get("password"):
         raise OptionError(
             f"kafka.{_JAAS} gives no username and password, which"
-            f" kafka.sasl.mechanism={options.get('sasl.mechanism')} needs; write {EXAMPLE}"
+            f" kafka.sasl.mechanism={options.get('sasl.mechanism')} needs; write {_EXAMPLE}"
         )
     return {"sasl.username": login["username"], "sasl.password": login["password"]}
 
@@ -113,7 +132,7 @@ def _check_login(options: Mapping[str, str], login: Mapping[str, str]) -> None:
     encode = options.get("sasl.oauthbearer.header.urlencode", "false")
     if encode.lower() != "false":
         raise OptionError(
-            f"{shown('sasl.oauthbearer.header.urlencode', encode)} is not supported; it must be"
+            f"{describe('sasl.oauthbearer.header.urlencode', encode)} is not supported; it must be"
             " false, with a client id and secret that need no encoding."
         )
     if not all(name in _LOGIN_OPTIONS or name.startswith(_EXTENSION) for name in login):
@@ -130,8 +149,8 @@ def _grant(options: Mapping[str, str]) -> str:
     simple = name.rpartition(".")[2]
     if simple not in _GRANTS:
         raise OptionError(
-            f"{shown('sasl.oauthbearer.jwt.retriever.class', name)} cannot run here, for there is"
-            f" no Java; it must be {' or '.join(_GRANTS)}."
+            f"{describe('sasl.oauthbearer.jwt.retriever.class', name)} cannot run here, for there"
+            f" is no Java; it must be {' or '.join(_GRANTS)}."
         )
     return _GRANTS[simple]
 
@@ -148,22 +167,21 @@ def _kerberos(options: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
             f"kafka.{_JAAS} has a ticketCache, which is the same for a whole process here; leave"
             " it out and set the variable KRB5CCNAME of the driver and the executors."
         )
-    if service := options.get("sasl.kerberos.service.name", login.get("serviceName")):
-        config["sasl.kerberos.service.name"] = service
-    if keytab := login.get("keyTab"):
-        config["sasl.kerberos.keytab"] = keytab
-    if principal := login.get("principal"):
-        config["sasl.kerberos.principal"] = principal
+    for name, value in (
+        ("service.name", options.get("sasl.kerberos.service.name", login.get("serviceName"))),
+        ("keytab", login.get("keyTab")),
+        ("principal", login.get("principal")),
+    ):
+        if value:
+            config[f"sasl.kerberos.{name}"] = value
     relogin = "sasl.kerberos.min.time.before.relogin"
     if _JAAS in options and "keyTab" not in login:
         config[relogin] = 0  # the ticket comes from the cache: kinit is never run
     elif relogin in options:
-        config[relogin] = whole(0, 86_400_000).read(relogin, options[relogin])
+        config[relogin] = integer(0, 86_400_000).read(relogin, options[relogin])
     if kinit := options.get("sasl.kerberos.kinit.cmd"):
-        command, of = (
-            shlex.quote(kinit),
-            '-t "%{sasl.kerberos.keytab}" -k %{sasl.kerberos.principal}',
-        )
+        command = shlex.quote(kinit)
+        of = '-t "%{sasl.kerberos.keytab}" -k %{sasl.kerberos.principal}'
         config["sasl.kerberos.kinit.cmd"] = f"{command} -R {of} || {command} {of}"
     return config
 
@@ -177,3 +195,71 @@ _MECHANISMS: Final[dict[str, tuple[tuple[str, ...], _Translate]]] = {
     "OAUTHBEARER": (("OAuthBearerLoginModule",), _oauth),
     "GSSAPI": (("Krb5LoginModule",), _kerberos),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """One login module of a JAAS configuration.
+
+    Attributes:
+        module: the class's name without its package (some platforms shade the packages).
+        options: what is set for it; never shown.
+    """
+
+    module: str
+    options: Mapping[str, str] = field(repr=False)
+
+
+def parse_jaas(text: str) -> Login:
+    r"""Read the value of ``sasl.jaas.config``, as Java does.
+
+    Raises:
+        OptionError: It is malformed, or has not exactly one login module; nothing of it is shown.
+
+    >>> parse_jaas('a.b.PlainLoginModule required username="u" password="p";').options
+    {'username': 'u', 'password': 'p'}
+    """
+    tokens = _tokens(text)
+    if len(tokens) < 2 or tokens[0][0] == "mark" or tokens[1][1].lower() not in _FLAGS:
+        raise _malformed("does not begin with a login module and the word required")
+    options: dict[str, str] = {}
+    at = 2
+    while at < len(tokens) and tokens[at] != ("mark", ";"):
+        setting = tokens[at : at + 3]
+        if [kind == "mark" for kind, _ in setting] != [False, True, False] or setting[1][1] != "=":
+            raise _malformed('has a setting that is not of the form name="value"')
+        options[setting[0][1]] = setting[2][1]
+        at += 3
+    if at == len(tokens):
+        raise _malformed("has no ; at its end")
+    if at != len(tokens) - 1:
+        raise _malformed("has more than one login module")
+    return Login(tokens[0][1].rpartition(".")[2], options)
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    tokens = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _malformed("has an open quote, or a character that must stand in quotes")
+        kind = str(match.lastgroup)
+        if kind in ("double", "single"):
+            tokens.append(("text", _ESCAPE.sub(_unescape, match[kind])))
+        elif kind != "space":
+            tokens.append((kind, match[kind]))
+        at = match.end()
+    return tokens
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match[1]
+    return chr(int(code, 8)) if code[0] in "01234567" else _ESCAPED.get(code, code)
+
+
+def _malformed(what: str) -> OptionError:
+    return OptionError(
+        f"kafka.sasl.jaas.config (its value is not shown) {what}; write it as in Java, for instance"
+        f" {_EXAMPLE}"
+    )

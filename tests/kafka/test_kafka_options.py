@@ -1,4 +1,7 @@
+"""The options of a source: what is taken, and what is refused in a sentence."""
+
 import pickle
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -6,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.control import TopicPartition
 from headrace.errors import OptionError
-from headrace.kafka.options import OPTIONS, KafkaOptions, parse_options
+from headrace.kafka.kafka_options import OPTIONS, KafkaOptions, parse_options, parse_subscription
 from headrace.source.options import BATCH_ONLY
 
 NEEDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
@@ -49,19 +52,20 @@ def test_names_are_read_in_any_case_as_spark_lowers_them() -> None:
     assert options.shared.limits.max_records == 5
 
 
-def test_without_a_gate_there_is_no_rate() -> None:
-    assert stream().shared.limits.initial_rate is None
-    assert stream(maxRatePerPartition="10").shared.limits.max_rate_per_partition.default == 10
-
-
-def test_behind_a_gate_the_first_batch_has_the_smallest_rate_that_can_be_learnt() -> None:
-    assert gated().shared.limits.initial_rate == 100
-    assert gated(**{"backpressure.pid.minRate": "7"}).shared.limits.initial_rate == 7
-    assert gated(**{"backpressure.initialRate": "500"}).shared.limits.initial_rate == 500
-
-
-def test_backpressure_can_be_turned_off() -> None:
-    assert gated(**{"backpressure.enabled": "false"}).shared.limits.initial_rate is None
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        ({}, None),  # without a gate
+        (GATE, 100),  # the smallest that can be learnt
+        (GATE | {"backpressure.pid.minRate": "7"}, 7),
+        (GATE | {"backpressure.initialRate": "500"}, 500),
+        (GATE | {"backpressure.enabled": "false"}, None),
+    ],
+)
+def test_the_first_batch_has_the_rate_of_its_gate(
+    options: dict[str, str], rate: float | None
+) -> None:
+    assert stream(**options).shared.limits.initial_rate == rate
 
 
 def test_the_estimator_has_the_gains_that_are_given() -> None:
@@ -84,7 +88,7 @@ def test_limits_may_differ_by_partition() -> None:
     assert limits.max_rate_per_partition.of(TopicPartition("orders", 0)) == 50
 
 
-def test_every_query_has_a_consumer_group_of_its_own_unless_told_otherwise() -> None:
+def test_every_query_has_a_consumer_group_of_its_own_by_default() -> None:
     first, second = stream().client["group.id"], stream().client["group.id"]
     assert first != second
     assert str(stream(groupIdPrefix="team").client["group.id"]).startswith("team-")
@@ -94,11 +98,6 @@ def test_every_query_has_a_consumer_group_of_its_own_unless_told_otherwise() -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"subscribe": "a", "assign": '{"a": [0]}'}, "subscribe and assign"),
-        ({}, "exactly one of subscribe, subscribePattern and assign"),
-        ({"subscribe": " , "}, "subscribe is ' , '"),
-        ({"subscribePattern": "("}, "subscribePattern is '('"),
-        ({"assign": "a"}, "assign is 'a'"),
         ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
          "minOffsetsPerTrigger is 9, more than the 8 of maxOffsetsPerTrigger"),
         ({"subscribe": "a", "minRatePerPartition": "50", "maxRatePerPartition": "5"},
@@ -189,3 +188,52 @@ def test_what_is_secret_is_never_shown(secret: str) -> None:
 def test_options_travel_to_another_process() -> None:
     options = gated(maxRatePerPartition='{"default": 50, "orders": {"3": 200}}')
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301  (our own bytes)
+
+
+def test_topics_are_named_with_commas_and_spaces_and_each_counts_once() -> None:
+    assert parse_subscription({"subscribe": " b, a ,b,"}).topics == ("b", "a")
+
+
+def test_partitions_are_named_by_topic() -> None:
+    assigned = parse_subscription({"assign": '{"orders": [2, 0], "returns": [1]}'})
+    assert assigned.partitions == (
+        TopicPartition("orders", 2),
+        TopicPartition("orders", 0),
+        TopicPartition("returns", 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {},
+            "Nothing says which topics to read; give exactly one of subscribe, subscribePattern and"
+            " assign.",
+        ),
+        (
+            {"assign": "{}", "subscribe": "a"},
+            "subscribe and assign say which topics to read; give exactly one of subscribe,"
+            " subscribePattern and assign.",
+        ),
+        ({"subscribe": " ,"}, "subscribe is ' ,'; name one topic, or several with commas."),
+        (
+            {"subscribePattern": " "},
+            "subscribePattern is empty; write a regular expression of topic names.",
+        ),
+        (
+            {"subscribePattern": "a("},
+            "subscribePattern is 'a('; it must be a regular expression, and this is not: missing ),"
+            " unterminated subpattern at position 1.",
+        ),
+        (
+            {"assign": '{"orders": []}'},
+            "assign is '{\"orders\": []}'; it must be JSON with the partitions of each topic, such"
+            ' as {"orders": [0, 1]}.',
+        ),
+    ],
+)
+def test_what_says_nothing_or_too_much_is_refused(given: Mapping[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        parse_subscription(given)
+    assert str(raised.value) == message

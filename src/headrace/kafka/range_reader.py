@@ -1,24 +1,30 @@
 """The task side: offset ranges in, Arrow record batches out. Nothing of Spark is in here."""
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, groupby, zip_longest
 from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.control.ranges import OffsetRange
 from headrace.errors import BrokerError, SourceError
 from headrace.kafka.attempts import HEADER
-from headrace.kafka.columns import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
-from headrace.kafka.consumers import REFUSALS, ClientConfig, WarmConsumer, warm_consumer
-from headrace.kafka.logs import Log, find_log, find_missing
+from headrace.kafka.consumers import (
+    REFUSALS,
+    ClientConfig,
+    MakeConsumer,
+    WarmConsumer,
+    find_missing,
+    find_watermarks,
+    warm_consumer,
+)
+from headrace.kafka.record_batches import Chunk, Int32s, Int64s, RecordBatchBuilder, bounded
 from headrace.source.losses import OnLoss
 
 # consume() waits its whole timeout for the n-th message, so the timeout is short ...
@@ -30,10 +36,6 @@ _GROWTH: Final = 16
 
 # Up to this many records librdkafka is kept from fetching far past the range (see _fetch_size).
 _SMALL_READ: Final = 50_000
-
-# librdkafka says nothing when a topic is deleted, so a silence is looked into; twice, for a broker
-# may be late to hear of a new partition.
-_SILENCE_S: Final = 3.0
 
 # librdkafka reports these once, leaves out what it could not decode, and goes on after it.
 _UNREADABLE: Final = frozenset(
@@ -52,11 +54,17 @@ class ReaderConfig:
 
     Attributes:
         client: librdkafka's consumer settings.
-        columns: the columns to build, in order; one or more of ``columns.ARROW_SCHEMA``.
-        on_loss: is called with offsets that are gone before they are passed over; it may raise.
+        columns: the columns to build, in order; one or more of ``record_batches.ARROW_SCHEMA``.
+        on_loss: is called with offsets that are gone before they are skipped; it may raise.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
         batch_bytes: how large a record batch of more than one record may become (bytes).
-        left_out: attempts of stages whose records are passed over; see `headrace.kafka.attempts`.
+        aborted: tags of a stage's attempts whose records are skipped (`headrace.kafka.attempts`).
+        silence_s: how long nothing comes before the brokers are asked why (s). They are asked
+            twice, for librdkafka reports no topic that is deleted, and a broker may learn late of a
+            new partition.
+        request_s: how long a broker has to answer that (s).
+        clock: seconds, rising.
+        make_consumer: opens a consumer.
     """
 
     client: ClientConfig = field(repr=False)
@@ -64,7 +72,11 @@ class ReaderConfig:
     on_loss: OnLoss
     timeout_ms: int
     batch_bytes: int = 4 * 1024 * 1024
-    left_out: frozenset[bytes] = frozenset()
+    aborted: frozenset[bytes] = frozenset()
+    silence_s: float = 3.0
+    request_s: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+    make_consumer: MakeConsumer = Consumer
 
 
 def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
@@ -75,29 +87,23 @@ def read_ranges(config: ReaderConfig, ranges: Sequence[OffsetRange]) -> Iterator
     transactions leave gaps.
 
     Raises:
-        DataLossError: offsets of a range are gone, and ``on_loss`` does not pass over them.
+        DataLossError: offsets of a range are gone, and ``on_loss`` does not skip them.
         BrokerError: the broker refused, or gave nothing for ``timeout_ms``.
         SourceError: records cannot be decoded.
     """
     wanted = [r for r in ranges if r.count > 0]
     if not wanted:
         return
-    with warm_consumer(_fetch_size(config.client, wanted)) as consumer:
+    client = _fetch_size(config.client, wanted)
+    with warm_consumer(client, config.make_consumer) as consumer:
         for turn in _turns(wanted):
             yield from _RangeRead(config, turn, consumer).batches()
 
 
 def _turns(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
     """The ranges in as few turns as let each partition have one range at a time."""
-    turns: list[list[OffsetRange]] = []
-    before: Counter[TopicPartition] = Counter()
-    for r in sorted(ranges):
-        turn = before[r.topic_partition]
-        before[r.topic_partition] += 1
-        if turn == len(turns):
-            turns.append([])
-        turns[turn].append(r)
-    return turns
+    by_partition = [list(same) for _, same in groupby(sorted(ranges), lambda r: r.topic_partition)]
+    return [[r for r in turn if r is not None] for turn in zip_longest(*by_partition)]
 
 
 def _fetch_size(client: ClientConfig, ranges: Sequence[OffsetRange]) -> ClientConfig:
@@ -140,17 +146,17 @@ class _RangeRead:
         builder = RecordBatchBuilder(self._config.columns)
         self._consumer.kafka.assign([self._position(slot) for slot in sorted(self._open)])
         count = _FIRST_MESSAGES
-        heard_at = looked_at = time.monotonic()
+        heard_at = looked_at = self._config.clock()
         while self._open:
             most = min(count, self._remaining_count())
             chunk = self._take(self._consumer.kafka.consume(most, _POLL_S))
             if chunk is None:
-                now = time.monotonic()
+                now = self._config.clock()
                 if (now - heard_at) * 1000 > self._config.timeout_ms:
-                    self._give_up()
-                elif now - max(looked_at, heard_at) > _SILENCE_S:
+                    self._fail()
+                elif now - max(looked_at, heard_at) > self._config.silence_s:
                     self._look_into_silence()
-                    looked_at = time.monotonic()
+                    looked_at = self._config.clock()
                 continue
             batch = builder.build(chunk)
             size = max(batch.nbytes / batch.num_rows, 1.0)
@@ -158,7 +164,7 @@ class _RangeRead:
             count = int(min(self._config.batch_bytes / size, count * _GROWTH, _MOST_MESSAGES)) or 1
             yield from bounded(batch, self._config.batch_bytes)
             # Only now: the time that the reader of the batches took is not the broker's silence.
-            heard_at = time.monotonic()
+            heard_at = self._config.clock()
             self._consumer.refusal = None
             self._missing.clear()
 
@@ -188,7 +194,7 @@ class _RangeRead:
         # Offsets rise within a partition, and of a repeated index numpy keeps the last value.
         self._next[slots] = np.maximum(self._next[slots], offsets + 1)
         self._close({slot for slot in self._open if self._next[slot] >= self._until[slot]})
-        if self._config.left_out:
+        if self._config.aborted:
             inside &= np.fromiter(map(self._is_wanted, messages), np.bool_, count)
         if not inside.all():
             messages = list(compress(messages, inside.tolist()))
@@ -197,7 +203,7 @@ class _RangeRead:
 
     def _is_wanted(self, message: Message) -> bool:
         headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-        return not any(name == HEADER and value in self._config.left_out for name, value in headers)
+        return not any(name == HEADER and value in self._config.aborted for name, value in headers)
 
     def _slots(self, messages: list[Message], partitions: Int32s) -> npt.NDArray[np.int64]:
         if self._topic is not None:
@@ -222,7 +228,7 @@ class _RangeRead:
         offset = message.offset() or 0  # None where the event is not of one offset
         slot = self._slot.get((message.topic(), message.partition()))
         if error.code() in REFUSALS:
-            raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
+            raise _refused(error)
         if slot is None:
             return
         if error.code() in _UNREADABLE and offset < self._until[slot]:
@@ -244,17 +250,21 @@ class _RangeRead:
 
         The event may be an old one, so that the cluster is asked before anything is called lost.
         """
-        log = find_log(self._config.client, self._remaining(slot).topic_partition)
-        if log is not None:
-            self._skip_lost(slot, log)
+        self._skip_lost(slot)
         if slot in self._open:
             position = self._position(slot)
             self._consumer.kafka.incremental_unassign([position])
             self._consumer.kafka.incremental_assign([position])
 
-    def _skip_lost(self, slot: int, log: Log) -> None:
-        """Pass over, or fail for, the part of the range that the log does not hold any more."""
+    def _skip_lost(self, slot: int) -> None:
+        """Skip, or fail for, the part of the range that the log does not hold any more."""
         r = self._remaining(slot)
+        config = self._config
+        log = find_watermarks(
+            config.client, r.topic_partition, config.request_s, config.make_consumer
+        )
+        if log is None:
+            return
         why = f"the log of this partition now holds [{log.earliest}, {log.latest})"
         if r.start < log.earliest:
             self._lost(slot, min(log.earliest, r.until), why)
@@ -263,17 +273,15 @@ class _RangeRead:
 
     def _lost(self, slot: int, until: int, why: str) -> None:
         r = self._remaining(slot)
-        missing = OffsetRange(r.topic, r.partition, r.start, until)
-        self._config.on_loss(missing, why)
+        self._config.on_loss(OffsetRange(r.topic, r.partition, r.start, until), why)
         self._advance(slot, until)
 
     def _look_into_silence(self) -> bool:
         """Find refusals and deleted topics, for nothing came a while; whether a broker answered."""
-        error = self._consumer.refusal
-        if error is not None:
-            raise BrokerError(f"Kafka refused to serve the read: {error.str()}.")
+        if self._consumer.refusal is not None:
+            raise _refused(self._consumer.refusal)
         partitions = {slot: self._ranges[slot].topic_partition for slot in self._open}
-        missing = find_missing(self._consumer.kafka, partitions.values())
+        missing = find_missing(self._consumer.kafka, partitions.values(), self._config.request_s)
         if missing is None:
             return False
         again = {slot for slot, tp in partitions.items() if tp in missing}
@@ -282,14 +290,12 @@ class _RangeRead:
         self._missing = again
         return True
 
-    def _give_up(self) -> None:
+    def _fail(self) -> None:
         """Nothing came for the whole timeout: find out why, and say it."""
         self._missing = set(self._open)
         if self._look_into_silence():
             for slot in sorted(self._open):
-                log = find_log(self._config.client, self._ranges[slot].topic_partition)
-                if log is not None:
-                    self._skip_lost(slot, log)
+                self._skip_lost(slot)
         if self._open:
             waiting = ", ".join(str(self._remaining(slot)) for slot in sorted(self._open))
             error = self._consumer.last_error
@@ -305,3 +311,7 @@ class _RangeRead:
     def _remaining(self, slot: int) -> OffsetRange:
         r = self._ranges[slot]
         return OffsetRange(r.topic, r.partition, int(self._next[slot]), r.until)
+
+
+def _refused(error: KafkaError) -> BrokerError:
+    return BrokerError(f"Kafka refused to serve the read: {error.str()}.")

@@ -1,18 +1,23 @@
-from datetime import UTC, datetime
+"""Ranges of offsets, read from a real broker: every record of them, and no other."""
+
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from tests.kafka.reads import offsets, reader_config, rows, whole
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kafka.reads import Transactions, offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.control.ranges import OffsetRange
-from headrace.errors import SourceError
-from headrace.kafka import consumers
-from headrace.kafka.columns import ARROW_SCHEMA
-from headrace.kafka.reader import read_ranges
+from headrace.errors import BrokerError, SourceError
+from headrace.kafka.consumers import warm_consumer
+from headrace.kafka.range_reader import ReaderConfig, read_ranges
+from headrace.kafka.record_batches import ARROW_SCHEMA
 from headrace.local import KafkaBroker
+from headrace.source.losses import Losses
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +86,13 @@ def test_a_warm_consumer_goes_on_back_and_elsewhere(numbers: Topic) -> None:
 def test_a_reader_left_half_way_leaves_nothing_for_the_next(topic: TopicFactory) -> None:
     made = topic(1)
     made.produce(*[b"x" * 1000] * 2000)
-    consumers.close_idle_consumers()
-    config = reader_config(made.bootstrap_servers)
+    # The setting that a read of this size would otherwise have by its own.
+    config = reader_config(made.bootstrap_servers, queued_min_messages=1000)
     left = read_ranges(config, [whole(made, 2000, start=500)])
     assert next(left).column("offset")[0].as_py() == 500
     left.close()  # type: ignore[attr-defined]
-    (idle,) = consumers._idle.values()
-    assert idle.kafka.assignment() == []
+    with warm_consumer(config.client) as idle:
+        assert idle.kafka.assignment() == []
     assert offsets(config, whole(made, 20)) == list(range(20))
 
 
@@ -135,22 +140,6 @@ def test_a_record_larger_than_a_fetch_comes(topic: TopicFactory) -> None:
     assert [row["value"] for row in found] == [b"before", value, b"after"]
 
 
-def test_create_time_and_append_time_are_told_apart(topic: TopicFactory) -> None:
-    created = topic(1, {"retention.ms": "-1"})
-    appended = topic(1, {"message.timestamp.type": "LogAppendTime"})
-    for made in (created, appended):
-        made.produce(b"x", timestamp_ms=1_600_000_000_123)
-    config = reader_config(created.bootstrap_servers, columns=["timestamp", "timestampType"])
-    (by_client,) = rows(read_ranges(config, [whole(created, 1)]))
-    assert by_client == {
-        "timestamp": datetime(2020, 9, 13, 12, 26, 40, 123_000, UTC),
-        "timestampType": 0,
-    }
-    (by_broker,) = rows(read_ranges(config, [whole(appended, 1)]))
-    assert by_broker["timestampType"] == 1
-    assert by_broker["timestamp"] > by_client["timestamp"]
-
-
 def test_compaction_leaves_gaps_that_end_no_range_early(topic: TopicFactory) -> None:
     made = topic(
         1,
@@ -179,12 +168,6 @@ def test_compaction_leaves_gaps_that_end_no_range_early(topic: TopicFactory) -> 
         assert offsets(config, whole(made, 30, start=edge)) == [o for o in left if o >= edge]
 
 
-def test_an_unknown_column_is_refused(numbers: Topic) -> None:
-    config = reader_config(numbers.bootstrap_servers, columns=["velocity"])
-    with pytest.raises(KeyError, match="velocity"):
-        list(read_ranges(config, [whole(numbers, 1)]))
-
-
 def test_records_whose_copy_on_disk_is_damaged_are_neither_given_nor_left_out(
     broker: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -201,3 +184,126 @@ def test_records_whose_copy_on_disk_is_damaged_are_neither_given_nor_left_out(
         rows(read_ranges(config, [whole(made, 3)]))
     assert rows(read_ranges(config, [whole(made, 1)])) == [{"value": b"first"}]
     assert rows(read_ranges(config, [whole(made, 3, start=2)])) == [{"value": b"third"}]
+
+
+# Offsets of `mixed`: 0-1 committed, 2 control; 3-5 aborted, 6 control; 7-8 plain;
+# 9 committed, 10 control; 11-12 aborted, 13 control. The log ends with a control record.
+COMMITTED = [0, 1, 7, 8, 9]
+UNCOMMITTED = [0, 1, 3, 4, 5, 7, 8, 9, 11, 12]
+END = 14
+
+
+@pytest.fixture(scope="module")
+def mixed(topic: TopicFactory) -> Topic:
+    made = topic(1)
+    transactions = Transactions(made)
+    transactions.write(2, commit=True)
+    transactions.write(3, commit=False)
+    made.produce(b"plain", b"plain")
+    transactions.write(1, commit=True)
+    transactions.write(2, commit=False)
+    return made
+
+
+def reader_of(topic: Topic, level: str) -> ReaderConfig:
+    return reader_config(topic.bootstrap_servers, columns=["offset"], isolation_level=level)
+
+
+@pytest.mark.parametrize(
+    ("level", "there"), [("read_committed", COMMITTED), ("read_uncommitted", UNCOMMITTED)]
+)
+def test_every_range_over_transactions_ends(mixed: Topic, level: str, there: list[int]) -> None:
+    """Also those that end on a control record or inside an aborted transaction, or hold nothing."""
+    for start in range(END):
+        for until in range(start + 1, END + 1):
+            found = offsets(reader_of(mixed, level), whole(mixed, until, start=start))
+            assert found == [offset for offset in there if start <= offset < until]
+
+
+def test_an_open_transaction_is_waited_for_and_not_called_lost(topic: TopicFactory) -> None:
+    made = topic(1)
+    made.produce(b"before")
+    transactions = Transactions(made)
+    transactions.begin(1)
+    assert offsets(reader_of(made, "read_uncommitted"), whole(made, 2)) == [0, 1]
+    committed = reader_of(made, "read_committed")
+    assert offsets(committed, whole(made, 1)) == [0]
+    impatient = replace(committed, on_loss=Losses("Kafka", fail=False).pass_over, timeout_ms=200)
+    # Of the record before it nothing is asked: a busy broker may not give even that in time.
+    with pytest.raises(BrokerError, match=rf"{made.name}-0 \[1, 2\) for 200 ms"):
+        offsets(impatient, whole(made, 2, start=1))
+    batches = read_ranges(committed, [whole(made, 2)])
+    assert next(batches).to_pylist() == [{"offset": 0}]
+    transactions.end(commit=True)
+    assert rows(batches) == [{"offset": 1}]
+
+
+# Each partition gets these, one after the other: (records, how they are written).
+WRITES = [
+    (3, "plain"),
+    (4, "aborted"),
+    (2, "committed"),
+    (1, "aborted"),
+    (5, "plain"),
+    (2, "aborted"),
+]
+GAP_PARTITIONS = 3
+
+
+def committed_offsets(partition: int) -> list[int]:
+    """The offsets that a reader of committed records is given."""
+    found: list[int] = []
+    offset = 0
+    for count, kind in WRITES[partition:]:
+        if kind != "aborted":
+            found += range(offset, offset + count)
+        offset += count + (kind != "plain")
+    return found
+
+
+def end_of(partition: int) -> int:
+    return sum(count + (kind != "plain") for count, kind in WRITES[partition:])
+
+
+@pytest.fixture(scope="module")
+def gaps(topic: TopicFactory) -> Topic:
+    made = topic(GAP_PARTITIONS)
+    transactions = Transactions(made)
+    for partition in range(GAP_PARTITIONS):
+        for count, kind in WRITES[partition:]:
+            if kind == "plain":
+                made.produce(*[b"plain"] * count, partition=partition)
+            else:
+                transactions.write(count, partition, commit=kind == "committed")
+    return made
+
+
+@st.composite
+def disjoint(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    """``(partition, start, until)``: ranges of which no two share an offset, in any order."""
+    found = []
+    for partition in range(GAP_PARTITIONS):
+        marks = draw(st.sets(st.integers(0, end_of(partition)), max_size=6))
+        cuts = sorted(marks)
+        found += [(partition, *pair) for pair in zip(cuts[::2], cuts[1::2], strict=False)]
+        found += [(partition, *pair) for pair in zip(cuts[1::2], cuts[2::2], strict=False)]
+    return draw(st.permutations(found))
+
+
+@settings(max_examples=60)
+@given(wanted=disjoint(), batch_bytes=st.sampled_from([1, 60, 1_000_000]))
+def test_any_ranges_give_exactly_their_records_once_and_in_order(
+    gaps: Topic, wanted: list[tuple[int, int, int]], batch_bytes: int
+) -> None:
+    config = reader_config(
+        gaps.bootstrap_servers,
+        columns=["partition", "offset"],
+        batch_bytes=batch_bytes,
+        isolation_level="read_committed",
+    )
+    ranges = [OffsetRange(gaps.name, *each) for each in wanted]
+    found = rows(read_ranges(config, ranges))
+    for partition in range(GAP_PARTITIONS):
+        asked = {o for p, start, until in wanted if p == partition for o in range(start, until)}
+        seen = [row["offset"] for row in found if row["partition"] == partition]
+        assert seen == [offset for offset in committed_offsets(partition) if offset in asked]

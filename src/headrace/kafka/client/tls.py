@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.errors import OptionError
-from headrace.kafka.client_values import Value
-from headrace.kafka.redaction import shown
+from headrace.kafka.client.option_values import Value, describe
 
 _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
@@ -23,7 +22,7 @@ def tls_config(options: Mapping[str, str]) -> dict[str, Value]:
     if algorithm is not None:
         if algorithm.lower() not in ("", "https", "none"):
             raise OptionError(
-                f"{shown('ssl.endpoint.identification.algorithm', algorithm)} is not valid; it"
+                f"{describe('ssl.endpoint.identification.algorithm', algorithm)} is not valid; it"
                 " must be https, or empty to trust a broker of any name."
             )
         config["ssl.endpoint.identification.algorithm"] = algorithm.lower() or "none"
@@ -38,9 +37,10 @@ def _trust(options: Mapping[str, str]) -> dict[str, Value]:
     kind = options.get("ssl.truststore.type", "JKS")
     if kind.upper() != "PEM":
         raise OptionError(
-            f"{shown('ssl.truststore.type', kind)} (JKS is the default) cannot be read here; write"
-            " its certificates into a PEM file with `keytool -list -rfc -keystore STORE > ca.pem`"
-            " and give kafka.ssl.truststore.type=PEM and kafka.ssl.truststore.location=ca.pem."
+            f"{describe('ssl.truststore.type', kind)} (JKS is the default) cannot be read here;"
+            " write its certificates into a PEM file with `keytool -list -rfc -keystore STORE >"
+            " ca.pem` and give kafka.ssl.truststore.type=PEM and"
+            " kafka.ssl.truststore.location=ca.pem."
         )
     if "ssl.truststore.password" in options:
         raise OptionError(
@@ -60,22 +60,10 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
         return {}
     kind = options.get("ssl.keystore.type", "JKS").upper()
     if kind == "PKCS12" and location is not None and not inline:
-        if not options.get("ssl.keystore.password"):
-            raise OptionError(
-                "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; give it."
-            )
-        if (
-            options.get("ssl.key.password", options["ssl.keystore.password"])
-            != (options["ssl.keystore.password"])
-        ):
-            raise OptionError(
-                "kafka.ssl.key.password differs from kafka.ssl.keystore.password, and a PKCS12 key"
-                " store has one password; give that one, or the key as PEM."
-            )
-        return {name: options[name] for name in ("ssl.keystore.location", "ssl.keystore.password")}
+        return _pkcs12(options)
     if kind != "PEM":
         raise OptionError(
-            f"{shown('ssl.keystore.type', options.get('ssl.keystore.type', 'JKS'))} (JKS is the"
+            f"{describe('ssl.keystore.type', options.get('ssl.keystore.type', 'JKS'))} (JKS is the"
             " default) cannot be read here; convert the store with `keytool -importkeystore"
             " -srckeystore STORE -destkeystore client.p12 -deststoretype PKCS12` and give"
             " kafka.ssl.keystore.type=PKCS12 and kafka.ssl.keystore.location=client.p12."
@@ -104,13 +92,28 @@ def _key(options: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
+def _pkcs12(options: Mapping[str, str]) -> dict[str, Value]:
+    password = options.get("ssl.keystore.password")
+    if not password:
+        raise OptionError(
+            "kafka.ssl.keystore.password is missing, which a PKCS12 key store needs; give it."
+        )
+    if options.get("ssl.key.password", password) != password:
+        raise OptionError(
+            "kafka.ssl.key.password differs from kafka.ssl.keystore.password, and a PKCS12 key"
+            " store has one password; give that one, or the key as PEM."
+        )
+    location = options["ssl.keystore.location"]
+    return {"ssl.keystore.location": location, "ssl.keystore.password": password}
+
+
 def _check_protocols(options: Mapping[str, str]) -> None:
     protocols = options.get("ssl.enabled.protocols")
     if protocols is not None and "tlsv1.2" not in re.split(r"[\s,]+", protocols.lower()):
         raise OptionError(
-            f"{shown('ssl.enabled.protocols', protocols)} cannot be kept to, for librdkafka takes"
-            " TLS 1.2 or 1.3, the newest that a broker has; it must have TLSv1.2 in it: leave it"
-            " out and have the brokers allow only what you want."
+            f"{describe('ssl.enabled.protocols', protocols)} cannot be kept to, for librdkafka"
+            " takes TLS 1.2 or 1.3, the newest that a broker has; it must have TLSv1.2 in it: leave"
+            " it out and have the brokers allow only what you want."
         )
 
 

@@ -4,16 +4,22 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka import Message as Delivered
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import BrokerError, OptionError
-from headrace.kafka.client_config import client_config
-from headrace.kafka.producing import CLIENT_LOG, flush, not_taken, producer_settings
+from headrace.kafka.client.config import client_config
+from headrace.kafka.client.option_values import client_options
+from headrace.kafka.producing import (
+    CLIENT_LOG,
+    Record,
+    flush,
+    not_taken,
+    producer_settings,
+    send,
+)
 from headrace.ledger import DeadLetter
 
 ORIGIN: Final = "headrace.dead-letter."
@@ -23,44 +29,28 @@ WHY: Final = "headrace.error."
 """How the headers begin that say why it is one: ``class`` and ``message``."""
 
 TIMEOUT_MS: Final = 30_000
-"""How long the brokers have to take a message: long enough for an election."""
-
-_BY_KEY: Final = -1
-"""librdkafka's word for no partition in particular."""
+"""How long the brokers have to take a record (ms): long enough for an election."""
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 
-_PREFIX: Final = "kafka."
-
-Headers = tuple[tuple[str, bytes | None], ...]
+_Headers = tuple[tuple[str, bytes | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What is to be produced; without a partition it goes where Java's client puts its key."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    partition: int | None = None
-
-
-def sent_again(
+def resent_record(
     letter: DeadLetter, *, topic: str | None = None, mended: DeadLetter | None = None
-) -> Message:
-    """The message that brings a dead letter back.
+) -> Record:
+    """The record that brings a dead letter back.
 
     In its own topic, and with its own key, it goes to the partition it had.
 
     Args:
         letter: As the ledger has it.
-        topic: Where to, if not to the topic it comes from.
-        mended: With the key, value and headers to send, if not its own.
+        topic: Where to. Default: the topic it comes from.
+        mended: With the key, value and headers to send. Default: its own.
     """
     content = letter if mended is None else mended
     back = topic in {None, letter.topic} and content.key == letter.key
-    return Message(
+    return Record(
         topic=letter.topic if topic is None else topic,
         key=content.key,
         value=content.value,
@@ -69,35 +59,29 @@ def sent_again(
     )
 
 
-def set_aside(letter: DeadLetter, topic: str) -> Message:
-    """The message that tells a topic of a dead letter, with the reason."""
+def dead_letter_record(letter: DeadLetter, topic: str) -> Record:
+    """The record of a dead letter for a topic of dead letters, with the reason."""
     why = (
         (f"{WHY}class", letter.error.error_class.encode()),
         (f"{WHY}message", letter.error.message.encode()),
     )
     headers = (*_without_ours(letter), *_origin(letter), *why)
-    return Message(topic, letter.key, letter.value, headers)
+    return Record(topic, letter.key, letter.value, headers)
 
 
-class LetterProducer:
-    """Produces messages, none of them twice, each acknowledged by all replicas in sync.
+class DeadLetterProducer:
+    """Produces records, none of them twice, each acknowledged by all replicas in sync.
 
     Args:
         options: The stream's, or others with ``kafka.*`` in them: Java's names, as for reading.
-        timeout_ms: How long the brokers have to take a message (ms).
+        timeout_ms: How long the brokers have to take a record (ms).
 
     Raises:
         OptionError: A ``kafka.`` option is missing or wrong.
     """
 
     def __init__(self, options: Mapping[str, str], *, timeout_ms: int = TIMEOUT_MS) -> None:
-        client = client_config(
-            {
-                name.lower().removeprefix(_PREFIX): value
-                for name, value in options.items()
-                if name.lower().startswith(_PREFIX)
-            }
-        )
+        client = client_config(client_options(options))
         self._servers = client["bootstrap.servers"]
         self._reasons: deque[str] = deque(maxlen=1)
         settings = {
@@ -106,32 +90,25 @@ class LetterProducer:
         }
         self._producer = Producer(settings, logger=CLIENT_LOG)
 
-    def send(self, message: Message) -> Future[str]:
-        """Hand a message over; `flush` waits for what becomes of it.
+    def send(self, record: Record) -> Future[str]:
+        """Queue a record; `flush` waits for its outcome.
 
         Returns:
             Where it is, as ``topic-partition at offset``, or a `BrokerError`.
         """
         sent: Future[str] = Future()
         try:
-            self._producer.produce(
-                message.topic,
-                message.value,
-                message.key,
-                _BY_KEY if message.partition is None else message.partition,
-                headers=list(message.headers),
-                on_delivery=partial(self._delivered, sent, message.topic),
-            )
-        except (BufferError, KafkaException) as error:
-            sent.set_exception(self._refusal(message.topic, str(error)))
+            send(self._producer, record, partial(self._delivered, sent, record.topic))
+        except KafkaException as error:
+            sent.set_exception(self._refusal(record.topic, str(error)))
         return sent
 
     def flush(self) -> None:
-        """Return when each message that was handed over has been taken, or refused."""
+        """Return when each record that was queued has been taken, or refused."""
         flush(self._producer)
 
     def _delivered(
-        self, sent: Future[str], topic: str, error: KafkaError | None, message: Delivered
+        self, sent: Future[str], topic: str, error: KafkaError | None, message: Message
     ) -> None:
         if error is None:
             sent.set_result(f"{topic}-{message.partition()} at {message.offset()}")
@@ -143,22 +120,22 @@ class LetterProducer:
         return not_taken(where, "a dead letter", reason, self._reasons)
 
 
-class LetterTopic:
-    """Tells a topic of dead letters that the ledger has; what fails is logged, and stops nothing.
+class DeadLetterTopic:
+    """Copies dead letters of the ledger to a topic; what fails is logged, and stops nothing.
 
     Args:
-        options: The stream's; ``kafka.*`` of them is used, when there is a first letter.
+        options: The stream's; ``kafka.*`` of them is used, when there is a first dead letter.
         topic: Its name.
     """
 
     def __init__(self, options: Mapping[str, str], topic: str) -> None:
         self._options = options
         self._topic = topic
-        self._producer: LetterProducer | None = None
+        self._producer: DeadLetterProducer | None = None
         self._sent: list[Future[str]] = []
 
-    def tell(self, letter: DeadLetter) -> None:
-        """Hand a dead letter over; `flush` sees what becomes of it."""
+    def send(self, letter: DeadLetter) -> None:
+        """Queue a dead letter; `flush` waits for its outcome."""
         if letter.topic == self._topic:
             _LOG.warning(
                 "The dead letter of %s-%d at %d is in the ledger only: its topic is the one that"
@@ -169,11 +146,11 @@ class LetterTopic:
             )
             return
         try:
-            self._producer = self._producer or LetterProducer(self._options)
+            self._producer = self._producer or DeadLetterProducer(self._options)
         except OptionError as error:
-            _LOG.warning("The topic %r is not told of dead letters: %s", self._topic, error)
+            _LOG.warning("No dead letter is sent to the topic %r: %s", self._topic, error)
             return
-        self._sent.append(self._producer.send(set_aside(letter, self._topic)))
+        self._sent.append(self._producer.send(dead_letter_record(letter, self._topic)))
 
     def flush(self) -> None:
         """Return when each has been taken, or refused."""
@@ -185,7 +162,7 @@ class LetterTopic:
         self._sent.clear()
 
 
-def _origin(letter: DeadLetter) -> Headers:
+def _origin(letter: DeadLetter) -> _Headers:
     return (
         (f"{ORIGIN}topic", letter.topic.encode()),
         (f"{ORIGIN}partition", str(letter.partition).encode()),
@@ -193,7 +170,6 @@ def _origin(letter: DeadLetter) -> Headers:
     )
 
 
-def _without_ours(letter: DeadLetter) -> Headers:
+def _without_ours(letter: DeadLetter) -> _Headers:
     """Its headers, but those of an earlier time that it was a dead letter."""
-    ours = (ORIGIN, WHY)
-    return tuple(each for each in letter.headers or () if not each[0].startswith(ours))
+    return tuple(each for each in letter.headers or () if not each[0].startswith((ORIGIN, WHY)))

@@ -1,4 +1,5 @@
-from datetime import UTC, datetime
+"""Messages of Kafka become record batches with the native connector's columns."""
+
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from tests.kafka.reads import reader_config, rows, whole
 from tests.services.kafka import Headers, TopicFactory
 
-from headrace.kafka.columns import ARROW_SCHEMA, Chunk, RecordBatchBuilder, bounded
-from headrace.kafka.reader import read_ranges
+from headrace.kafka.range_reader import read_ranges
+from headrace.kafka.record_batches import Chunk, RecordBatchBuilder, bounded
 
 CORNERS: list[tuple[bytes | None, bytes | None, Headers]] = [
     (None, None, []),
@@ -37,25 +38,6 @@ def test_keys_values_and_headers_come_back_as_they_went(topic: TopicFactory) -> 
             "headers": [{"key": name, "value": content} for name, content in headers] or None,
         }
         for key, value, headers in CORNERS
-    ]
-
-
-def test_all_columns_have_the_native_connectors_names_and_types(topic: TopicFactory) -> None:
-    made = topic(3, {"retention.ms": "-1"})
-    made.produce(b"v", key=b"k", partition=2, timestamp_ms=1_700_000_000_001)
-    batch = next(read_ranges(reader_config(made.bootstrap_servers), [whole(made, 1, partition=2)]))
-    assert batch.schema == ARROW_SCHEMA
-    assert batch.to_pylist() == [
-        {
-            "key": b"k",
-            "value": b"v",
-            "topic": made.name,
-            "partition": 2,
-            "offset": 0,
-            "timestamp": datetime(2023, 11, 14, 22, 13, 20, 1000, UTC),
-            "timestampType": 0,
-            "headers": None,
-        }
     ]
 
 

@@ -1,5 +1,8 @@
+"""Offsets that are gone when they are read: an error by name, or skipped on request."""
+
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition as Position
@@ -10,8 +13,7 @@ from tests.services.kafka import Topic, TopicFactory
 
 from headrace.control.ranges import OffsetRange
 from headrace.errors import DataLossError
-from headrace.kafka import reader
-from headrace.kafka.reader import read_ranges
+from headrace.kafka.range_reader import ReaderConfig, read_ranges
 
 
 def delete_before(admin: AdminClient, topic: Topic, *ends: int) -> None:
@@ -48,41 +50,32 @@ LOSSES = [
 TIMEOUT_MS = 3_000
 
 
-@pytest.fixture
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def hasty(topic: Topic, *, fail: bool, timeout_ms: int = TIMEOUT_MS) -> ReaderConfig:
     """A silence is looked into soon."""
-    monkeypatch.setattr(reader, "_SILENCE_S", 0.2)
+    config = reader_config(topic.bootstrap_servers, timeout_ms=timeout_ms, fail_on_data_loss=fail)
+    return replace(config, silence_s=0.2)
 
 
-@pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize(("wanted", "missing"), LOSSES)
-def test_offsets_that_are_gone_stop_the_read_by_name(
-    cut: Topic, wanted: OffsetRange, missing: OffsetRange
-) -> None:
-    config = reader_config(cut.bootstrap_servers, timeout_ms=TIMEOUT_MS)
-    named = f"Offsets {cut.name}{missing} are gone from Kafka"
-    with pytest.raises(DataLossError, match=re.escape(named)) as failed:
-        offsets(config, OffsetRange(cut.name, wanted.partition, wanted.start, wanted.until))
-    assert "failOnDataLoss" in str(failed.value)
-
-
-@pytest.mark.usefixtures("_hasty")
-@pytest.mark.parametrize(("wanted", "missing"), LOSSES)
-def test_where_the_user_says_so_they_are_passed_over_and_logged(
+def test_offsets_that_are_gone_stop_the_read_or_are_skipped_and_logged_on_request(
     cut: Topic, caplog: pytest.LogCaptureFixture, wanted: OffsetRange, missing: OffsetRange
 ) -> None:
-    config = reader_config(cut.bootstrap_servers, timeout_ms=TIMEOUT_MS, fail_on_data_loss=False)
+    asked = OffsetRange(cut.name, wanted.partition, wanted.start, wanted.until)
+    gone = f"Offsets {cut.name}{missing} are gone from Kafka"
+    with pytest.raises(DataLossError, match=re.escape(gone)) as failed:
+        offsets(hasty(cut, fail=True), asked)
+    assert "failOnDataLoss" in str(failed.value)
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "headrace.source"):
-        found = offsets(config, OffsetRange(cut.name, wanted.partition, wanted.start, wanted.until))
+        found = offsets(hasty(cut, fail=False), asked)
     assert found == [
         o for o in range(wanted.start, wanted.until) if not missing.start <= o < missing.until
     ]
-    told = [record.getMessage() for record in caplog.records if record.name == "headrace.source"]
-    assert [text for text in told if f"Offsets {cut.name}{missing} are gone" in text]
-    assert len([text for text in told if "are gone" in text]) == 1
+    (logged,) = [text for text in caplog.messages if "are gone" in text]
+    assert logged.startswith(gone)
 
 
-def test_losses_in_several_partitions_of_one_read_are_each_told_once(
+def test_losses_in_several_partitions_of_one_read_are_each_logged_once(
     cut: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = reader_config(cut.bootstrap_servers, fail_on_data_loss=False)
@@ -95,8 +88,8 @@ def test_losses_in_several_partitions_of_one_read_are_each_told_once(
             *((0, offset) for offset in range(6, 10)),
             *((1, offset) for offset in range(3, 10)),
         ]
-        told = sorted(text for text in caplog.messages if "are gone" in text)
-        assert [text.split(" are gone")[0] for text in told] == [
+        logged = sorted(text for text in caplog.messages if "are gone" in text)
+        assert [text.split(" are gone")[0] for text in logged] == [
             f"Offsets {cut.name}-0 [0, 6)",
             f"Offsets {cut.name}-1 [0, 3)",
             f"Offsets {cut.name}-2 [0, 10)",
@@ -125,19 +118,18 @@ def test_retention_that_passes_the_read_half_way_is_seen(
     assert kept < 380
 
 
-@pytest.mark.usefixtures("_hasty")
 def test_a_topic_that_was_deleted_is_a_loss_long_before_the_timeout(
     topic: TopicFactory, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, stays = topic(1), topic(1)
     for made in (gone, stays):
         made.produce(b"x", b"y")
-    patient = reader_config(gone.bootstrap_servers, timeout_ms=100_000)
+    patient = hasty(gone, fail=True, timeout_ms=100_000)
     assert offsets(patient, whole(gone, 2)) == [0, 1]
     delete_topic(admin, gone)
     with pytest.raises(DataLossError, match=rf"{gone.name}-0 \[0, 2\).*does not exist"):
         offsets(patient, whole(gone, 2))
-    lenient = reader_config(gone.bootstrap_servers, timeout_ms=100_000, fail_on_data_loss=False)
+    lenient = hasty(gone, fail=False, timeout_ms=100_000)
     with caplog.at_level(logging.WARNING, "headrace.source"):
         found = rows(read_ranges(lenient, [whole(gone, 2, start=1), whole(stays, 2)]))
     assert [(row["topic"], row["offset"]) for row in found] == [(stays.name, 0), (stays.name, 1)]

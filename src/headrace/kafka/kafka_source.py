@@ -1,4 +1,4 @@
-"""``format("headrace-kafka")``: Spark's face of the source, streaming and bounded."""
+"""``format("headrace-kafka")``: Spark's source, streaming and bounded, and its sinks."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,11 +8,11 @@ from pyspark.sql.types import StructType
 
 from headrace.control.ranges import OffsetRange
 from headrace.errors import OptionError
-from headrace.kafka.log import KafkaLog
-from headrace.kafka.options import FORMAT, KafkaOptions, parse_options
-from headrace.kafka.reader import ReaderConfig, read_ranges
+from headrace.kafka.kafka_options import FORMAT, KafkaOptions, parse_options
+from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.kafka.same_topics import read_same_topics
 from headrace.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
+from headrace.kafka.topic_log import KafkaLog
 from headrace.source.bounds import span_by_options
 from headrace.source.options import SourceOptions
 from headrace.source.packing import pack
@@ -27,7 +27,6 @@ class KafkaSource(SourceFormat):
         return FORMAT
 
     def reading(self, schema: StructType, *, streaming: bool) -> "KafkaReading":
-        """See `SourceFormat.reading`."""
         options = parse_options(dict(self.options), streaming=streaming)
         columns = chosen_columns(FORMAT, schema)
         return KafkaReading(options, columns, self.parallelism, streaming=streaming)
@@ -54,7 +53,7 @@ class KafkaSource(SourceFormat):
 
 
 class KafkaReading:
-    """How Kafka is read; see `headrace.source.readers.Reading`."""
+    """How the tasks of one source read Kafka: its `headrace.source.readers.Reading`."""
 
     name = "Kafka"
 
@@ -68,18 +67,16 @@ class KafkaReading:
 
     @property
     def options(self) -> SourceOptions:
-        """Those that every source has."""
         return self._options.shared
 
     def log(self) -> KafkaLog:
-        """What is read, to plan by."""
         return KafkaLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-        """What each task reads of these ranges; by both options as many as the native connector.
+        """What each task reads; with both options as many tasks as the native connector makes.
 
-        That one heeds ``maxRecordsPerPartition`` in a bounded read only if the options by
-        themselves tell that a range is too long, or ``minPartitions`` has it look closer.
+        That one applies ``maxRecordsPerPartition`` to a bounded read only if the options alone say
+        that a range is too long, or if ``minPartitions`` has it look closer.
         """
         minimum = self.options.min_partitions
         most = self.options.max_records_per_partition
@@ -95,7 +92,7 @@ class KafkaReading:
         """The records of one task, in a Spark worker.
 
         Raises:
-            DataLossError: offsets are gone, or a topic was made anew, and that is not passed over.
+            DataLossError: offsets are gone, or a topic was recreated, and that is not skipped.
         """
         on_loss = task.losses.pass_over
         config = ReaderConfig(
@@ -103,7 +100,7 @@ class KafkaReading:
             columns=self._columns,
             on_loss=on_loss,
             timeout_ms=self._options.poll_timeout_ms,
-            left_out=frozenset(name.encode() for name in task.left_out),
+            aborted=frozenset(name.encode() for name in task.left_out),
         )
         read = partial(read_ranges, config)
         return read_same_topics(self._options.client, task.topic_ids, task.ranges, on_loss, read)

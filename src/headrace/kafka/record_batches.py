@@ -1,6 +1,8 @@
 """Kafka messages to Arrow columns: those of the native connector, names and types the same."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Final, cast
 
@@ -33,35 +35,24 @@ ARROW_SCHEMA: Final = pa.schema(
 _JAVA_TIMESTAMP_TYPE: Final = -1
 
 
-# What a consumer gives; the client's own type also has what a producer takes.
-Headers = list[tuple[str, bytes | None]] | None
-
-
+@dataclass
 class Chunk:
-    """Consecutive messages as they came from one ``consume`` call, and what is known of them.
+    """Consecutive messages as they came from one ``consume`` call.
 
     ``offsets`` and ``partitions`` were needed to cut the range; passing them on spares reading
     them out of the messages again. ``topic`` is None where the messages are of several topics.
     """
 
-    __slots__ = ("_timestamps", "messages", "offsets", "partitions", "topic")
+    messages: Sequence[Message]
+    offsets: Int64s
+    partitions: Int32s
+    topic: str | None
 
-    def __init__(
-        self, messages: Sequence[Message], offsets: Int64s, partitions: Int32s, topic: str | None
-    ) -> None:
-        self.messages = messages
-        self.offsets = offsets
-        self.partitions = partitions
-        self.topic = topic
-        self._timestamps: Int64s | None = None
-
+    @cached_property
     def timestamps(self) -> Int64s:
         """Shape ``(messages, 2)``: librdkafka's timestamp type, milliseconds since the epoch."""
-        if self._timestamps is None:
-            flat = chain.from_iterable(map(Message.timestamp, self.messages))
-            count = 2 * len(self.messages)
-            self._timestamps = np.fromiter(flat, np.int64, count).reshape(-1, 2)
-        return self._timestamps
+        flat = chain.from_iterable(map(Message.timestamp, self.messages))
+        return np.fromiter(flat, np.int64, 2 * len(self.messages)).reshape(-1, 2)
 
 
 def _topics(chunk: Chunk) -> pa.Array:
@@ -70,18 +61,15 @@ def _topics(chunk: Chunk) -> pa.Array:
     return pa.array(list(map(Message.topic, chunk.messages)), pa.string())
 
 
-def _timestamps(chunk: Chunk) -> pa.Array:
-    # The native connector gives -1 ms, one millisecond before the epoch, where a message has none.
-    return pa.array(chunk.timestamps()[:, 1] * 1000, pa.timestamp("us", tz="UTC"))
-
-
 def _timestamp_types(chunk: Chunk) -> pa.Array:
-    kinds = chunk.timestamps()[:, 0] + _JAVA_TIMESTAMP_TYPE
+    kinds = chunk.timestamps[:, 0] + _JAVA_TIMESTAMP_TYPE
     return pa.array(kinds.astype(np.int32), pa.int32())
 
 
 def _headers(chunk: Chunk) -> pa.Array:
-    rows = cast("list[Headers]", list(map(Message.headers, chunk.messages)))
+    # The client's own type also has what a producer takes.
+    found = map(Message.headers, chunk.messages)
+    rows = cast("Iterator[list[tuple[str, bytes | None]] | None]", found)
     # A message without headers has null, not an empty array, as with the native connector.
     return pa.array(
         [[{"key": k, "value": v} for k, v in row] if row else None for row in rows],
@@ -95,7 +83,10 @@ _BUILDERS: Final[dict[str, Callable[[Chunk], pa.Array]]] = {
     "topic": _topics,
     "partition": lambda chunk: pa.array(chunk.partitions, pa.int32()),
     "offset": lambda chunk: pa.array(chunk.offsets, pa.int64()),
-    "timestamp": _timestamps,
+    # The native connector gives -1 ms, one millisecond before the epoch, where a message has none.
+    "timestamp": lambda chunk: pa.array(
+        chunk.timestamps[:, 1] * 1000, pa.timestamp("us", tz="UTC")
+    ),
     "timestampType": _timestamp_types,
     "headers": _headers,
 }

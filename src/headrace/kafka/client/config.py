@@ -1,0 +1,300 @@
+"""librdkafka's configuration from the options of Kafka's Java clients, as Spark's users write them.
+
+librdkafka itself checks each configuration: a client is made of it, without a connection.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from headrace.errors import OptionError
+from headrace.kafka.client.java_options import (
+    CONSUMER_OPTIONS,
+    PRODUCER_OPTIONS,
+    Combined,
+    NoEffect,
+    Translated,
+    Treatment,
+    Unsupported,
+)
+from headrace.kafka.client.option_values import Value, describe, integer, is_secret
+from headrace.kafka.client.sasl import sasl_config
+from headrace.kafka.client.tls import tls_config
+
+_Client = type[Consumer] | type[Producer]
+
+_JAVA_DEFAULTS: Final[Mapping[str, Value]] = {
+    # Where librdkafka's differ in what is read.
+    "isolation.level": "read_uncommitted",
+    "check.crcs": True,
+}
+
+_SERVER: Final = re.compile(
+    r"(?:[\w.%-]*://)?(?P<address>(?:\[[0-9A-Fa-f:.%\w]+\]|[\w.%-]+):(?P<port>\d{1,5}))"
+)
+
+# librdkafka's own options that a source sets itself, or that cannot be set by a text.
+_CONTROLLED: Final = frozenset(
+    {
+        *("auto.commit.enable", "enable.auto.offset.store", "enable.partition.eof"),
+        *("offset.store.method", "offset.store.path", "offset.store.sync.interval.ms"),
+        *("group.protocol.type", "consume.callback.max.messages", "enabled_events", "log.queue"),
+        *("plugin.library.paths", "interceptors", "logger", "on_commit", "on_delivery"),
+        *("opaque", "default_topic_conf", "default.topic.config", "ssl_engine_callback_data"),
+        *("ssl_ca", "ssl_certificate", "ssl_key"),
+    }
+)
+_ALIASES: Final = {
+    "metadata.broker.list": "bootstrap.servers",
+    "sasl.mechanisms": "sasl.mechanism",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+}
+# librdkafka's own options of producers: those that users of a sink may set, and the others.
+_PRODUCER_OWN: Final = frozenset(
+    {
+        *("compression.level", "partitioner", "queue.buffering.max.kbytes"),
+        *("queue.buffering.max.messages", "sticky.partitioning.linger.ms"),
+    }
+)
+_PRODUCER: Final = frozenset(
+    {
+        *(*PRODUCER_OPTIONS, *_PRODUCER_OWN, "request.required.acks", "batch.num.messages"),
+        *("compression.codec", "compression.gzip.level", "compression.lz4.level"),
+        *("compression.zstd.level", "delivery.report.only.error", "enable.gapless.guarantee"),
+        *("message.timeout.ms", "message.send.max.retries", "msg_order_cmp"),
+        *("produce.offset.report", "queue.buffering.backpressure.threshold"),
+        *("queue.buffering.max.ms", "queuing.strategy"),
+    }
+)
+
+
+def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
+    """The librdkafka consumer configuration for options of the Java client.
+
+    A name that librdkafka knows and Java does not is passed on as it is.
+
+    Args:
+        kafka_options: names without ``kafka.``, in any case, and their values.
+
+    Raises:
+        OptionError: An option is missing, unknown, not valid, refused, or contradicts another. Its
+            text shows no secret.
+
+    >>> client_config({"bootstrap.servers": "kafka:9092", "fetch.max.wait.ms": "100"})
+    {'isolation.level': 'read_uncommitted', 'check.crcs': True, 'bootstrap.servers': 'kafka:9092', \
+'fetch.wait.max.ms': 100}
+    """
+    options = {name.lower(): value.strip() for name, value in kafka_options.items()}
+    config = {**_JAVA_DEFAULTS, "bootstrap.servers": _servers(options)}
+    own = {name: value for name, value in options.items() if name not in CONSUMER_OPTIONS}
+    for name, value in options.items():
+        if name in own:
+            _check_own(name, value)
+        else:
+            config |= _translate(CONSUMER_OPTIONS[name], name, value)
+    config |= _fetch_size(options) | _backoffs(options)
+    # As in Java, what a protocol does not use is not looked at.
+    protocol = options.get("security.protocol", "plaintext").lower()
+    if protocol.endswith("ssl"):
+        config |= tls_config(options)
+    if protocol.startswith("sasl"):
+        config |= sasl_config(options)
+    for name in filter(config.__contains__, own):
+        java = " and ".join(f"kafka.{option}" for option in _origins(name, options))
+        raise OptionError(f"kafka.{name} and {java} are both given; leave one out.")
+    config |= own
+    _check_client(Consumer, config, options)
+    return config
+
+
+def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
+    """The librdkafka producer configuration for options of the Java client.
+
+    As in Java, options that only a consumer has are without effect.
+
+    Args:
+        kafka_options: names without ``kafka.``, in any case, and their values.
+
+    Raises:
+        OptionError: An option is missing, unknown, not valid, refused, or contradicts another. Its
+            text shows no secret.
+
+    >>> producer_config({"bootstrap.servers": "kafka:9092", "delivery.timeout.ms": "5000"})[
+    ...     "message.timeout.ms"
+    ... ]
+    5000
+    """
+    options = {name.lower(): value.strip() for name, value in kafka_options.items()}
+    own = {name: value for name, value in options.items() if name in _PRODUCER_OWN}
+    java = {name: value for name, value in options.items() if name in PRODUCER_OPTIONS}
+    # What a consumer fetches at most would be taken for the size of a message.
+    others = own.keys() | java.keys() | {"fetch.max.bytes"}
+    rest = {name: value for name, value in options.items() if name not in others}
+    config: dict[str, Value] = {**client_config(rest), **own}
+    for name, value in java.items():
+        config |= _translate(PRODUCER_OPTIONS[name], name, value)
+    # In Java, too, weaker acknowledgements are without idempotence where that is not asked for.
+    config.setdefault("enable.idempotence", config.get("acks") not in {"0", "1"})
+    _check_client(Producer, config, options)
+    return config
+
+
+def _translate(treatment: Treatment, name: str, value: str) -> dict[str, Value]:
+    """What becomes of one of Java's options by itself."""
+    match treatment:
+        case Unsupported(instead):
+            raise OptionError(f"{describe(name, value)} cannot be used: {instead}.")
+        case Translated(value_type, to):
+            return {to or name: value_type.read(name, value)}
+        case NoEffect(value_type):
+            value_type.read(name, value)
+    return {}
+
+
+def _servers(options: Mapping[str, str]) -> str:
+    addresses = [s.strip() for s in options.get("bootstrap.servers", "").split(",") if s.strip()]
+    if not addresses:
+        raise OptionError(
+            "kafka.bootstrap.servers is missing; give the brokers' addresses as"
+            " host:port,host:port."
+        )
+    servers = []
+    for address in addresses:
+        match = _SERVER.fullmatch(address)
+        if match is None or not 0 < int(match["port"]) < 65536:
+            raise OptionError(
+                f"kafka.bootstrap.servers has {address!r}, which is not an address; write"
+                " host:port,host:port with ports from 1 to 65535."
+            )
+        servers.append(match["address"])
+    return ",".join(servers)
+
+
+def _fetch_size(options: Mapping[str, str]) -> dict[str, Value]:
+    name = "fetch.max.bytes"
+    if name not in options:
+        return {}
+    size = int(integer(1000, 2**31 - 513).read(name, options[name]))
+    # A producer's limit, which librdkafka holds to be the least that is fetched.
+    return {name: size, "message.max.bytes": min(size, 1_000_000)}
+
+
+def _backoffs(options: Mapping[str, str]) -> dict[str, Value]:
+    """The waits between tries, of which Java takes the maximum where it is below the wait."""
+    config: dict[str, Value] = {}
+    for kind, allowed in (("reconnect", integer(0, 3_600_000)), ("retry", integer(1, 300_000))):
+        wait, most = names = (f"{kind}.backoff.ms", f"{kind}.backoff.max.ms")
+        found = {name: int(allowed.read(name, options[name])) for name in names if name in options}
+        if not found:
+            continue
+        if kind == "reconnect":
+            found.setdefault(most, found.get(wait, 0))
+        most_ms = found.get(most, 1000)
+        config |= {most: most_ms, wait: min(found.get(wait, 100), most_ms)}
+    return config
+
+
+def _check_own(name: str, value: str) -> None:
+    """Check an option that Java does not have: librdkafka must have it, and let users set it."""
+    if name in _ALIASES:
+        raise OptionError(f"kafka.{name} is librdkafka's; use Java's kafka.{_ALIASES[name]}.")
+    if name in _PRODUCER:
+        raise OptionError(f"kafka.{name} is an option of producers; leave it out when reading.")
+    if name in _CONTROLLED or name.endswith("_cb"):
+        raise OptionError(
+            f"kafka.{name} is for Headrace itself to set, or cannot be given as a text; leave it"
+            " out."
+        )
+    refusal = _refusal_of(Consumer, name, value)
+    if refusal == _unknown(name):
+        close = difflib.get_close_matches(name, [*CONSUMER_OPTIONS, *_ALIASES.values()], n=1)
+        hint = f"did you mean kafka.{close[0]}?" if close else "check its spelling."
+        raise OptionError(
+            f"kafka.{name} is unknown, to Kafka's Java consumer and to librdkafka; {hint}"
+        )
+    if refusal is not None:
+        reason = _without_secrets(refusal, {name: value})
+        shown = describe(name, value)
+        raise OptionError(f"librdkafka refuses {shown} ({reason}); correct it.")
+
+
+def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping[str, str]) -> None:
+    """Have librdkafka make a client of a configuration; it knows no broker, so it never connects.
+
+    Args:
+        client: which.
+        config: librdkafka's options.
+        options: the user's, of which they were made; errors name these.
+
+    Raises:
+        OptionError: librdkafka refuses.
+    """
+    quiet = {"bootstrap.servers", "debug", "log_level"}
+    unconnected = {name: value for name, value in config.items() if name not in quiet}
+    reason = _refusal(client, unconnected)
+    if reason is None:
+        return
+    if "No provider for SASL mechanism GSSAPI" in reason:
+        raise OptionError(
+            f"{describe('sasl.mechanism', 'GSSAPI')} needs a librdkafka with Kerberos, which"
+            " the confluent-kafka installed here has not; install one of your own with `pip install"
+            " --no-binary confluent-kafka confluent-kafka` where librdkafka with libsasl2 is."
+        )
+    wrong = [name for name, value in unconnected.items() if _refusal_of(client, name, value)]
+    wrong = wrong or [name for name in unconnected if re.search(rf"\b{re.escape(name)}\b", reason)]
+    java = dict.fromkeys(option for name in wrong for option in _origins(name, options))
+    named = " and ".join(describe(option, options[option]) for option in java)
+    raise OptionError(
+        f"librdkafka refuses {named or 'what the kafka options say together'}"
+        f" ({_without_secrets(reason, {**options, **unconnected})}); correct it."
+    )
+
+
+def _origins(name: str, options: Mapping[str, str]) -> list[str]:
+    """The user's options that became this one of librdkafka's."""
+    made = []
+    for option in options:
+        match CONSUMER_OPTIONS.get(option) or PRODUCER_OPTIONS.get(option):
+            case Translated(_, to) if name == (to or option):
+                made.append(option)
+            case Combined(to) if name in to:
+                made.append(option)
+    return made or [name] * (name in options)
+
+
+def _refusal_of(client: _Client, name: str, value: Value) -> str | None:
+    """What librdkafka has against one option, taken alone."""
+    # It reads them in order, and stops at a name that it does not know, before it makes a client.
+    stop = f"{name}.stop"
+    text = _refusal(client, {name: value, stop: ""})
+    return None if text == _unknown(stop) else text
+
+
+def _refusal(client: _Client, config: Mapping[str, Value]) -> str | None:
+    """Why librdkafka makes no client of a configuration; None where it does."""
+    settings = {**config} if client is Producer else {"group.id": "headrace", **config}
+    settings.setdefault("log_level", 0)  # last, for it is only for a client that is made
+    try:
+        made = client(settings)
+    except (KafkaException, ValueError) as error:
+        # Answered as a text, for the error itself may hold a secret.
+        cause = error.args[0]
+        text = cause.str() if isinstance(error, KafkaException) else str(cause)
+        return re.sub("^Failed to create (consumer|producer): ", "", " ".join(text.split()))
+    if isinstance(made, Consumer):
+        made.close()
+    return None
+
+
+def _unknown(name: str) -> str:
+    return f'No such configuration property: "{name}"'
+
+
+def _without_secrets(reason: str, values: Mapping[str, Value]) -> str:
+    secrets = [str(value) for name, value in values.items() if is_secret(name)]
+    if any(secret and secret in reason for secret in secrets):
+        return "its reason is not shown, for it holds a secret"
+    return reason

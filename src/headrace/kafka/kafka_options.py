@@ -1,0 +1,149 @@
+"""The options of ``format("headrace-kafka")``: the native connector's, and Headrace's own."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.control.ranges import TopicPartition
+from headrace.errors import OptionError
+from headrace.kafka.client.config import client_config
+from headrace.kafka.client.option_values import PREFIX, client_options
+from headrace.kafka.consumers import ClientConfig
+from headrace.source.bounds import Edge
+from headrace.source.options import (
+    SHARED,
+    SourceOptions,
+    exactly_named,
+    parse_source_options,
+    whole,
+)
+from headrace.source.values import partitions_by_topic
+
+FORMAT: Final = "headrace-kafka"
+
+_SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+_STREAM_ONLY: Final = ("headrace.commit.group",)
+_BOTH: Final = (
+    *_SUBSCRIPTIONS,
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "headrace.channel",
+)
+OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
+"""Every option but ``kafka.*``, as documented."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which topics or partitions a source reads.
+
+    Attributes:
+        option: the option that says so, for errors.
+        topics: named topics.
+        pattern: the topics in whose name it is found.
+        partitions: named partitions.
+    """
+
+    option: str
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """The options of one source, checked.
+
+    Attributes:
+        shared: those that every source has.
+        client: librdkafka's settings; never shown, for they hold passwords.
+        bootstrap_servers: ``kafka.bootstrap.servers``.
+        subscription: which topics or partitions.
+        poll_timeout_ms: how long a task waits for a record (ms).
+        fetch_offset_retries: how often the planner repeats a failed request.
+        fetch_offset_retry_interval_ms: the time between (ms).
+        commit_group: the consumer group to which processed offsets are committed; None for none.
+        channel: the URL of the ledger of the stages that write the topics, of which each batch is
+            read once; never shown. None to read every record.
+    """
+
+    shared: SourceOptions
+    client: ClientConfig = field(repr=False)
+    bootstrap_servers: str
+    subscription: Subscription
+    poll_timeout_ms: int
+    fetch_offset_retries: int
+    fetch_offset_retry_interval_ms: int
+    commit_group: str | None
+    channel: str | None = field(repr=False)
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
+    """Check every option, each for itself and all against each other.
+
+    Args:
+        options: by name, in any case, as Spark hands them to a source.
+        streaming: whether for a stream or for a bounded read.
+
+    Raises:
+        OptionError: an option is unknown, of the wrong type, out of range or contradicts another;
+            names it, its value and what is allowed.
+    """
+    raw = exactly_named(
+        FORMAT,
+        {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)},
+        streaming=streaming,
+        both=_BOTH,
+        stream_only=_STREAM_ONLY,
+    )
+    client = client_config(client_options(options))
+    client.setdefault("group.id", f"{raw.get('groupIdPrefix', 'headrace-kafka')}-{uuid.uuid4()}")
+    return KafkaOptions(
+        shared=parse_source_options(raw, streaming=streaming, stream_begins=Edge.LATEST),
+        client=client,
+        bootstrap_servers=str(client["bootstrap.servers"]),
+        subscription=parse_subscription(raw),
+        poll_timeout_ms=whole(raw, "kafkaConsumer.pollTimeoutMs") or 120_000,
+        fetch_offset_retries=whole(raw, "fetchOffset.numRetries", at_least=0, default=3),
+        fetch_offset_retry_interval_ms=whole(
+            raw, "fetchOffset.retryIntervalMs", at_least=0, default=1000
+        ),
+        commit_group=raw.get("headrace.commit.group"),
+        channel=raw.get("headrace.channel"),
+    )
+
+
+def parse_subscription(raw: Mapping[str, str]) -> Subscription:
+    """Read ``subscribe``, ``subscribePattern`` or ``assign``.
+
+    Raises:
+        OptionError: none or more than one of them is given, or it is not of its form.
+    """
+    chosen = [name for name in _SUBSCRIPTIONS if name in raw]
+    if len(chosen) != 1:
+        who = f"{' and '.join(chosen)} say" if chosen else "Nothing says"
+        raise OptionError(
+            f"{who} which topics to read; give exactly one of subscribe, subscribePattern and"
+            " assign."
+        )
+    option, text = chosen[0], raw[chosen[0]]
+    if option == "subscribe":
+        topics = tuple(dict.fromkeys(name for t in text.split(",") if (name := t.strip())))
+        if not topics:
+            raise OptionError(f"subscribe is {text!r}; name one topic, or several with commas.")
+        return Subscription(option, topics=topics)
+    if option == "assign":
+        return Subscription(option, partitions=tuple(partitions_by_topic(option, text)))
+    if not text.strip():
+        raise OptionError("subscribePattern is empty; write a regular expression of topic names.")
+    try:
+        return Subscription(option, pattern=re.compile(text))
+    except re.error as error:
+        raise OptionError(
+            f"subscribePattern is {text!r}; it must be a regular expression, and this is not:"
+            f" {error}."
+        ) from error
