@@ -324,7 +324,7 @@ def test_a_commit_that_the_database_refuses_is_named_as_what_it_is(scene: Scene)
     assert type(raised) is LedgerError
     _, error, message = scene.row
     assert error == "headrace.errors.LedgerError"
-    assert re.search("(?i)refused to commit.*undone.*foreign key", message or "")
+    assert re.search("(?i)refused what was written.*undone.*foreign key", message or "")
 
 
 def test_savepoints_are_the_handlers_to_use(scene: Scene) -> None:

@@ -96,7 +96,7 @@ def main() -> None:
             case ["take", key, owner]:
                 tell(ledger.take(key, owner, 60_000) is not None)
             case ["attach", key, owner]:
-                tell(ledger.attach(key, 1, owner=owner, lease_ms=60_000))
+                tell(ledger.attach(key, 1, owner=owner, lease_ms=60_000) is not None)
             case ["begin and look", number]:
                 tell(ledger.begin(wide_batch(number)).status)
             case ["go on from", number]:

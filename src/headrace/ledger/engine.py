@@ -252,7 +252,7 @@ class Database:
             said = said.replace(secret, "***")
         if isinstance(error, IntegrityError):
             return (
-                f"The ledger {self.name} has refused to commit what was written, and everything in"
+                f"The ledger {self.name} has refused what was written, and everything in"
                 f" the transaction is undone: {said}."
             )
         if isinstance(error, DBAPIError) and (
