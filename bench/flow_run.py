@@ -225,12 +225,12 @@ class SlowedFlow:
                     held = ledger.admission(self._flow.gate(name)).held
                     was = known[name]
                     bound_per_s = None if held is None else held.rate_per_s
-                    if bound_per_s == (None if was is None else was.bound_per_s):
+                    if bound_per_s == (None if was is None else was.rate_limit_per_s):
                         continue
                     move = Move(
                         now_ms(),
                         name,
-                        None if held is None else held.held_by,
+                        None if held is None else held.throttled_by,
                         0.0 if held is None else held.level,
                         bound_per_s,
                     )
@@ -257,7 +257,7 @@ def rate_per_s(batches: Sequence[BatchRecord], from_ms: int, until_ms: int) -> f
 def _is_calm(moves: Sequence[Move], since_ms: int) -> bool:
     """Whether all stages have been free for a while."""
     last = {move.stage: move for move in moves}
-    if any(move.held_by is not None for move in last.values()):
+    if any(move.throttled_by is not None for move in last.values()):
         return False
     since_ms = max([since_ms, *(move.time_ms for move in last.values())])
     return now_ms() - since_ms > CALM_S * 1000

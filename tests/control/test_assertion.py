@@ -6,28 +6,28 @@ from typing import Any
 
 import pytest
 
-from headrace.control import Assertion, Incarnation
-from headrace.control.assertion import MOST_LEASE_MS, MOST_LEVELS
+from headrace.control import Epoch, PressureSignal
+from headrace.control.assertion import MAX_LEASE_MS, MAX_LEVEL
 from headrace.errors import OptionError
 
-RUN = Incarnation(1_700_000_000_000, "a1")
+RUN = Epoch(1_700_000_000_000, "a1")
 
 
-def assertion(**changes: Any) -> Assertion:
+def assertion(**changes: Any) -> PressureSignal:
     fields: dict[str, Any] = {
         "flow": "shop",
         "sender": "enrich",
         "receiver": "parse",
-        "incarnation": RUN,
+        "epoch": RUN,
         "sequence": 0,
         "level": 1,
         "lease_ms": 10_000,
     }
-    return Assertion(**(fields | changes))
+    return PressureSignal(**(fields | changes))
 
 
 def test_it_holds_what_it_was_given_up_to_the_bounds() -> None:
-    widest = assertion(sender="a.b_c-9", level=MOST_LEVELS, lease_ms=MOST_LEASE_MS, sequence=10**30)
+    widest = assertion(sender="a.b_c-9", level=MAX_LEVEL, lease_ms=MAX_LEASE_MS, sequence=10**30)
     assert (widest.sender, widest.level, widest.lease_ms) == ("a.b_c-9", 20, 600_000)
     assert assertion(level=1.75).level == 1.75
     assert assertion(level=0, lease_ms=1, receiver="x" * 100).receiver == "x" * 100
@@ -57,7 +57,7 @@ def test_a_name_that_is_none_is_refused(field: str, name: object) -> None:
         ("lease_ms", 0, "from 1 to 600000"),
         ("lease_ms", 600_001, "from 1 to 600000"),
         ("lease_ms", float("nan"), "from 1 to 600000"),
-        ("incarnation", "a1", "must be a value of Incarnation"),
+        ("epoch", "a1", "must be a value of Epoch"),
     ],
 )
 def test_a_number_out_of_its_range_is_refused(field: str, value: object, allowed: str) -> None:
@@ -67,12 +67,12 @@ def test_a_number_out_of_its_range_is_refused(field: str, value: object, allowed
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Incarnation(-1, "a"), lambda: Incarnation(1, "a/b"), lambda: Incarnation(1, "")],
+    [lambda: Epoch(-1, "a"), lambda: Epoch(1, "a/b"), lambda: Epoch(1, "")],
 )
-def test_an_incarnation_needs_a_time_and_a_name(make: Callable[[], Incarnation]) -> None:
-    with pytest.raises(OptionError, match="An incarnation's"):
+def test_an_epoch_needs_a_time_and_a_name(make: Callable[[], Epoch]) -> None:
+    with pytest.raises(OptionError, match="An epoch's"):
         make()
 
 
-def test_of_two_incarnations_the_one_that_started_later_is_larger() -> None:
-    assert Incarnation(1, "z") < Incarnation(2, "a") < Incarnation(2, "b")
+def test_of_two_epochs_the_one_that_started_later_is_larger() -> None:
+    assert Epoch(1, "z") < Epoch(2, "a") < Epoch(2, "b")

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.control import (
-    Assertion,
-    Bound,
+    Epoch,
     HopController,
     HopSettings,
-    Incarnation,
     InputQueue,
+    PressureSignal,
+    RateLimit,
     takes_per_s,
 )
 from headrace.errors import OptionError
 
 OVERLOAD, LIGHT = 50_000_000, 500_000
 LOOK_MS = 250
-RUN = Incarnation(1000, "a")
+RUN = Epoch(1000, "a")
 
 
 def controller(level: float = 0.0, **settings: int) -> HopController:
@@ -287,12 +287,12 @@ def test_the_sequence_rises_with_every_assertion_and_the_rest_stays() -> None:
     it = controller(level=2.0)
     said = list(all_said(it, [0] * 60))
     assert [assertion.sequence for assertion in said] == list(range(1, len(said) + 1))
-    assert {(a.flow, a.sender, a.receiver, a.incarnation, a.lease_ms) for a in said} == {
+    assert {(a.flow, a.sender, a.receiver, a.epoch, a.lease_ms) for a in said} == {
         ("shop", "enrich", "parse", RUN, 10_000)
     }
 
 
-def all_said(it: HopController, waiting: list[int]) -> Iterator[Assertion]:
+def all_said(it: HopController, waiting: list[int]) -> Iterator[PressureSignal]:
     for number, size in enumerate(waiting):
         said = it.look(500 * number, InputQueue(size, size, number, None))
         if said is not None:
@@ -347,7 +347,7 @@ def test_names_and_levels_are_checked_when_it_is_made() -> None:
 def test_what_a_stage_takes_is_the_least_that_is_known_of_it(
     bound_per_s: float | None, running_ms: int, expected: float
 ) -> None:
-    bound = None if bound_per_s is None else Bound(bound_per_s, "store", 1.0, 2 * bound_per_s)
+    bound = None if bound_per_s is None else RateLimit(bound_per_s, "store", 1.0, 2 * bound_per_s)
     assert takes_per_s(1000.0, bound, 1000, 1000, running_ms) == expected
 
 

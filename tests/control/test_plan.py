@@ -14,7 +14,7 @@ from headrace.control import (
     PartitionLimit,
     Reason,
     TopicPartition,
-    hold,
+    empty_plan,
     plan,
     should_wait,
 )
@@ -181,7 +181,7 @@ def test_reasons_read_as_words_in_which_a_spark_user_finds_the_option() -> None:
     assert [str(reason) for reason in Reason] == [
         "rate",
         "initial rate",
-        "held back",
+        "throttled",
         "maxRatePerPartition",
         "minRatePerPartition",
         "maxOffsetsPerTrigger",
@@ -208,7 +208,7 @@ def test_a_batch_does_not_wait_when_the_delay_has_passed() -> None:
 
 
 def test_a_batch_that_waits_moves_nobody_and_says_why() -> None:
-    held = hold(orders([5, 7, 9]), orders([10, 7, 2]))
+    held = empty_plan(orders([5, 7, 9]), orders([10, 7, 2]))
     assert held.until == orders([5, 7, 9])
     assert (held.records, held.lag, held.left_over) == (0, 5, 5)
     assert held.reason is Reason.WAITING

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control import Taker, catching_up, parts
+from headrace.control import Demand, catch_up_rate, fair_shares
 
 rates = st.floats(1e-3, 1e9)
-takers = st.builds(
-    Taker,
+demands = st.builds(
+    Demand,
     st.floats(0, 1e9) | st.just(math.inf),
     st.floats(0, 1e9),
     st.booleans(),
@@ -24,55 +24,55 @@ takers = st.builds(
 RATE = 1_000.0
 
 
-def hungry(most_per_s: float | None = None) -> Taker:
-    return Taker(10.0, 10.0, waits=True, most_per_s=most_per_s)
+def hungry(most_per_s: float | None = None) -> Demand:
+    return Demand(10.0, 10.0, waits=True, most_per_s=most_per_s)
 
 
-def sated(taken_per_s: float) -> Taker:
-    return Taker(max(20.0, 1.2 * taken_per_s), taken_per_s, waits=False)
+def sated(taken_per_s: float) -> Demand:
+    return Demand(max(20.0, 1.2 * taken_per_s), taken_per_s, waits=False)
 
 
-@given(rates, st.lists(takers, max_size=20))
-def test_the_parts_together_are_the_rate(rate: float, some: list[Taker]) -> None:
-    shared = parts(rate, some)
+@given(rates, st.lists(demands, max_size=20))
+def test_the_parts_together_are_the_rate(rate: float, some: list[Demand]) -> None:
+    shared = fair_shares(rate, some)
     assert len(shared) == len(some)
     assert math.fsum(shared) == pytest.approx(rate if some else 0)
     assert all(part > 0 for part in shared)
 
 
-@given(rates, st.lists(takers, min_size=1, max_size=20))
+@given(rates, st.lists(demands, min_size=1, max_size=20))
 def test_nobody_is_below_an_even_part_who_wants_more_nor_below_a_tenth_of_it(
-    rate: float, some: list[Taker]
+    rate: float, some: list[Demand]
 ) -> None:
     even = rate / len(some) * (1 - 1e-9)
-    for part, taker in zip(parts(rate, some), some, strict=True):
-        most = math.inf if taker.most_per_s is None else taker.most_per_s * (1 - 1e-9)
+    for part, demand in zip(fair_shares(rate, some), some, strict=True):
+        most = math.inf if demand.most_per_s is None else demand.most_per_s * (1 - 1e-9)
         assert part >= min(0.1 * even, most)
-        assert part >= min(1.15 * taker.taken_per_s, even, most)
-        if taker.waits:
+        assert part >= min(1.15 * demand.taken_per_s, even, most)
+        if demand.waits:
             assert part >= min(even, most)
 
 
-@given(rates, st.lists(takers, min_size=2, max_size=20))
+@given(rates, st.lists(demands, min_size=2, max_size=20))
 def test_nothing_is_left_to_who_does_not_need_it_while_another_waits(
-    rate: float, some: list[Taker]
+    rate: float, some: list[Demand]
 ) -> None:
     some[0] = hungry()
-    shared = parts(rate, some)
-    for part, taker in zip(shared[1:], some[1:], strict=True):
+    shared = fair_shares(rate, some)
+    for part, demand in zip(shared[1:], some[1:], strict=True):
         assert part <= shared[0] * (1 + 1e-9)
-        if taker.most_per_s is not None:
-            assert part <= taker.most_per_s
+        if demand.most_per_s is not None:
+            assert part <= demand.most_per_s
 
 
-@given(rates, st.lists(takers, min_size=1, max_size=20), st.randoms(use_true_random=False))
+@given(rates, st.lists(demands, min_size=1, max_size=20), st.randoms(use_true_random=False))
 def test_the_order_in_which_they_are_told_changes_nothing(
-    rate: float, some: list[Taker], dice: random.Random
+    rate: float, some: list[Demand], dice: random.Random
 ) -> None:
     order = list(range(len(some)))
     dice.shuffle(order)
-    shared = parts(rate, some)
-    assert parts(rate, [some[place] for place in order]) == [shared[place] for place in order]
+    shared = fair_shares(rate, some)
+    assert fair_shares(rate, [some[place] for place in order]) == [shared[place] for place in order]
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_the_order_in_which_they_are_told_changes_nothing(
         ([hungry(), sated(100.0)], [885, 115]),
         ([hungry(), sated(0.0)], [950, 50]),
         # Its senders may be told to come back later, and wait elsewhere.
-        ([hungry(), Taker(100.0, 97.0, waits=False)], [500, 500]),
+        ([hungry(), Demand(100.0, 97.0, waits=False)], [500, 500]),
         ([hungry(), hungry(100.0), sated(0.0)], [1_000 - 100 - 100 / 3, 100, 100 / 3]),
         ([sated(100.0), sated(200.0)], [115 + 327.5, 230 + 327.5]),
         ([sated(100.0), replace(sated(400.0), waits=True), sated(700.0)], [115, 442.5, 442.5]),
     ],
 )
-def test_the_level_rises_to_what_all_parts_make(some: list[Taker], expected: list[float]) -> None:
-    assert parts(RATE, some) == pytest.approx(expected)
+def test_the_level_rises_to_what_all_parts_make(some: list[Demand], expected: list[float]) -> None:
+    assert fair_shares(RATE, some) == pytest.approx(expected)
 
 
 # What follows lets receivers go by this law for minutes, each with the others' last words only.
@@ -107,7 +107,7 @@ class Simulated:
     limit_per_s: float = RATE
     queue: float = 0.0
     let_in: deque[float] = field(default_factory=lambda: deque([0.0], int(MEAN_S / STEP_S)))
-    told: Taker = field(default_factory=lambda: Taker(RATE, 0.0, waits=False))
+    told: Demand = field(default_factory=lambda: Demand(RATE, 0.0, waits=False))
     limits: list[float] = field(default_factory=list)
     total: float = 0.0
 
@@ -119,10 +119,10 @@ class Simulated:
         self.let_in.append(taken)
         if (number + self.phase) % 10 == 0:
             mean_per_s = sum(self.let_in) / MEAN_S
-            self.told = Taker(self.limit_per_s, mean_per_s, waits=self.queue > 1e-6)
+            self.told = Demand(self.limit_per_s, mean_per_s, waits=self.queue > 1e-6)
         if (number + self.phase) % 5 == 0:
             told = [each.told for each in others]
-            self.limit_per_s = parts(RATE, [*told, self.told])[-1]
+            self.limit_per_s = fair_shares(RATE, [*told, self.told])[-1]
         self.limits.append(self.limit_per_s)
 
 
@@ -195,9 +195,9 @@ def test_bursts_take_no_more_than_the_rate_in_the_long_run(period_s: int) -> Non
 
 @given(rates, st.integers(0, 10**12), st.integers(1, 10**6))
 def test_a_backlog_takes_no_more_than_half(part: float, backlog: int, interval_ms: int) -> None:
-    held = catching_up(part, backlog, interval_ms)
+    held = catch_up_rate(part, backlog, interval_ms)
     assert part / 2 * (1 - 1e-9) <= held <= part
-    assert catching_up(part, backlog + 1 + backlog // 2, interval_ms) <= held
+    assert catch_up_rate(part, backlog + 1 + backlog // 2, interval_ms) <= held
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_backlog_takes_no_more_than_half(part: float, backlog: int, interval_m
 def test_how_far_behind_counts_in_intervals_worth(
     backlog: int, interval_ms: int, expected: float
 ) -> None:
-    assert catching_up(100, backlog, interval_ms) == pytest.approx(expected)
+    assert catch_up_rate(100, backlog, interval_ms) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("interval_s", [0.2, 1.0, 10.0])
@@ -234,7 +234,7 @@ def test_after_an_outage_a_query_catches_up_and_then_nothing_swings(
             behind -= min(behind, RATE * interval_s)
             due += interval_s
         if round(now_s / STEP_S) % 5 == 0:
-            limit = catching_up(RATE, int(behind), int(interval_s * 1000))
+            limit = catch_up_rate(RATE, int(behind), int(interval_s * 1000))
         now_s += STEP_S
         if now_s > settled_s:
             limits.append(limit)

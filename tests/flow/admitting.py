@@ -22,4 +22,4 @@ class Admitting:
     def held_by(self) -> str | None:
         """The stage that holds it back."""
         held = self._ledger.admission(self._gate).held
-        return None if held is None else held.held_by
+        return None if held is None else held.throttled_by

@@ -12,8 +12,8 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.control.assertion import Assertion, Incarnation
-from headrace.control.hop_emission import Emission
+from headrace.control.assertion import Epoch, PressureSignal
+from headrace.control.hop_emission import UpstreamThrottle
 from headrace.control.hop_settings import HopSettings
 from headrace.flow import Signals
 
@@ -30,12 +30,12 @@ class Upstream:
 
     def __init__(self, signals: Signals, flow: str) -> None:
         self._signals = signals
-        self._emission = Emission(flow, "a", ["b"], HopSettings(lease_ms=LEASE_MS))
+        self._throttle = UpstreamThrottle(flow, "a", ["b"], HopSettings(lease_ms=LEASE_MS))
 
     def is_held(self) -> bool:
         for assertion in self._signals.receive():
-            self._emission.obey(assertion, now_ms(), 1_000.0)
-        return self._emission.bound(now_ms()) is not None
+            self._throttle.apply(assertion, now_ms(), 1_000.0)
+        return self._throttle.rate_limit(now_ms()) is not None
 
 
 class Downstream:
@@ -48,8 +48,10 @@ class Downstream:
 
     def assert_level(self, level: float) -> None:
         self._sequence += 1
-        run = Incarnation(1, "run")
-        self._signals.send(Assertion(self._flow, "b", "a", run, self._sequence, level, LEASE_MS))
+        run = Epoch(1, "run")
+        self._signals.send(
+            PressureSignal(self._flow, "b", "a", run, self._sequence, level, LEASE_MS)
+        )
 
     @contextmanager
     def pressing(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.services.ledgers import new_ledger
 
-from headrace.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
+from headrace.control import Epoch, HopSettings, InputQueue, OffsetRange, PressureSignal, RateLimit
 from headrace.errors import JournalError
 from headrace.flow import StageState
 from headrace.flow.agent import StageAgent, StagePlace
@@ -19,23 +19,23 @@ from headrace.ledger.base import wall_clock_ms
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
 PLACE = StagePlace("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
-RUN = Incarnation(1000, "store-1")
+RUN = Epoch(1000, "store-1")
 
 
 class Mail:
     """Signals that go nowhere, and are remembered."""
 
     def __init__(self) -> None:
-        self.sent: list[Assertion] = []
+        self.sent: list[PressureSignal] = []
         self.shown: list[StageState] = []
         self.is_closed = False
         self.is_connected = True
         self.others: dict[str, str | None] = {"parse": None, "store": None}
 
-    def send(self, assertion: Assertion) -> None:
+    def send(self, assertion: PressureSignal) -> None:
         self.sent.append(assertion)
 
-    def receive(self, wait_s: float = 0) -> list[Assertion]:
+    def receive(self, wait_s: float = 0) -> list[PressureSignal]:
         raise AssertionError("the test hands over what is heard")
 
     def publish(self, state: StageState) -> None:
@@ -104,8 +104,8 @@ def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def says(sequence: int, level: float, run: Incarnation = RUN) -> Assertion:
-    return Assertion("shop", "store", "enrich", run, sequence, level, 10_000)
+def says(sequence: int, level: float, run: Epoch = RUN) -> PressureSignal:
+    return PressureSignal("shop", "store", "enrich", run, sequence, level, 10_000)
 
 
 def begin(ledger: Ledger, number: int, records: int = 100) -> None:
@@ -153,7 +153,7 @@ def test_a_stage_that_is_pressed_has_its_gate_held_back(
 ) -> None:
     now_ms = emit(agent, ledger, 0)
     agent.step(now_ms, 0, [says(1, 1)])
-    assert ledger.admission(PLACE.gate).held == Bound(50.0, "store", 1, 100.0)
+    assert ledger.admission(PLACE.gate).held == RateLimit(50.0, "store", 1, 100.0)
     shown = mail.shown[-1]
     assert (shown.held_by, shown.level, shown.rate_bound_per_s) == ("store", 1, 50.0)
     agent.step(now_ms + 250, 0, [says(2, 0)])
@@ -178,12 +178,12 @@ def test_a_stranger_is_told_and_changes_nothing(
     agent: StageAgent, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_ms = emit(agent, ledger, 0)
-    forged = Assertion("shop", "nobody", "enrich", RUN, 1, 5, 10_000)
+    forged = PressureSignal("shop", "nobody", "enrich", RUN, 1, 5, 10_000)
     agent.step(now_ms, 0, [forged, says(1, 1)])
-    assert "An assertion comes from stage 'nobody'" in caplog.text
+    assert "A signal comes from stage 'nobody'" in caplog.text
     held = ledger.admission(PLACE.gate).held
     assert held is not None
-    assert held.held_by == "store"
+    assert held.throttled_by == "store"
 
 
 def test_a_stage_that_restarts_while_it_is_held_keeps_its_origin(
@@ -194,7 +194,7 @@ def test_a_stage_that_restarts_while_it_is_held_keeps_its_origin(
     ledger.hold(PLACE.gate, None, 0, ledger.pressures(PLACE.gate) or "")
     again = StageAgent(PLACE, ledger, Mail(), queue)
     again.step(_monotonic_ms(), 0, [])
-    assert ledger.admission(PLACE.gate).held == Bound(25.0, "store", 2, 100.0)
+    assert ledger.admission(PLACE.gate).held == RateLimit(25.0, "store", 2, 100.0)
 
 
 def test_a_stage_that_restarts_at_once_presses_as_hard_as_before(
@@ -208,7 +208,7 @@ def test_a_stage_that_restarts_at_once_presses_as_hard_as_before(
     again = StageAgent(PLACE, ledger, again_mail, queue)
     again.step(_monotonic_ms(), wall_ms, [])
     assert again_mail.sent[0].level == mail.sent[-1].level
-    assert again_mail.sent[0].incarnation > mail.sent[-1].incarnation
+    assert again_mail.sent[0].epoch > mail.sent[-1].epoch
 
 
 def test_a_stage_that_was_away_for_longer_than_a_lease_presses_nobody_at_first(
@@ -402,7 +402,7 @@ def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_rest
 ) -> None:
     now_ms = emit(agent, ledger, 0)
     for sequence in range(1, 4):
-        forged = Assertion("shop", "store", "enrich", RUN, sequence, 20, 600_000)
+        forged = PressureSignal("shop", "store", "enrich", RUN, sequence, 20, 600_000)
         agent.step(now_ms, 0, [forged])
     assert caplog.text.count("it is for 10000 ms, which the flow has declared") == 1
     text = ledger.pressures(PLACE.gate) or ""

@@ -62,7 +62,7 @@ def test_a_stage_that_is_slow_has_the_one_before_it_held_back_and_nothing_is_los
         with flow.start(spark) as running:
             assert list(running.queries) == ["parse", "store"]
             wait_until(
-                lambda: "held back by store" in {b.reason for b in ledger.batches("shop.parse")},
+                lambda: "throttled by store" in {b.reason for b in ledger.batches("shop.parse")},
                 timeout_s=100,
             )
             wait_until(lambda: stored_in(stored), timeout_s=100)

@@ -47,7 +47,7 @@ def slowed() -> Result:
 
 def test_only_the_stage_before_the_slow_one_is_throttled_at_first(slowed: Result) -> None:
     first = slowed.moves[0]
-    assert (first.stage, first.held_by) == ("three", "four")
+    assert (first.stage, first.throttled_by) == ("three", "four")
     assert SLOW_FROM_S * 1000 < first.time_ms < (SLOW_FROM_S + 6) * 1000
     others = [move.time_ms for move in slowed.moves if move.stage != "three"]
     assert min(others) > first.time_ms + 4000
@@ -55,7 +55,11 @@ def test_only_the_stage_before_the_slow_one_is_throttled_at_first(slowed: Result
 
 def test_pressure_that_persists_travels_up_stage_by_stage(slowed: Result) -> None:
     first = {name: [m for m in slowed.moves if m.stage == name] for name in NAMES[:3]}
-    assert [first[name][0].held_by for name in ("three", "two", "one")] == ["four", "three", "two"]
+    assert [first[name][0].throttled_by for name in ("three", "two", "one")] == [
+        "four",
+        "three",
+        "two",
+    ]
     times = [first[name][0].time_ms for name in ("three", "two", "one")]
     assert times == sorted(times)
     assert {move.stage for move in slowed.moves} == {"one", "two", "three"}
@@ -75,9 +79,9 @@ def test_the_sink_gets_what_the_slow_stage_can_process(slowed: Result) -> None:
 def test_after_recovery_every_stage_is_back_at_its_origin_rate(slowed: Result) -> None:
     for name in NAMES:
         series = slowed.series[name]
-        assert series.bound_per_s[-1] is None
+        assert series.rate_limit_per_s[-1] is None
         assert fmean(series.admitted_per_s[-120:]) >= 0.999 * LOAD_PER_S
-    freed = [move.time_ms for move in slowed.moves if move.held_by is None]
+    freed = [move.time_ms for move in slowed.moves if move.throttled_by is None]
     assert max(freed) < (SLOW_UNTIL_S + 30) * 1000
 
 
@@ -122,7 +126,7 @@ def test_the_figures_hold_for_other_loads_and_capacities_too(
     if could < load:
         assert phases(result)[1].of("five").processed_per_s >= 0.95 * could
     assert max(result.largest_bytes.values()) < 2.2 * OVERLOAD
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
     assert max(turns(result.moves, name, SLOW_FROM_S, SLOW_UNTIL_S) for name in NAMES) <= 2
 
 
@@ -130,7 +134,7 @@ def test_the_figures_hold_for_other_loads_and_capacities_too(
 def test_with_noise_the_sink_still_gets_95_of_100(seed: int) -> None:
     result = ran(chain(SLOW, noise=0.05), seed=seed)
     assert phases(result)[1].of("five").processed_per_s >= 0.95 * COULD_PER_S / 4
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
 
 
 def test_an_idle_flow_left_alone_for_simulated_days_never_signals() -> None:
@@ -153,7 +157,7 @@ def test_a_momentary_spike_is_taken_without_a_signal() -> None:
 def test_a_stage_that_pauses_and_goes_on_leaves_everyone_free() -> None:
     result = ran(chain(Pause("four", 60, 75), duration_s=240))
     assert result.moves[0].stage == "three"
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
     assert max(result.largest_bytes.values()) < 4 * OVERLOAD  # 6 times as much without pressure
 
 
@@ -162,9 +166,9 @@ def test_a_dead_stage_holds_nobody_for_longer_than_two_leases() -> None:
     lease_ms = HopSettings().lease_ms
     result = ran(chain(Slow("four", 60, 600, factor=0.25), Dead("four", 90, 200), duration_s=260))
     held = [move for move in result.moves if move.stage == "three" and move.time_ms > 90_000]
-    assert held[0].held_by is None
+    assert held[0].throttled_by is None
     assert held[0].time_ms <= 90_000 + 2 * lease_ms
-    pressed_again = [move for move in held if move.held_by == "four"]
+    pressed_again = [move for move in held if move.throttled_by == "four"]
     assert pressed_again[0].time_ms > 200_000
 
 
@@ -180,7 +184,7 @@ def test_signals_that_are_lost_are_made_up_for_by_what_is_asserted_again() -> No
     for seed in range(6):
         result = ran(chain(SLOW, Lost("four", 0, END_S, part=0.5)), seed=seed)
         assert phases(result)[1].of("five").processed_per_s >= 0.9 * COULD_PER_S / 4
-        assert all(series.bound_per_s[-1] is None for series in result.series.values())
+        assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
         largest.append(max(result.largest_bytes.values()))
     # Once in some hundred leases so many are lost in a row that the stage before is free for long.
     assert sorted(largest)[-2] < 6 * OVERLOAD
@@ -190,7 +194,7 @@ def test_signals_that_are_lost_are_made_up_for_by_what_is_asserted_again() -> No
 def test_when_all_signals_are_lost_leases_end_and_nobody_stays_held() -> None:
     result = ran(chain(SLOW, Lost("four", 100, END_S)))
     held = [move for move in result.moves if move.stage == "three" and move.time_ms > 100_000]
-    assert held[0].held_by is None
+    assert held[0].throttled_by is None
     assert held[0].time_ms <= 120_000
 
 
@@ -212,8 +216,8 @@ def test_of_two_branches_the_slow_one_holds_the_stage_before_both() -> None:
         SimulatedStage("fast", 120_000, after=("source",)),
     )
     result = ran(World(stages, 200, (Slow("slow", 60, 180, factor=0.1),)))
-    assert {move.held_by for move in result.moves} == {"slow", None}
-    assert result.series["source"].bound_per_s[-1] is None
+    assert {move.throttled_by for move in result.moves} == {"slow", None}
+    assert result.series["source"].rate_limit_per_s[-1] is None
 
 
 def test_a_stage_that_two_feed_presses_both() -> None:
@@ -226,7 +230,7 @@ def test_a_stage_that_two_feed_presses_both() -> None:
     assert {move.stage for move in result.moves} == {"left", "right"}
     while_slow = phases(result)[1]
     assert while_slow.of("join").processed_per_s >= 0.95 * 0.3 * 120_000 * 0.95
-    left, right = (result.series[name].bound_per_s[-1] for name in ("left", "right"))
+    left, right = (result.series[name].rate_limit_per_s[-1] for name in ("left", "right"))
     assert left is not None
     assert right == pytest.approx(2 * left, rel=0.02)  # each a part of its own origin
 
@@ -245,7 +249,7 @@ def test_a_saw_of_load_is_followed_and_ends_free() -> None:
     saw = Load(((0, 20_000), (60, 100_000)), Shape.LINES, repeat_s=61)
     result = ran(chain(Slow("four", 0, 500, factor=0.6), load=saw, duration_s=600))
     assert max(result.largest_bytes.values()) < 2 * OVERLOAD
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
 
 
 def test_equal_seeds_give_equal_results_and_others_do_not() -> None:

@@ -47,7 +47,7 @@ def throttled(result: Result, slow: str, before: str, could_per_s: float) -> Thr
         if not slowed.from_s <= at_s <= slowed.until_s:
             continue
         batch = 0 if result.series[slow].processed_per_s[number] else batch + 1
-        bound = result.series[before].bound_per_s[number]
+        bound = result.series[before].rate_limit_per_s[number]
         below = below + 1 if bound is not None and bound < could_per_s / 2 else 0
         least = min(least, float("inf") if bound is None else bound)
         longest_batch, longest_below = max(longest_batch, batch + 1), max(longest_below, below)
@@ -63,7 +63,7 @@ def test_however_long_a_batch_takes_the_stage_before_gets_what_it_justifies(fact
     assert found.longest_batch_s > 0.4 * INTERVAL_MS / 1000 / factor
     assert found.below_half_s < found.longest_batch_s
     assert found.least_per_s > 0.4 * could_per_s
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
 
 
 @st.composite

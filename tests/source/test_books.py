@@ -11,10 +11,10 @@ import pytest
 from tests.services.planners import ManualTime
 
 from headrace.control import (
-    Bound,
     EstimatorSettings,
     Limits,
     OffsetRange,
+    RateLimit,
     Reason,
     TopicPartition,
     plan,
@@ -103,14 +103,14 @@ def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
     books: GateBooks, ledger: Ledger
 ) -> None:
     here = TopicPartition("orders", 0)
-    ledger.hold("orders", Bound(7.0, "enrich", 1.0, 14.0), 60_000, "")
+    ledger.hold("orders", RateLimit(7.0, "enrich", 1.0, 14.0), 60_000, "")
     held = books.admission().held
-    decided = plan({here: 0}, {here: 30}, 9.0, Limits(1.0, initial_rate=1.0), bound=held)
+    decided = plan({here: 0}, {here: 30}, 9.0, Limits(1.0, initial_rate=1.0), rate_limit=held)
     books.begin(END, [OffsetRange("orders", 0, 0, 7)], decided, {here: 30})
     (batch,) = ledger.batches("orders")
-    assert (batch.reason, batch.rate_per_s) == ("held back by enrich", 7.0)
+    assert (batch.reason, batch.rate_per_s) == ("throttled by enrich", 7.0)
     (planned,) = ledger.ranges(batch.schedule_id)
-    assert planned.reason == "held back by enrich"
+    assert planned.reason == "throttled by enrich"
 
 
 def test_the_same_offsets_of_a_topic_that_was_made_anew_are_another_batch(

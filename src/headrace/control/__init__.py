@@ -1,6 +1,6 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
 
-from headrace.control.assertion import Assertion, Incarnation
+from headrace.control.assertion import Epoch, PressureSignal
 from headrace.control.estimator import (
     PIDRateEstimator,
     PIDTerms,
@@ -8,53 +8,53 @@ from headrace.control.estimator import (
     create_estimator,
 )
 from headrace.control.hop_controller import HopController
-from headrace.control.hop_emission import Bound, Emission, Obeyed, Pressure
+from headrace.control.hop_emission import PressureState, RateLimit, SignalOutcome, UpstreamThrottle
 from headrace.control.hop_queue import InputQueue, Upstream, takes_per_s
 from headrace.control.hop_rate import ChunkRate
 from headrace.control.hop_settings import HopSettings
 from headrace.control.limits import Limits, PartitionLimit
-from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, hold, plan, should_wait
+from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.control.rate_law import max_messages_per_partition
 from headrace.control.reason import Reason
 from headrace.control.settings import EstimatorSettings
-from headrace.control.sharing import Taker, catching_up, parts
+from headrace.control.sharing import Demand, catch_up_rate, fair_shares
 from headrace.control.timing import BatchProgress, BatchStats, batch_stats
 from headrace.control.token_bucket import TokenBucket
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
-    "Assertion",
     "BatchProgress",
     "BatchStats",
-    "Bound",
     "ChunkRate",
-    "Emission",
+    "Demand",
+    "Epoch",
     "EstimatorSettings",
     "HopController",
     "HopSettings",
-    "Incarnation",
     "InputQueue",
     "Limits",
-    "Obeyed",
     "OffsetRange",
     "PIDRateEstimator",
     "PIDTerms",
     "PartitionLimit",
     "Plan",
-    "Pressure",
+    "PressureSignal",
+    "PressureState",
     "RateEstimator",
+    "RateLimit",
     "Reason",
-    "Taker",
+    "SignalOutcome",
     "TokenBucket",
     "TopicPartition",
     "Upstream",
+    "UpstreamThrottle",
     "batch_stats",
-    "catching_up",
+    "catch_up_rate",
     "create_estimator",
-    "hold",
+    "empty_plan",
+    "fair_shares",
     "max_messages_per_partition",
-    "parts",
     "plan",
     "should_wait",
     "takes_per_s",

@@ -6,13 +6,13 @@ from typing import Final
 
 from headrace.errors import OptionError
 
-MOST_LEVELS: Final = 20
+MAX_LEVEL: Final = 20
 """The highest level: with the usual step of a half, a millionth of the origin rate is left."""
 
-MOST_LEASE_MS: Final = 600_000
+MAX_LEASE_MS: Final = 600_000
 """The longest lease (ms): no assertion, not even a forged one, can hold a stage for longer."""
 
-MOST_AHEAD_MS: Final = 24 * 3_600_000
+MAX_CLOCK_AHEAD_MS: Final = 24 * 3_600_000
 """How far the clock of another machine may be ahead: clocks that are a day off are seen, and what
 they say counts; what says that it is later than that is nobody's."""
 
@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Incarnation:
+class Epoch:
     """One run of a stage; of two, the newer is the larger.
 
     Attributes:
@@ -36,12 +36,12 @@ class Incarnation:
     id: str
 
     def __post_init__(self) -> None:
-        require_whole("An incarnation's start", self.started_ms, 0)
-        require_name("An incarnation's id", self.id)
+        require_whole("An epoch's start", self.started_ms, 0)
+        require_name("An epoch's id", self.id)
 
 
 @dataclass(frozen=True, slots=True)
-class Assertion:
+class PressureSignal:
     """The level at which one stage presses another, until its lease is over.
 
     It carries the level itself, not a change of it, so it may come twice, late, out of order or not
@@ -51,11 +51,11 @@ class Assertion:
         flow: The flow's name.
         sender: The stage that presses.
         receiver: The stage that is to slow down, directly before it.
-        incarnation: The sender's run.
+        epoch: The sender's run.
         sequence: The place among what this run of the sender says to this receiver; 0 or more.
-        level: How hard: 0, free, to `MOST_LEVELS`; in steps, of which a part may be one too.
+        level: How hard: 0, free, to `MAX_LEVEL`; in steps, of which a part may be one too.
         lease_ms: How long it holds from when it is received, unless it is asserted again; 1 to
-            `MOST_LEASE_MS`.
+            `MAX_LEASE_MS`.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``, a number is out
@@ -65,7 +65,7 @@ class Assertion:
     flow: str
     sender: str
     receiver: str
-    incarnation: Incarnation
+    epoch: Epoch
     sequence: int
     level: float
     lease_ms: int
@@ -74,17 +74,16 @@ class Assertion:
         require_name("The flow of an assertion", self.flow)
         require_name("The sender of an assertion", self.sender)
         require_name("The receiver of an assertion", self.receiver)
-        if not isinstance(self.incarnation, Incarnation):
+        if not isinstance(self.epoch, Epoch):
             raise OptionError(
-                f"The incarnation of an assertion is {self.incarnation!r}; it must be a value of"
-                " Incarnation."
+                f"The epoch of an assertion is {self.epoch!r}; it must be a value of Epoch."
             )
         require_whole("The sequence of an assertion", self.sequence, 0)
         require_level("The level of an assertion", self.level)
-        require_whole("The lease of an assertion, in ms,", self.lease_ms, 1, MOST_LEASE_MS)
+        require_whole("The lease of an assertion, in ms,", self.lease_ms, 1, MAX_LEASE_MS)
 
 
-def require_possible(assertion: Assertion, now_ms: int) -> None:
+def require_possible(assertion: PressureSignal, now_ms: int) -> None:
     """Refuse what no run of a stage can have said by now.
 
     Args:
@@ -95,8 +94,8 @@ def require_possible(assertion: Assertion, now_ms: int) -> None:
         OptionError: Its sender would begin later than clocks can differ, or have said more than
             one thing in each millisecond since.
     """
-    latest_ms = now_ms + MOST_AHEAD_MS
-    started_ms = assertion.incarnation.started_ms
+    latest_ms = now_ms + MAX_CLOCK_AHEAD_MS
+    started_ms = assertion.epoch.started_ms
     if started_ms > latest_ms:
         raise OptionError(
             f"It says that its sender began at {started_ms} ms, which is in the future by more than"
@@ -124,14 +123,10 @@ def require_level(what: str, value: object) -> None:
     """Refuse what cannot be a level.
 
     Raises:
-        OptionError: It is no finite number from 0 to `MOST_LEVELS`.
+        OptionError: It is no finite number from 0 to `MAX_LEVEL`.
     """
-    if (
-        not isinstance(value, int | float)
-        or isinstance(value, bool)
-        or not 0 <= value <= MOST_LEVELS
-    ):
-        raise OptionError(f"{what} is {value!r}; it must be a number from 0 to {MOST_LEVELS}.")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MAX_LEVEL:
+        raise OptionError(f"{what} is {value!r}; it must be a number from 0 to {MAX_LEVEL}.")
 
 
 def require_whole(

@@ -33,7 +33,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from headrace.control.assertion import MOST_LEVELS, Assertion, Incarnation
+from headrace.control.assertion import MAX_LEVEL, Epoch, PressureSignal
 from headrace.control.hop_queue import InputQueue, Upstream
 from headrace.control.hop_rate import ChunkRate
 from headrace.control.hop_settings import HopSettings
@@ -90,7 +90,7 @@ class HopController:
         flow: The flow's name.
         sender: The stage whose queue is looked at.
         receiver: The stage before it.
-        incarnation: The run of the sender.
+        epoch: The run of the sender.
         settings: The thresholds and the rest.
         level: The level that an earlier run of the sender asserted last, to go on with.
 
@@ -103,13 +103,13 @@ class HopController:
         flow: str,
         sender: str,
         receiver: str,
-        incarnation: Incarnation,
+        epoch: Epoch,
         settings: HopSettings,
         *,
         level: float = 0.0,
     ) -> None:
-        self._asserted = Assertion(
-            flow, sender, receiver, incarnation, sequence=0, level=level, lease_ms=settings.lease_ms
+        self._asserted = PressureSignal(
+            flow, sender, receiver, epoch, sequence=0, level=level, lease_ms=settings.lease_ms
         )
         self._settings = settings
         self._level = level
@@ -145,7 +145,7 @@ class HopController:
 
     def look(
         self, time_ms: int, queue: InputQueue, upstream: Upstream = Upstream.RUNNING
-    ) -> Assertion | None:
+    ) -> PressureSignal | None:
         """Look at the queue once.
 
         What comes from a stage before that does not run, or is held back by another, says nothing
@@ -179,14 +179,14 @@ class HopController:
             return self._assert(time_ms)
         return None
 
-    def release(self, time_ms: int) -> Assertion | None:
+    def release(self, time_ms: int) -> PressureSignal | None:
         """Press no longer, because the stage stops; what to send, or None if it did not press."""
         if self._level == 0:
             return None
         self._level = 0.0
         return self._assert(time_ms)
 
-    def _assert(self, time_ms: int) -> Assertion:
+    def _assert(self, time_ms: int) -> PressureSignal:
         again_ms = self._settings.lease_ms / 3
         if self._overload is not None:
             again_ms = min(again_ms, self._settings.overload_spacing_ms)
@@ -313,7 +313,7 @@ class HopController:
     def _change(self, time_ms: int, levels: float, comes: float | None) -> None:
         if abs(levels) < LEAST_CHANGE:
             return
-        level = min(max(self._level + levels, 0.0), float(MOST_LEVELS))
+        level = min(max(self._level + levels, 0.0), float(MAX_LEVEL))
         if levels < 0 and level < FREE:
             level = 0.0
         rises = level - self._level

@@ -4,37 +4,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headrace.control.assertion import Assertion, Incarnation
+from headrace.control.assertion import Epoch, PressureSignal
 from headrace.control.hop_settings import HopSettings
 from headrace.errors import OptionError
 
 
-class Obeyed(StrEnum):
-    """What became of an assertion. The values are what users are shown."""
+class SignalOutcome(StrEnum):
+    """What became of a signal. The values are what users are shown."""
 
-    HELD = "held"
+    THROTTLES = "held"
     """It presses: there is a bound, once there is a rate to begin from."""
-    FREED = "free"
+    FREE = "free"
     """It does not press, or no longer."""
-    OLD = "ignored: a newer one of the same run is known"
+    STALE = "ignored: a newer one of the same run is known"
     """Its sequence is not above the last one's."""
-    OLD_RUN = "ignored: of an earlier run of its sender"
-    """Its incarnation is older than the last one's, whose lease is not over."""
+    STALE_EPOCH = "ignored: of an earlier run of its sender"
+    """Its epoch is older than the last one's, whose lease is not over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class RateLimit:
     """What a stage may emit at most.
 
     Attributes:
         rate_per_s: The bound (records/s).
-        held_by: The stage after it whose pressure this is: of several, the one that leaves least.
+        throttled_by: The stage after it whose pressure this is: of several, the strictest.
         level: That stage's level.
         origin_per_s: The rate from before it pressed (records/s).
     """
 
     rate_per_s: float
-    held_by: str
+    throttled_by: str
     level: float
     origin_per_s: float
 
@@ -44,12 +44,12 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class PressureState:
     """What one stage asserted last, as plain values that can be stored.
 
     Attributes:
         sender: The stage that presses, or pressed.
-        incarnation: The run of it that was heard last.
+        epoch: The run of it that was heard last.
         sequence: The last sequence of that run that was heard.
         level: The level in force; 0 for none.
         lease_ms: How long it holds from when it was heard.
@@ -59,7 +59,7 @@ class Pressure:
     """
 
     sender: str
-    incarnation: Incarnation
+    epoch: Epoch
     sequence: int
     level: float
     lease_ms: int
@@ -67,7 +67,7 @@ class Pressure:
     origin_per_s: float | None
 
 
-class Emission:
+class UpstreamThrottle:
     """Holds a stage's emission under the pressure of all stages directly after it.
 
     The first level above 0 that a downstream stage asserts remembers the rate at which this stage
@@ -76,7 +76,7 @@ class Emission:
     stage is free when none is left. A level that jumps, because messages were lost, is taken as it
     is. What emits nothing has no origin and no bound until it emits.
 
-    An assertion holds for its lease, from when it was obeyed; then its stage is free of it, without
+    A signal holds for its lease, from when it was obeyed; then its stage is free of it, without
     any message. Where that was only because messages were lost, and another one comes within one
     more lease, the origin is still the one from before: the rate that is emitted then is not yet
     what a free stage emits.
@@ -101,17 +101,19 @@ class Emission:
         self._stage = stage
         self._downstreams = frozenset(downstreams)
         self._step = settings.step
-        self._pressures: dict[str, Pressure] = {}
+        self._states: dict[str, PressureState] = {}
 
-    def obey(self, assertion: Assertion, time_ms: int, present_rate_per_s: float | None) -> Obeyed:
-        """Take an assertion into account.
+    def apply(
+        self, signal: PressureSignal, time_ms: int, present_rate_per_s: float | None
+    ) -> SignalOutcome:
+        """Take a signal into account.
 
         Args:
-            assertion: What came, in whatever order, however often.
+            signal: What came, in whatever order, however often.
             time_ms: Now.
             present_rate_per_s: What this stage has really been emitting lately (records/s), which
                 is not its estimator's bound; None where it is not known, and then, as when it is 0,
-                an assertion gives no bound until one comes again with a rate.
+                a signal gives no bound until one comes again with a rate.
 
         Returns:
             What became of it.
@@ -120,50 +122,50 @@ class Emission:
             OptionError: It is another flow's or is addressed to another stage, or its sender is not
                 directly after this one.
         """
-        self._refuse_a_stranger(assertion)
-        known = self._pressures.get(assertion.sender)
+        self._refuse_a_stranger(signal)
+        known = self._states.get(signal.sender)
         if known is not None:
-            if assertion.incarnation < known.incarnation and time_ms < known.until_ms:
-                return Obeyed.OLD_RUN
-            if assertion.incarnation == known.incarnation and assertion.sequence <= known.sequence:
-                return Obeyed.OLD
+            if signal.epoch < known.epoch and time_ms < known.until_ms:
+                return SignalOutcome.STALE_EPOCH
+            if signal.epoch == known.epoch and signal.sequence <= known.sequence:
+                return SignalOutcome.STALE
         origin_per_s = None
-        if assertion.level > 0:
+        if signal.level > 0:
             if known is not None and time_ms < known.until_ms + known.lease_ms:
                 origin_per_s = known.origin_per_s
             if origin_per_s is None and present_rate_per_s is not None and present_rate_per_s > 0:
                 origin_per_s = present_rate_per_s
-        self._pressures[assertion.sender] = Pressure(
-            assertion.sender,
-            assertion.incarnation,
-            assertion.sequence,
-            assertion.level,
-            assertion.lease_ms,
-            time_ms + assertion.lease_ms,
+        self._states[signal.sender] = PressureState(
+            signal.sender,
+            signal.epoch,
+            signal.sequence,
+            signal.level,
+            signal.lease_ms,
+            time_ms + signal.lease_ms,
             origin_per_s,
         )
-        return Obeyed.HELD if assertion.level > 0 else Obeyed.FREED
+        return SignalOutcome.THROTTLES if signal.level > 0 else SignalOutcome.FREE
 
-    def bound(self, time_ms: int) -> Bound | None:
+    def rate_limit(self, time_ms: int) -> RateLimit | None:
         """What may be emitted at most at this time; None for no bound of ours.
 
         Of equal bounds, the one of the stage whose name comes first.
         """
-        if not self._pressures:
+        if not self._states:
             return None
         bounds = [
-            Bound(
+            RateLimit(
                 pressure.origin_per_s * self._step**pressure.level,
                 pressure.sender,
                 pressure.level,
                 pressure.origin_per_s,
             )
-            for pressure in self._pressures.values()
+            for pressure in self._states.values()
             if pressure.level > 0
             and pressure.origin_per_s is not None
             and time_ms < pressure.until_ms
         ]
-        return min(bounds, key=lambda bound: (bound.rate_per_s, bound.held_by), default=None)
+        return min(bounds, key=lambda bound: (bound.rate_per_s, bound.throttled_by), default=None)
 
     def expire(self, time_ms: int) -> list[str]:
         """The stages whose pressure has ended by itself since the last call, to be told of.
@@ -172,18 +174,18 @@ class Emission:
         """
         ended = [
             pressure
-            for pressure in self._pressures.values()
+            for pressure in self._states.values()
             if pressure.level > 0 and time_ms >= pressure.until_ms
         ]
         for pressure in ended:
-            self._pressures[pressure.sender] = replace(pressure, level=0.0)
+            self._states[pressure.sender] = replace(pressure, level=0.0)
         return sorted(pressure.sender for pressure in ended)
 
-    def pressures(self) -> list[Pressure]:
+    def states(self) -> list[PressureState]:
         """What was heard last of each stage, by their names: what a restart goes on with."""
-        return [self._pressures[sender] for sender in sorted(self._pressures)]
+        return [self._states[sender] for sender in sorted(self._states)]
 
-    def restore(self, pressures: Iterable[Pressure], time_ms: int) -> None:
+    def restore(self, pressures: Iterable[PressureState], time_ms: int) -> None:
         """Go on with what an earlier run of this stage had heard; its leases begin anew now.
 
         So a stage that restarts while it is held keeps its origin, and one whose downstream died
@@ -198,19 +200,17 @@ class Emission:
                     f"A pressure to restore is {pressure.sender!r}'s; the stages after"
                     f" {self._stage!r} are {self._names()}, so restore only theirs."
                 )
-            self._pressures[pressure.sender] = replace(
-                pressure, until_ms=time_ms + pressure.lease_ms
-            )
+            self._states[pressure.sender] = replace(pressure, until_ms=time_ms + pressure.lease_ms)
 
-    def _refuse_a_stranger(self, assertion: Assertion) -> None:
-        if (assertion.flow, assertion.receiver) != (self._flow, self._stage):
+    def _refuse_a_stranger(self, signal: PressureSignal) -> None:
+        if (signal.flow, signal.receiver) != (self._flow, self._stage):
             raise OptionError(
-                f"An assertion is for stage {assertion.receiver!r} of flow {assertion.flow!r}; this"
+                f"A signal is for stage {signal.receiver!r} of flow {signal.flow!r}; this"
                 f" is stage {self._stage!r} of flow {self._flow!r}, which obeys only its own."
             )
-        if assertion.sender not in self._downstreams:
+        if signal.sender not in self._downstreams:
             raise OptionError(
-                f"An assertion comes from stage {assertion.sender!r}; stage {self._stage!r} obeys"
+                f"A signal comes from stage {signal.sender!r}; stage {self._stage!r} obeys"
                 f" only those directly after it, which are {self._names()}."
             )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headrace.control.hop_emission import Bound
+from headrace.control.hop_emission import RateLimit
 
 
 class Upstream(StrEnum):
@@ -12,7 +12,7 @@ class Upstream(StrEnum):
 
     RUNNING = "running"
     """It runs, and only this stage holds it back, if any does."""
-    THROTTLED = "held back by another"
+    THROTTLED = "throttled by another"
     """Another stage after it leaves it less than this one does."""
     GONE = "not running"
     """It has ended, or nothing is heard of it."""
@@ -47,14 +47,14 @@ class InputQueue:
 
 def takes_per_s(
     rate_per_s: float | None,
-    bound: Bound | None,
+    rate_limit: RateLimit | None,
     interval_ms: int,
     batch_records: int,
     running_ms: int,
 ) -> float | None:
-    """What a stage would admit if there were enough (records/s), or an upper bound of it.
+    """What a stage would admit if there were enough (records/s), or an upper rate_limit of it.
 
-    With r its gate's rate, b its bound, i the interval, and a batch of N records that has been
+    With r its gate's rate, b its rate_limit, i the interval, and a batch of N records that has been
     running for T::
 
         takes = min(b, HEADROOM * min(r, N / T))    where T > i
@@ -67,7 +67,7 @@ def takes_per_s(
     Args:
         rate_per_s: The gate's rate, of its estimator and its caps (records/s); None while there is
             none.
-        bound: Its bound under the pressure from the stages after it, if it has one.
+        rate_limit: Its rate_limit under the pressure from the stages after it, if it has one.
         interval_ms: The time that a batch should take.
         batch_records: The records of the batch that is running.
         running_ms: How long it has been running; 0 if none is.
@@ -81,4 +81,4 @@ def takes_per_s(
     if not known:
         return None
     takes = HEADROOM * min(known)
-    return takes if bound is None else bound.applied_to(takes)
+    return takes if rate_limit is None else rate_limit.applied_to(takes)

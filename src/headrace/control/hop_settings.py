@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from headrace.control.assertion import MOST_LEASE_MS, require_whole
+from headrace.control.assertion import MAX_LEASE_MS, require_whole
 from headrace.errors import OptionError
 
 
@@ -53,7 +53,7 @@ class HopSettings:
         require_whole("light_load_bytes", self.light_load_bytes, 0, unit="bytes")
         require_whole("overload_sensitivity_ms", self.overload_sensitivity_ms, 0, unit="ms")
         require_whole("light_load_sensitivity_ms", self.light_load_sensitivity_ms, 1, unit="ms")
-        require_whole("lease_ms", self.lease_ms, 1, MOST_LEASE_MS, unit="ms")
+        require_whole("lease_ms", self.lease_ms, 1, MAX_LEASE_MS, unit="ms")
         if self.light_load_bytes >= self.overload_bytes:
             raise OptionError(
                 f"light_load_bytes is {self.light_load_bytes} and overload_bytes is"

@@ -15,7 +15,7 @@ Ranges = tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class IsolationBudget:
     """How much isolation may take; what is left then is deferred.
 
     Attributes:
@@ -85,7 +85,7 @@ class Isolation(Generic[Why]):
 
     ::
 
-        isolation = Isolation(Budget())
+        isolation = Isolation(IsolationBudget())
         isolation.settle(batch, error)
         while (part := isolation.next_part(elapsed_ms)) is not None:
             isolation.settle(part, run(part))    # None, or why it failed
@@ -99,7 +99,7 @@ class Isolation(Generic[Why]):
             wholes failed.
     """
 
-    def __init__(self, budget: Budget, not_run: Sequence[tuple[Ranges, Why]] = ()) -> None:
+    def __init__(self, budget: IsolationBudget, not_run: Sequence[tuple[Ranges, Why]] = ()) -> None:
         self.result: Isolated[Why] = Isolated()
         self._budget = budget
         self._waiting: list[tuple[Ranges, Why]] = list(reversed(not_run))

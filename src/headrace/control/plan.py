@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.control.hop_emission import Bound
+from headrace.control.hop_emission import RateLimit
 from headrace.control.limits import Limits
 from headrace.control.ranges import TopicPartition
 from headrace.control.rate_law import grant, rate_in_force
@@ -37,7 +37,7 @@ class Plan:
             `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
         reasons: What limited each partition: the last law that took something away from it.
         unread: How many offsets are left unread for each reason; their sum is `left_over`.
-        held_by: The stage after this one whose bound was in force, whether it was the least or not.
+        throttled_by: The stage after this one whose rate limit was in force, strictest or not.
     """
 
     until: dict[TopicPartition, int]
@@ -47,11 +47,11 @@ class Plan:
     reason: Reason
     reasons: dict[TopicPartition, Reason]
     unread: dict[Reason, int]
-    held_by: str | None = None
+    throttled_by: str | None = None
 
-    def told(self, reason: Reason) -> str:
-        """A reason in words, with the name of the stage if it is `Reason.HELD_BACK`."""
-        return f"{reason} by {self.held_by}" if reason is Reason.HELD_BACK else str(reason)
+    def describe(self, reason: Reason) -> str:
+        """A reason in words, with the name of the stage if it is `Reason.THROTTLED`."""
+        return f"{reason} by {self.throttled_by}" if reason is Reason.THROTTLED else str(reason)
 
     @property
     def left_over(self) -> int:
@@ -66,7 +66,7 @@ def plan(
     limits: Limits,
     record_bytes: float | Mapping[str, float] | None = None,
     *,
-    bound: Bound | None = None,
+    rate_limit: RateLimit | None = None,
 ) -> Plan:
     """Plan the next batch.
 
@@ -89,15 +89,15 @@ def plan(
         limits: What else bounds the batch.
         record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
             `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
-        bound: What a stage after this one leaves of the rate. It holds where backpressure is off
-            too; the floor of each partition is stronger.
+        rate_limit: What a stage after this one leaves of the rate. It applies where backpressure is
+            off too; the floor of each partition is stronger.
 
     Raises:
         KeyError: A partition in ``latest`` has no position.
         OptionError: The rate is not a finite number.
     """
     backlog = _Backlog.of(current, latest)
-    in_force = rate_in_force(rate, limits, bound)
+    in_force = rate_in_force(rate, limits, rate_limit)
     counts = backlog.lags
     reasons = [Reason.EVERYTHING if lag else Reason.NOTHING_NEW for lag in counts]
 
@@ -117,10 +117,12 @@ def plan(
             before, counts = counts, _prorated(counts, limits.max_bytes, size_bytes)
             reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
     per_s = None if in_force is None else in_force.per_s
-    return _plan_of(backlog, counts, reasons, per_s, None if bound is None else bound.held_by)
+    return _plan_of(
+        backlog, counts, reasons, per_s, None if rate_limit is None else rate_limit.throttled_by
+    )
 
 
-def hold(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
+def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
     """The plan of no batch at all, because `should_wait` said so: nobody moves.
 
     Raises:
@@ -217,7 +219,7 @@ def _plan_of(
     counts: Sequence[int],
     reasons: Sequence[Reason],
     rate_per_s: float | None,
-    held_by: str | None = None,
+    throttled_by: str | None = None,
 ) -> Plan:
     unread: dict[Reason, int] = {}
     for lag, count, reason in zip(backlog.lags, counts, reasons, strict=True):
@@ -237,5 +239,5 @@ def _plan_of(
         reason=batch_reason,
         reasons=dict(zip(backlog.partitions, reasons, strict=True)),
         unread=unread,
-        held_by=held_by,
+        throttled_by=throttled_by,
     )

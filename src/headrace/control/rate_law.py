@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.control.hop_emission import Bound
+from headrace.control.hop_emission import RateLimit
 from headrace.control.limits import Limits
 from headrace.control.ranges import TopicPartition
 from headrace.control.reason import Reason
@@ -56,7 +56,7 @@ class RateInForce:
 
 
 def rate_in_force(
-    rate: float | None, limits: Limits, bound: Bound | None = None
+    rate: float | None, limits: Limits, rate_limit: RateLimit | None = None
 ) -> RateInForce | None:
     """The rate that holds for the next batch, truncated as Spark's rate controller does.
 
@@ -68,9 +68,9 @@ def rate_in_force(
         OptionError: The estimated rate is not a finite number.
     """
     own = _own_rate(rate, limits)
-    if bound is None:
+    if rate_limit is None:
         return own
-    held = RateInForce(float(max(int(bound.rate_per_s), 1)), Reason.HELD_BACK)
+    held = RateInForce(float(max(int(rate_limit.rate_per_s), 1)), Reason.THROTTLED)
     return own if own is not None and own.per_s <= held.per_s else held
 
 

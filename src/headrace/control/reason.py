@@ -10,7 +10,7 @@ class Reason(StrEnum):
     """The estimated rate."""
     INITIAL_RATE = "initial rate"
     """``backpressure.initialRate``, while there is no estimated rate."""
-    HELD_BACK = "held back"
+    THROTTLED = "throttled"
     """The bound under the pressure of a stage after this one, lower than either rate; which stage,
     the plan knows."""
     PARTITION_CAP = "maxRatePerPartition"

@@ -32,7 +32,7 @@ the last batch was planned, and while it ran."""
 _FAR_INTERVALS: Final = 12.0
 """So far behind, the query gets as much of its own rate to catch up as it can get."""
 
-_MOST_HELD_BACK: Final = 0.5
+_MOST_THROTTLED: Final = 0.5
 """Of a receiver's part. Senders need not stop because the query is away: the journal is there to
 hold what comes; and a query that falls behind for an hour has caught up in about two."""
 
@@ -41,7 +41,7 @@ _SHORTEST_INTERVAL_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
+class Demand:
     """What a receiver has said last.
 
     Attributes:
@@ -57,7 +57,7 @@ class Taker:
     most_per_s: float | None = None
 
 
-def parts(rate_per_s: float, takers: Sequence[Taker]) -> list[float]:
+def fair_shares(rate_per_s: float, takers: Sequence[Demand]) -> list[float]:
     """Share a rate among receivers (records/s), in their order; together the parts are the rate.
 
     What a receiver wants is 15 % more than it takes, but four fifths of its limit or more,
@@ -78,7 +78,7 @@ def parts(rate_per_s: float, takers: Sequence[Taker]) -> list[float]:
     return [want + left_per_s / len(wants) for want in wants]
 
 
-def _wanted(taker: Taker, even_per_s: float) -> float:
+def _wanted(taker: Demand, even_per_s: float) -> float:
     held_back = taker.waits or taker.taken_per_s >= _USES_UP * taker.limit_per_s
     wanted_per_s = (
         math.inf
@@ -88,7 +88,7 @@ def _wanted(taker: Taker, even_per_s: float) -> float:
     return wanted_per_s if taker.most_per_s is None else min(wanted_per_s, taker.most_per_s)
 
 
-def catching_up(part_per_s: float, backlog: int, interval_ms: int) -> float:
+def catch_up_rate(part_per_s: float, backlog: int, interval_ms: int) -> float:
     """What a receiver lets in of its part (records/s), so that the query catches up in its lane.
 
     With ``b`` intervals' worth of its part unread, it is::
@@ -106,4 +106,4 @@ def catching_up(part_per_s: float, backlog: int, interval_ms: int) -> float:
     interval_s = max(interval_ms, _SHORTEST_INTERVAL_MS) / 1000
     behind = backlog / (part_per_s * interval_s)
     far = (behind - _USUAL_INTERVALS) / (_FAR_INTERVALS - _USUAL_INTERVALS)
-    return part_per_s * (1 - _MOST_HELD_BACK * min(max(far, 0.0), 1.0))
+    return part_per_s * (1 - _MOST_THROTTLED * min(max(far, 0.0), 1.0))

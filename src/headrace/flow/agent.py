@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from headrace.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation
+from headrace.control.assertion import MAX_CLOCK_AHEAD_MS, Epoch, PressureSignal
 from headrace.control.hop_controller import HopController
-from headrace.control.hop_emission import Bound, Emission, Pressure
+from headrace.control.hop_emission import PressureState, RateLimit, UpstreamThrottle
 from headrace.control.hop_queue import InputQueue, Upstream
 from headrace.control.hop_settings import HopSettings
 from headrace.errors import HeadraceError, OptionError
@@ -102,9 +102,9 @@ class StageAgent:
         self._told = Told(_LOG)
         self._neighbours = Neighbours(place.stage, {*place.upstream, *place.downstream}, signals)
         memory = self._memory()
-        self._emission = Emission(place.flow, place.stage, place.downstream, settings)
-        self._emission.restore(_possible(place, memory, wall_ms), now_ms)
-        run = Incarnation(wall_ms, uuid.uuid4().hex)
+        self._throttle = UpstreamThrottle(place.flow, place.stage, place.downstream, settings)
+        self._throttle.restore(_possible(place, memory, wall_ms), now_ms)
+        run = Epoch(wall_ms, uuid.uuid4().hex)
         self._controllers = {
             upstream: HopController(
                 place.flow,
@@ -117,7 +117,7 @@ class StageAgent:
             for upstream in place.upstream
         }
         self._pace = LookPace(settings.overload_bytes)
-        self._written: Bound | None = None
+        self._written: RateLimit | None = None
         self._has_to_write = bool(memory.pressures)
         self._shown: StageState | None = None
         self._shown_ms = 0
@@ -144,14 +144,14 @@ class StageAgent:
                 self._signals.send(released)
         if self._has_to_write:
             with self._trying("its bound"):
-                self._write(self._emission.bound(now_ms), now_ms, wall_clock_ms())
+                self._write(self._throttle.rate_limit(now_ms), now_ms, wall_clock_ms())
         self._signals.close()
         self._queue.close()
         if self._text_in_ledger is not None:
             with self._trying("what it shows"):
                 self._ledger.hide_stage(self._place.flow, self._place.stage, self._text_in_ledger)
 
-    def step(self, now_ms: int, wall_ms: int, heard: list[Assertion]) -> None:
+    def step(self, now_ms: int, wall_ms: int, heard: list[PressureSignal]) -> None:
         """Look once: obey what was heard, look at the queue, press, show.
 
         Args:
@@ -165,14 +165,14 @@ class StageAgent:
         for assertion in heard:
             with self._trying(f"a signal of {assertion.sender}"):
                 self._obey(assertion, now_ms)
-        for sender in self._emission.expire(now_ms):
+        for sender in self._throttle.expire(now_ms):
             _LOG.warning(
                 "Stage %r of flow %r is free of %r, which was not heard of within its lease.",
                 self._place.stage,
                 self._place.flow,
                 sender,
             )
-        bound, found = self._emission.bound(now_ms), None
+        bound, found = self._throttle.rate_limit(now_ms), None
         with self._trying("its queue"):
             found = self._look(bound, wall_ms)
             self._press(found, now_ms)
@@ -204,13 +204,13 @@ class StageAgent:
             _LOG.warning("Gate %r begins without its memory: %s", self._place.gate, error)
             return Memory()
 
-    def _obey(self, assertion: Assertion, now_ms: int) -> None:
+    def _obey(self, assertion: PressureSignal, now_ms: int) -> None:
         assertion = self._believed(assertion)
-        obeyed = self._emission.obey(assertion, now_ms, self._progress.emits_per_s(now_ms))
+        obeyed = self._throttle.apply(assertion, now_ms, self._progress.emits_per_s(now_ms))
         _LOG.debug("%s is %s by stage %s.", assertion, obeyed, self._place.stage)
         self._has_to_write = True
 
-    def _believed(self, assertion: Assertion) -> Assertion:
+    def _believed(self, assertion: PressureSignal) -> PressureSignal:
         """What counts of an assertion.
 
         Raises:
@@ -233,7 +233,7 @@ class StageAgent:
         )
         return replace(assertion, lease_ms=most_ms)
 
-    def _look(self, bound: Bound | None, wall_ms: int) -> InputQueue:
+    def _look(self, bound: RateLimit | None, wall_ms: int) -> InputQueue:
         found = self._queue.look()
         takes = self._progress.takes_bytes_per_s(found, bound, wall_ms)
         return replace(found, takes_bytes_per_s=takes, is_running=self._progress.is_running)
@@ -247,25 +247,25 @@ class StageAgent:
                 self._has_to_write = True
                 self._signals.send(said)
 
-    def _write(self, bound: Bound | None, now_ms: int, wall_ms: int) -> None:
-        pressures = self._emission.pressures()
+    def _write(self, bound: RateLimit | None, now_ms: int, wall_ms: int) -> None:
+        pressures = self._throttle.states()
         until_ms = {pressure.sender: pressure.until_ms for pressure in pressures}
         levels = {name: controller.level for name, controller in self._controllers.items()}
         self._ledger.hold(
             self._place.gate,
             bound,
-            0 if bound is None else until_ms[bound.held_by] - now_ms,
+            0 if bound is None else until_ms[bound.throttled_by] - now_ms,
             Memory(wall_ms, tuple(pressures), levels).to_text(),
         )
         self._written, self._has_to_write = bound, False
 
-    def _show(self, bound: Bound | None, found: InputQueue | None, now_ms: int) -> None:
+    def _show(self, bound: RateLimit | None, found: InputQueue | None, now_ms: int) -> None:
         place = self._place
         gone = (name for name in place.upstream if self._neighbours.upstream(name) is Upstream.GONE)
         state = StageState(
             place.flow,
             place.stage,
-            bound.held_by if bound is not None else None,
+            bound.throttled_by if bound is not None else None,
             bound.level if bound is not None else 0.0,
             bound.rate_per_s if bound is not None else None,
             None if found is None else found.waiting_bytes,
@@ -304,12 +304,12 @@ class StageAgent:
             self._told.is_over(what)
 
 
-def _possible(place: StagePlace, memory: Memory, wall_ms: int) -> list[Pressure]:
+def _possible(place: StagePlace, memory: Memory, wall_ms: int) -> list[PressureState]:
     """What the run before had heard, as far as it can have been."""
     return [
         replace(each, lease_ms=min(each.lease_ms, place.lease_ms(each.sender)))
         for each in memory.heard_of(place.downstream)
-        if each.incarnation.started_ms <= wall_ms + MOST_AHEAD_MS
+        if each.epoch.started_ms <= wall_ms + MAX_CLOCK_AHEAD_MS
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from headrace.control.assertion import Assertion
+from headrace.control.assertion import PressureSignal
 from headrace.errors import SignalError
 from headrace.flow.signals import StageState
 
@@ -65,7 +65,7 @@ class Carrier(Protocol):
     def begin(self, wake: Callable[[], None]) -> None:
         """Have this called, from any thread, whenever there is a reason to look."""
 
-    def put(self, item: Assertion | StageState) -> None:
+    def put(self, item: PressureSignal | StageState) -> None:
         """Leave an assertion for its receiver, or show a state; in place of the one before."""
 
     def look(self) -> Sequence[Found]:

@@ -2,7 +2,7 @@
 
 import threading
 
-from headrace.control.assertion import Assertion
+from headrace.control.assertion import PressureSignal
 
 
 class Inbox:
@@ -14,11 +14,11 @@ class Inbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._last: dict[str, Assertion] = {}
-        self._waiting: dict[str, Assertion] = {}
+        self._last: dict[str, PressureSignal] = {}
+        self._waiting: dict[str, PressureSignal] = {}
         self._is_closed = False
 
-    def put(self, assertion: Assertion) -> None:
+    def put(self, assertion: PressureSignal) -> None:
         """Take what was found, unless it is what was found there before."""
         with self._changed:
             if self._last.get(assertion.sender) != assertion:
@@ -26,7 +26,7 @@ class Inbox:
                 self._waiting[assertion.sender] = assertion
                 self._changed.notify_all()
 
-    def take(self, wait_s: float) -> list[Assertion]:
+    def take(self, wait_s: float) -> list[PressureSignal]:
         """What has come since the last call; waits if that is nothing."""
         with self._changed:
             self._changed.wait_for(self._has_reason, wait_s)

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-from headrace.control.assertion import Incarnation, require_level
-from headrace.control.hop_emission import Pressure
+from headrace.control.assertion import Epoch, require_level
+from headrace.control.hop_emission import PressureState
 from headrace.errors import OptionError
 
 
@@ -21,7 +21,7 @@ class Memory:
     """
 
     written_ms: int = 0
-    pressures: tuple[Pressure, ...] = ()
+    pressures: tuple[PressureState, ...] = ()
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def to_text(self) -> str:
@@ -38,7 +38,7 @@ class Memory:
         try:
             given = json.loads(text)
             pressures = [
-                Pressure(**{**each, "incarnation": Incarnation(**each["incarnation"])})
+                PressureState(**{**each, "epoch": Epoch(**each["epoch"])})
                 for each in given["pressures"]
             ]
             for level in (*(each.level for each in pressures), *given["levels"].values()):
@@ -47,7 +47,7 @@ class Memory:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OptionError("It is not what a stage writes down of its pressure.") from error
 
-    def heard_of(self, downstream: Collection[str]) -> list[Pressure]:
+    def heard_of(self, downstream: Collection[str]) -> list[PressureState]:
         """What it had heard of stages that still are directly after it."""
         return [each for each in self.pressures if each.sender in downstream]
 

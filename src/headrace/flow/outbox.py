@@ -3,10 +3,10 @@
 import threading
 from dataclasses import dataclass
 
-from headrace.control.assertion import Assertion
+from headrace.control.assertion import PressureSignal
 from headrace.flow.signals import StageState
 
-Item = Assertion | StageState
+Item = PressureSignal | StageState
 
 
 @dataclass(slots=True)
@@ -56,4 +56,4 @@ class Outbox:
 
 
 def _to(item: Item) -> str | None:
-    return item.receiver if isinstance(item, Assertion) else None
+    return item.receiver if isinstance(item, PressureSignal) else None

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final
 
-from headrace.control.hop_emission import Bound
+from headrace.control.hop_emission import RateLimit
 from headrace.control.hop_queue import InputQueue, takes_per_s
 from headrace.control.hop_rate import ChunkRate
 from headrace.ledger import BatchRecord, Kind, Ledger, Status
@@ -64,7 +64,7 @@ class StageProgress:
         return self._emitted.per_s(time_ms, 2 * self._interval_ms)
 
     def takes_bytes_per_s(
-        self, queue: InputQueue, bound: Bound | None, wall_ms: int
+        self, queue: InputQueue, bound: RateLimit | None, wall_ms: int
     ) -> float | None:
         """What it would take if there were enough (bytes/s); None while that is not known.
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from headrace.control.assertion import (
-    MOST_LEASE_MS,
-    Assertion,
+    MAX_LEASE_MS,
+    PressureSignal,
     require_level,
     require_name,
     require_whole,
@@ -23,11 +23,11 @@ class StageState:
         flow: The flow's name.
         stage: The stage's.
         held_by: The stage directly after it whose pressure is in force; None while it is free.
-        level: How hard that one presses, above 0 to `MOST_LEVELS`; 0 while it is free.
+        level: How hard that one presses, above 0 to `MAX_LEVEL`; 0 while it is free.
         rate_bound_per_s: What it may emit under that pressure (records/s); None while it is free,
             or emits nothing of which there could be a part.
         queue_bytes: What waits on its incoming channels; None where that is not known.
-        lease_ms: How long this holds unless it is published again; 1 to `MOST_LEASE_MS`.
+        lease_ms: How long this holds unless it is published again; 1 to `MAX_LEASE_MS`.
         without: A stage directly before it that does not run, so that nothing comes from there;
             None while all of them do.
 
@@ -63,7 +63,7 @@ class StageState:
                 f"The queue of a stage's state is {queue!r} bytes; it must be a whole number of 0"
                 " or more, or None."
             )
-        require_whole("The lease of a stage's state", self.lease_ms, 1, MOST_LEASE_MS, unit="ms")
+        require_whole("The lease of a stage's state", self.lease_ms, 1, MAX_LEASE_MS, unit="ms")
         is_free = self.held_by is None
         if is_free != (self.level == 0) or (is_free and bound is not None):
             raise OptionError(
@@ -83,7 +83,7 @@ class Signals(Protocol):
     there is believed before it is checked; what is not as it should be is told once and removed.
     """
 
-    def send(self, assertion: Assertion) -> None:
+    def send(self, assertion: PressureSignal) -> None:
         """Have the newest assertion to a stage delivered, instead of one that still waits for it.
 
         Raises:
@@ -91,7 +91,7 @@ class Signals(Protocol):
             SignalError: These signals are closed.
         """
 
-    def receive(self, wait_s: float = 0) -> list[Assertion]:
+    def receive(self, wait_s: float = 0) -> list[PressureSignal]:
         """What has come since the last call: of each stage that presses this one, the newest.
 
         Each assertion comes once; one that is overtaken by a newer one before this is called does

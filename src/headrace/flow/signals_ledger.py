@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from headrace.control.assertion import Assertion
+from headrace.control.assertion import PressureSignal
 from headrace.errors import LedgerError
 from headrace.flow.carrier import AwayError, Found
 from headrace.flow.known_states import KnownStates
@@ -85,7 +85,7 @@ class _LedgerCarrier:
     def put(self, item: Item) -> None:
         text = text_of(item)
         with self._answering():
-            if isinstance(item, Assertion):
+            if isinstance(item, PressureSignal):
                 self._ledger.post_signal(item.flow, item.sender, item.receiver, text)
                 return
             if self._shown is None:

@@ -26,7 +26,7 @@ from kazoo.exceptions import (
     NotEmptyError,
 )
 
-from headrace.control.assertion import Assertion
+from headrace.control.assertion import PressureSignal
 from headrace.errors import SignalError
 from headrace.flow.carrier import AwayError, Found
 from headrace.flow.outbox import Item
@@ -118,7 +118,7 @@ class _ZookeeperCarrier:
     def put(self, item: Item) -> None:
         data = text_of(item).encode("ascii")
         self._be_present()
-        if isinstance(item, Assertion):
+        if isinstance(item, PressureSignal):
             path = f"{self._messages}/{item.receiver}/{item.sender}"
             self._write(path, data, [self._create, self._set])
         else:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final, Self
 
-from headrace.control.assertion import Assertion, require_name, require_possible
+from headrace.control.assertion import PressureSignal, require_name, require_possible
 from headrace.errors import OptionError, SignalError
 from headrace.flow.carrier import AwayError, Carrier, Found
 from headrace.flow.inbox import Inbox
@@ -65,12 +65,12 @@ class StageSignals:
         )
         self._thread.start()
 
-    def send(self, assertion: Assertion) -> None:
+    def send(self, assertion: PressureSignal) -> None:
         """See `headrace.flow.Signals.send`."""
         self._require_own("an assertion", assertion.flow, assertion.sender)
         self._say(assertion)
 
-    def receive(self, wait_s: float = 0) -> list[Assertion]:
+    def receive(self, wait_s: float = 0) -> list[PressureSignal]:
         """See `headrace.flow.Signals.receive`."""
         return self._inbox.take(wait_s)
 
@@ -165,7 +165,7 @@ class StageSignals:
         """Deliver what is due; whether nothing is left over."""
         is_done = True
         for item in self._outbox.due(time.monotonic()):
-            about = f"to {item.receiver}" if isinstance(item, Assertion) else "state"
+            about = f"to {item.receiver}" if isinstance(item, PressureSignal) else "state"
             try:
                 self._carrier.put(item)
             except AwayError:
@@ -213,7 +213,7 @@ class StageSignals:
         self._troubles.is_over(f"drop {found.stage}")
         return True
 
-    def _read(self, found: Found) -> Assertion:
+    def _read(self, found: Found) -> PressureSignal:
         if found.stage not in self._downstream:
             raise OptionError("It is no stage directly after this one.")
         if found.fault is not None:

@@ -4,7 +4,7 @@ import json
 from dataclasses import MISSING, asdict, fields
 from typing import Any, Final, NoReturn
 
-from headrace.control.assertion import Assertion, Incarnation
+from headrace.control.assertion import Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow.signals import StageState
 
@@ -14,20 +14,20 @@ MOST_BYTES: Final = 4096
 _TOO_LARGE: Final = 2**63
 
 
-def text_of(value: Assertion | StageState) -> str:
+def text_of(value: PressureSignal | StageState) -> str:
     """An assertion or a state as text, in ASCII."""
     return json.dumps(asdict(value), allow_nan=False)
 
 
-def assertion_of(text: str | bytes) -> Assertion:
+def assertion_of(text: str | bytes) -> PressureSignal:
     """The assertion that a text is.
 
     Raises:
         OptionError: It is none; the sentence says why.
     """
-    given = _object(text, Assertion)
-    given["incarnation"] = Incarnation(**_known(given["incarnation"], Incarnation))
-    return Assertion(**given)
+    given = _object(text, PressureSignal)
+    given["epoch"] = Epoch(**_known(given["epoch"], Epoch))
+    return PressureSignal(**given)
 
 
 def state_of(text: str | bytes) -> StageState:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from headrace.backfill import LEASE_MS
-from headrace.control.isolation import Budget, Isolated, Isolation, Ranges, halves
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Ranges, halves
 from headrace.control.ranges import OffsetRange
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.gate.owner import OWNER_POLL_S, Leases
@@ -61,7 +61,7 @@ class Isolator:
         replay: Replay,
         *,
         run: Run,
-        budget: Budget,
+        budget: IsolationBudget,
         topic: str | None,
         ends: Callable[[Exception], bool],
         report: Callable[[Exception], ErrorReport],

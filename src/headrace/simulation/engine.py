@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from random import Random
 
-from headrace.control import Assertion, Upstream
+from headrace.control import PressureSignal, Upstream
 from headrace.simulation.result import Move, Result, Series
 from headrace.simulation.running import Batch, RunningStage
 from headrace.simulation.world import Policy, World
@@ -98,7 +98,7 @@ class _Run:
 
     def _revive(self, stage: RunningStage, time_ms: int) -> None:
         stage.revive(time_ms)
-        for pressure in stage.emission.pressures():
+        for pressure in stage.throttle.states():
             self._at(pressure.until_ms, lambda now_ms: self._note_bound(stage, now_ms))
         self._trigger_at(stage.next_trigger_ms(time_ms, time_ms), stage)
 
@@ -115,8 +115,8 @@ class _Run:
             return
         if self._policy is Policy.HOP_BY_HOP:
             before = [self._upstream(name, stage, time_ms) for name in stage.stage.after]
-            for assertion in stage.look(time_ms, queue, before):
-                self._send(stage, assertion, time_ms)
+            for signal in stage.look(time_ms, queue, before):
+                self._send(stage, signal, time_ms)
         elif self._policy is Policy.SOURCES:
             if queue.waiting_bytes >= stage.stage.hop.overload_bytes:
                 self._overloaded.add(name)
@@ -129,40 +129,40 @@ class _Run:
     def _upstream(self, name: str, stage: RunningStage, time_ms: int) -> Upstream:
         """How a stage before fares, as it shows it."""
         before = self._stages[name]
-        bound = before.emission.bound(time_ms)
+        bound = before.throttle.rate_limit(time_ms)
         if before.is_dead(time_ms):
             return Upstream.GONE
-        is_ours = bound is None or bound.held_by == stage.stage.name
+        is_ours = bound is None or bound.throttled_by == stage.stage.name
         return Upstream.RUNNING if is_ours else Upstream.THROTTLED
 
-    def _send(self, stage: RunningStage, assertion: Assertion, time_ms: int) -> None:
-        self._result.signals[assertion.sender] += 1
+    def _send(self, stage: RunningStage, signal: PressureSignal, time_ms: int) -> None:
+        self._result.signals[signal.sender] += 1
         if not stage.loses_a_signal(time_ms):
             arrives_ms = time_ms + self._world.signal_ms
-            self._at(arrives_ms, lambda now_ms: self._deliver(assertion, now_ms))
+            self._at(arrives_ms, lambda now_ms: self._deliver(signal, now_ms))
 
-    def _deliver(self, assertion: Assertion, time_ms: int) -> None:
-        stage = self._stages[assertion.receiver]
+    def _deliver(self, signal: PressureSignal, time_ms: int) -> None:
+        stage = self._stages[signal.receiver]
         if stage.is_dead(time_ms):
             return
-        stage.emission.obey(assertion, time_ms, stage.emits_per_s(time_ms))
+        stage.throttle.apply(signal, time_ms, stage.emits_per_s(time_ms))
         self._note_bound(stage, time_ms)
-        self._at(time_ms + assertion.lease_ms, lambda now_ms: self._note_bound(stage, now_ms))
+        self._at(time_ms + signal.lease_ms, lambda now_ms: self._note_bound(stage, now_ms))
 
     def _note_bound(self, stage: RunningStage, time_ms: int) -> None:
         """Write down that the bound of a stage has changed, if it has."""
-        stage.emission.expire(time_ms)
-        bound, name = stage.emission.bound(time_ms), stage.stage.name
+        stage.throttle.expire(time_ms)
+        bound, name = stage.throttle.rate_limit(time_ms), stage.stage.name
         move = (
             Move(time_ms, name, None, 0.0, None)
             if bound is None
-            else Move(time_ms, name, bound.held_by, bound.level, bound.rate_per_s)
+            else Move(time_ms, name, bound.throttled_by, bound.level, bound.rate_per_s)
         )
         self._note(move)
 
     def _note(self, move: Move) -> None:
         before = self._held.get(move.stage)
-        present = (move.held_by, move.bound_per_s)
+        present = (move.throttled_by, move.rate_limit_per_s)
         if present != (before or (None, None)):
             self._held[move.stage] = present
             self._result.moves.append(move)
@@ -187,7 +187,7 @@ class _Run:
         self._result.times_s.append(time_ms / 1000)
         for name, stage in self._stages.items():
             stage.inlet.accrue(time_ms)
-            series, bound = self._result.series[name], stage.emission.bound(time_ms)
+            series, bound = self._result.series[name], stage.throttle.rate_limit(time_ms)
             counts = (stage.inlet.arrived, stage.inlet.admitted, stage.processed)
             rates = [
                 (count - before) * 1000 / self._world.sample_ms
@@ -200,6 +200,6 @@ class _Run:
             series.waiting_bytes.append(stage.inlet.waiting * stage.stage.record_bytes)
             series.delay_s.append(stage.inlet.delay_s(time_ms))
             series.rate_per_s.append(0.0 if stage.is_stopped else stage.rate_per_s(time_ms))
-            series.bound_per_s.append(None if bound is None else bound.rate_per_s)
+            series.rate_limit_per_s.append(None if bound is None else bound.rate_per_s)
             series.level.append(0.0 if bound is None else bound.level)
         self._at(time_ms + self._world.sample_ms, self._sample)

@@ -84,7 +84,7 @@ def turns(moves: Iterable[Move], stage: str, from_s: float, until_s: float) -> i
     for move in moves:
         if move.stage != stage or move.time_ms >= until_s * 1000:
             continue
-        present = math.inf if move.bound_per_s is None else move.bound_per_s
+        present = math.inf if move.rate_limit_per_s is None else move.rate_limit_per_s
         towards = (present > bound) - (present < bound)
         bound = present
         if towards and move.time_ms >= from_s * 1000:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from headrace.control import (
     BatchProgress,
-    Bound,
     Limits,
     Plan,
     RateEstimator,
+    RateLimit,
     Reason,
     TopicPartition,
     batch_stats,
@@ -44,9 +44,11 @@ class SimulatedGate:
         """The rate in force (records/s); None if backpressure is off."""
         return self._limits.initial_rate if self._rate is None else self._rate
 
-    def plan(self, latest: Mapping[TopicPartition, int], bound: Bound | None = None) -> Plan:
+    def plan(
+        self, latest: Mapping[TopicPartition, int], rate_limit: RateLimit | None = None
+    ) -> Plan:
         """The next batch, from the latest offset of each partition, under a bound or none."""
-        return plan(self._positions, latest, self._rate, self._limits, bound=bound)
+        return plan(self._positions, latest, self._rate, self._limits, rate_limit=rate_limit)
 
     def end(self, planned: Plan, start_ms: int, duration_ms: int) -> BatchProgress:
         """Take note of a batch that has ended: it is read, and something is learnt from it."""

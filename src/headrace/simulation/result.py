@@ -16,7 +16,7 @@ class Series:
         waiting_bytes: What waits to be given to a batch.
         delay_s: How long the oldest record that waits has waited.
         rate_per_s: The rate in force: the least of estimator, bound and caps; None for none.
-        bound_per_s: The bound under pressure from the stages after it; None while it is free.
+        rate_limit_per_s: The bound under pressure from the stages after it; None while it is free.
         level: The level of that bound; 0 while it is free.
     """
 
@@ -26,7 +26,7 @@ class Series:
     waiting_bytes: list[int] = field(default_factory=list)
     delay_s: list[float] = field(default_factory=list)
     rate_per_s: list[float | None] = field(default_factory=list)
-    bound_per_s: list[float | None] = field(default_factory=list)
+    rate_limit_per_s: list[float | None] = field(default_factory=list)
     level: list[float] = field(default_factory=list)
 
 
@@ -37,16 +37,16 @@ class Move:
     Attributes:
         time_ms: When.
         stage: The stage that is held.
-        held_by: The stage that presses it; None when it has become free.
+        throttled_by: The stage that presses it; None when it has become free.
         level: The level; 0 when it has become free.
-        bound_per_s: The bound (records/s); None when it has become free.
+        rate_limit_per_s: The bound (records/s); None when it has become free.
     """
 
     time_ms: int
     stage: str
-    held_by: str | None
+    throttled_by: str | None
     level: float
-    bound_per_s: float | None
+    rate_limit_per_s: float | None
 
 
 @dataclass(slots=True)

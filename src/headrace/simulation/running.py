@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.control import (
-    Assertion,
     ChunkRate,
-    Emission,
+    Epoch,
     HopController,
-    Incarnation,
     InputQueue,
     Limits,
     Plan,
+    PressureSignal,
     Upstream,
+    UpstreamThrottle,
     takes_per_s,
 )
 from headrace.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
@@ -74,12 +74,12 @@ class RunningStage:
         self._left = 0
         self._looked_at = (-1, -1)
         self._made = 0.0
-        self.emission = Emission(flow, stage.name, downstreams, stage.hop)
+        self.throttle = UpstreamThrottle(flow, stage.name, downstreams, stage.hop)
         self._controllers = [self._controller(name, 0, 0.0) for name in stage.after]
 
     def rate_per_s(self, time_ms: int) -> float | None:
         """The rate in force (records/s): the least of estimator and bound; None for none."""
-        bound = self.emission.bound(time_ms)
+        bound = self.throttle.rate_limit(time_ms)
         rate = self._gate.rate_per_s
         return rate if bound is None else bound.applied_to(rate)
 
@@ -90,7 +90,7 @@ class RunningStage:
     def plan(self, time_ms: int) -> Batch | None:
         """Fire a trigger: the batch that begins, or None if there is nothing for one."""
         self.inlet.accrue(time_ms)
-        planned = self._gate.plan(self.inlet.latest(), self.emission.bound(time_ms))
+        planned = self._gate.plan(self.inlet.latest(), self.throttle.rate_limit(time_ms))
         self._left = planned.left_over
         if planned.records == 0:
             return None
@@ -120,9 +120,11 @@ class RunningStage:
 
     def revive(self, time_ms: int) -> None:
         """Another run begins, with what the ledger has of the one before."""
-        pressures = self.emission.pressures()
-        self.emission = Emission(self._flow, self.stage.name, self.downstreams, self.stage.hop)
-        self.emission.restore(pressures, time_ms)
+        pressures = self.throttle.states()
+        self.throttle = UpstreamThrottle(
+            self._flow, self.stage.name, self.downstreams, self.stage.hop
+        )
+        self.throttle.restore(pressures, time_ms)
         self._controllers = [
             self._controller(name, time_ms, controller.level)
             for name, controller in zip(self.stage.after, self._controllers, strict=True)
@@ -134,7 +136,7 @@ class RunningStage:
         size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
         takes = takes_per_s(
             rate,
-            self.emission.bound(time_ms),
+            self.throttle.rate_limit(time_ms),
             self.stage.interval_ms,
             0 if batch is None else batch.planned.records,
             0 if batch is None else time_ms - batch.start_ms,
@@ -154,13 +156,15 @@ class RunningStage:
         before, self._looked_at = self._looked_at, counts
         return counts == before and not any(c.is_watching for c in self._controllers)
 
-    def look(self, time_ms: int, queue: InputQueue, before: Sequence[Upstream]) -> list[Assertion]:
+    def look(
+        self, time_ms: int, queue: InputQueue, before: Sequence[Upstream]
+    ) -> list[PressureSignal]:
         """Look at the queue, and at how the stages before fare: what to send to them."""
         looks = [
             controller.look(time_ms, queue, upstream)
             for controller, upstream in zip(self._controllers, before, strict=True)
         ]
-        return [assertion for assertion in looks if assertion is not None]
+        return [signal for signal in looks if signal is not None]
 
     def loses_a_signal(self, time_ms: int) -> bool:
         """Whether what it sends now is lost."""
@@ -205,7 +209,7 @@ class RunningStage:
             self._flow,
             self.stage.name,
             upstream,
-            Incarnation(time_ms, f"run-{self.run}"),
+            Epoch(time_ms, f"run-{self.run}"),
             self.stage.hop,
             level=level,
         )
