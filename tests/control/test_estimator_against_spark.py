@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.java_gateway import launch_gateway
 
-from headrace.control import PIDRateEstimator, RateEstimator
+from headrace.control import PIDRateEstimator
 from headrace.local import Java
 
 Batch = tuple[int, int, int, int]
@@ -98,7 +98,7 @@ def spark_pid(java: Java) -> Iterator[SparkPID]:
     gateway.proc.wait(timeout=60)
 
 
-def answers_of(estimator: RateEstimator, batches: list[Batch]) -> Answers:
+def answers_of(estimator: PIDRateEstimator, batches: list[Batch]) -> Answers:
     return [estimator.compute(*batch) for batch in batches]
 
 
@@ -190,10 +190,10 @@ def test_counts_that_a_double_cannot_hold_are_rounded_as_sparks_are(spark_pid: S
     assert first_difference(ours, spark_pid(arguments, batches)) is None
 
 
-class OneBitOff:
+class OneBitOff(PIDRateEstimator):
     """An estimator whose 40th answer is the next double."""
 
-    def __init__(self, estimator: RateEstimator) -> None:
+    def __init__(self, estimator: PIDRateEstimator) -> None:
         self._estimator = estimator
         self._answers = 0
 

@@ -38,7 +38,7 @@ def test_there_is_no_cap_and_a_floor_of_one_unless_told_otherwise() -> None:
         ({"seconds_per_batch": 0}, "headrace.interval is 0 s"),
         ({"seconds_per_batch": math.inf}, "headrace.interval is inf s"),
         ({"initial_rate": 0}, "backpressure.initialRate is 0 records/s"),
-        ({"initial_rate": -5.0}, "backpressure.initialRate is -5 records/s"),
+        ({"initial_rate": -5.0}, "backpressure.initialRate is -5.0 records/s"),
         ({"initial_rate": math.nan}, "backpressure.initialRate is nan records/s"),
         ({"max_records": 0}, "maxOffsetsPerTrigger is 0"),
         ({"max_bytes": -1}, "maxBytesPerTrigger is -1"),

@@ -12,7 +12,7 @@ from tests.gate.queries import finish
 from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
-from headrace.control.hop_queue import InputQueue
+from headrace.control.hop import InputQueue
 from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.flow.channels import Channel, JournalChannel, journal
 from headrace.gate import Batch, Gate

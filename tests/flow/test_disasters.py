@@ -12,9 +12,8 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.control.assertion import Epoch, PressureSignal
-from headrace.control.hop_emission import UpstreamThrottle
-from headrace.control.hop_settings import HopSettings
+from headrace.control.hop import UpstreamThrottle
+from headrace.control.pressure import Epoch, HopSettings, PressureSignal
 from headrace.flow import Signals
 
 LEASE_MS = 3_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.samples import pressing, state_of_stage
 
-from headrace.control.assertion import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
+from headrace.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow import StageState
 from headrace.flow.wire import MOST_BYTES, assertion_of, state_of, text_of

@@ -93,10 +93,11 @@ def test_a_backlog_is_worked_off_and_then_the_lag_is_one_interval_of_arrivals() 
     assert lags[-1] == 5000
 
 
-class AnswersOnce:
+class AnswersOnce(PIDRateEstimator):
     """An estimator that answers the first batch and no other."""
 
     def __init__(self) -> None:
+        super().__init__(1000)
         self._answers = [700.0]
 
     def compute(

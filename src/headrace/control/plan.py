@@ -2,24 +2,24 @@
 
 Three laws follow one another, and each only takes away from what the one before has left:
 
-1. The rate law (`headrace.control.rate_law`).
-2. ``maxOffsetsPerTrigger``, with the meaning it has in Spark's native Kafka source.
-3. ``maxBytesPerTrigger``, in the same way, with the records' measured mean size.
+1. The rate law (`headrace.control.rate_law`): ``count = min(messages, lag)``.
+2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, where the sum of counts exceeds it:
+   ``count = max(int(max / sum * count), 1)``.
+3. ``maxBytesPerTrigger``, the same with the records' measured mean size.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.control.hop_emission import RateLimit
 from headrace.control.limits import Limits
+from headrace.control.pressure import RateLimit
 from headrace.control.ranges import TopicPartition
-from headrace.control.rate_law import grant, rate_in_force
-from headrace.control.reason import Reason
+from headrace.control.rate_law import Reason, grant, rate_in_force
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
-"""The size of a record while none has been measured: the largest that a Kafka broker takes unless
-told otherwise (``message.max.bytes``), so that a cap in bytes holds for the first batch too."""
+"""The size of a record while none has been measured: the default of a Kafka broker's
+``message.max.bytes``, so that a cap in bytes holds for the first batch too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Plan:
     throttled_by: str | None = None
 
     def describe(self, reason: Reason) -> str:
-        """A reason in words, with the name of the stage if it is `Reason.THROTTLED`."""
+        """A reason in words, with the stage's name if it is `Reason.THROTTLED`."""
         return f"{reason} by {self.throttled_by}" if reason is Reason.THROTTLED else str(reason)
 
     @property
@@ -78,14 +78,13 @@ def plan(
         >>> planned.until[near], planned.until[far], str(planned.reason)
         (600, 800, 'rate')
 
-    A partition whose position lies past its latest offset (the topic was truncated or made anew) is
-    given nothing: what that means is for the source to say before it plans.
+    A partition whose position lies past its latest offset (the topic was truncated or recreated)
+    gets nothing: the source handles that before it plans.
 
     Args:
-        current: The position of every partition in ``latest``; others are not looked at.
+        current: The position of every partition in ``latest``; others are ignored.
         latest: The latest offset of every partition to read. The plan has the same partitions.
-        rate: The estimated rate (records/s, all partitions together); None or at most 0 if there is
-            none.
+        rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
         limits: What else bounds the batch.
         record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
             `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
@@ -123,7 +122,7 @@ def plan(
 
 
 def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
-    """The plan of no batch at all, because `should_wait` said so: nobody moves.
+    """The plan of no batch at all, because `should_wait` said so.
 
     Raises:
         KeyError: A partition in ``latest`` has no position.
@@ -134,12 +133,12 @@ def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicParti
 
 
 def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: int) -> bool:
-    """Whether ``minOffsetsPerTrigger`` holds a batch back, as in Spark's native Kafka source.
+    """Whether ``minOffsetsPerTrigger`` delays a batch, as in Spark's native Kafka source.
 
     Args:
         available: The offsets that are unread (`Plan.lag`).
         min_records: ``minOffsetsPerTrigger``: fewer are not worth a batch.
-        waited_ms: The time since the last batch that was not held back. Before the first one the
+        waited_ms: The time since the last batch that was not delayed. Before the first one the
             native source does not wait: pass ``max_delay_ms``.
         max_delay_ms: ``maxTriggerDelay``: once this has passed, what is there is read.
     """

@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from headrace.control.assertion import MAX_CLOCK_AHEAD_MS, Epoch, PressureSignal
-from headrace.control.hop_controller import HopController
-from headrace.control.hop_emission import PressureState, RateLimit, UpstreamThrottle
-from headrace.control.hop_queue import InputQueue, Upstream
-from headrace.control.hop_settings import HopSettings
+from headrace.control.hop import HopController, InputQueue, Upstream, UpstreamThrottle
+from headrace.control.pressure import (
+    MAX_CLOCK_AHEAD_MS,
+    Epoch,
+    HopSettings,
+    PressureSignal,
+    PressureState,
+    RateLimit,
+)
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.memory import Memory

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from headrace.control.assertion import PressureSignal
+from headrace.control.pressure import PressureSignal
 from headrace.errors import SignalError
 from headrace.flow.signals import StageState
 

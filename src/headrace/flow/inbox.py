@@ -2,7 +2,7 @@
 
 import threading
 
-from headrace.control.assertion import PressureSignal
+from headrace.control.pressure import PressureSignal
 
 
 class Inbox:

@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-from headrace.control.assertion import Epoch, require_level
-from headrace.control.hop_emission import PressureState
+from headrace.control.pressure import Epoch, PressureState, require_level
 from headrace.errors import OptionError
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from headrace.control.hop_queue import Upstream
+from headrace.control.hop import Upstream
 from headrace.flow.signals import Signals, StageState
 
 LOOK_MS: Final = 1000

@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass
 
-from headrace.control.assertion import PressureSignal
+from headrace.control.pressure import PressureSignal
 from headrace.flow.signals import StageState
 
 Item = PressureSignal | StageState

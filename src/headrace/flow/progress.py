@@ -3,9 +3,8 @@
 from collections import deque
 from typing import Final
 
-from headrace.control.hop_emission import RateLimit
-from headrace.control.hop_queue import InputQueue, takes_per_s
-from headrace.control.hop_rate import ChunkRate
+from headrace.control.hop import ChunkRate, InputQueue, takes_per_s
+from headrace.control.pressure import RateLimit
 from headrace.ledger import BatchRecord, Kind, Ledger, Status
 
 _LOOKED_BACK_ON: Final = 20

@@ -5,13 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from headrace.control.assertion import (
-    MAX_LEASE_MS,
-    PressureSignal,
-    require_level,
-    require_name,
-    require_whole,
-)
+from headrace.control.pressure import MAX_LEASE_MS, PressureSignal, require_level
+from headrace.control.validation import require_name, require_whole
 from headrace.errors import OptionError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from headrace.control.assertion import PressureSignal
+from headrace.control.pressure import PressureSignal
 from headrace.errors import LedgerError
 from headrace.flow.carrier import AwayError, Found
 from headrace.flow.known_states import KnownStates

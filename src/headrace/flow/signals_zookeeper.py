@@ -26,7 +26,7 @@ from kazoo.exceptions import (
     NotEmptyError,
 )
 
-from headrace.control.assertion import PressureSignal
+from headrace.control.pressure import PressureSignal
 from headrace.errors import SignalError
 from headrace.flow.carrier import AwayError, Found
 from headrace.flow.outbox import Item

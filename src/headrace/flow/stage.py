@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Union
 
-from headrace.control.hop_settings import HopSettings
+from headrace.control.pressure import HopSettings
 from headrace.flow.place import Place
 
 if TYPE_CHECKING:

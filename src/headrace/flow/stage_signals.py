@@ -6,7 +6,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final, Self
 
-from headrace.control.assertion import PressureSignal, require_name, require_possible
+from headrace.control.pressure import PressureSignal
+from headrace.control.validation import require_name
 from headrace.errors import OptionError, SignalError
 from headrace.flow.carrier import AwayError, Carrier, Found
 from headrace.flow.inbox import Inbox
@@ -219,7 +220,7 @@ class StageSignals:
         if found.fault is not None:
             raise OptionError(found.fault)
         assertion = assertion_of(found.text)
-        require_possible(assertion, wall_clock_ms())
+        assertion.require_possible(wall_clock_ms())
         says = (assertion.flow, assertion.sender, assertion.receiver)
         if says != (self._flow, found.stage, self._stage):
             raise OptionError(

@@ -4,7 +4,7 @@ import json
 from dataclasses import MISSING, asdict, fields
 from typing import Any, Final, NoReturn
 
-from headrace.control.assertion import Epoch, PressureSignal
+from headrace.control.pressure import Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow.signals import StageState
 

@@ -113,7 +113,7 @@ class Isolator:
 
     def _settle_all(self, isolation: Isolation[Why]) -> Isolated[Why]:
         began = time.monotonic()
-        while (part := isolation.next_part(round((time.monotonic() - began) * 1000))) is not None:
+        while (part := isolation.next_child(round((time.monotonic() - began) * 1000))) is not None:
             error = self._run(self._rows[part], part)
             if error is None:
                 self._succeed(self._rows[part])
@@ -156,7 +156,7 @@ class Isolator:
             self._ledger.fail(row.schedule_id, report, owner=self._owner, cut_short=cut_short)
 
     def _failed(self, isolation: Isolation[Why], part: Ranges, error: Exception) -> None:
-        isolation.settle(part, error)
+        isolation.record(part, error)
         first, second = halves(part)
         if second:
             self._split(self._rows[part], [first, second])

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, case, select, update
 
-from headrace.control.hop_emission import RateLimit
+from headrace.control.pressure import RateLimit
 from headrace.ledger.base import Base
 from headrace.ledger.now import NowMs
 from headrace.ledger.records import Admission

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from traceback import TracebackException
 from typing import Final, Self
 
-from headrace.control.hop_emission import RateLimit
+from headrace.control.pressure import RateLimit
 from headrace.control.ranges import OffsetRange
 from headrace.ledger.identity import schedule_id
 from headrace.ledger.root_cause import root_cause

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from headrace.control import (
     BatchProgress,
     Limits,
+    PIDRateEstimator,
     Plan,
-    RateEstimator,
     RateLimit,
     Reason,
     TopicPartition,
@@ -30,7 +30,7 @@ class SimulatedGate:
     """
 
     def __init__(
-        self, estimator: RateEstimator, limits: Limits, partitions: Sequence[TopicPartition]
+        self, estimator: PIDRateEstimator, limits: Limits, partitions: Sequence[TopicPartition]
     ) -> None:
         self.interval_ms = round(limits.seconds_per_batch * 1000)
         self._estimator = estimator
@@ -70,7 +70,7 @@ class SimulatedBatch:
 
 
 def simulate(
-    estimator: RateEstimator,
+    estimator: PIDRateEstimator,
     limits: Limits,
     *,
     capacity_per_s: Callable[[int], float],

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from headrace.control import EstimatorSettings, HopSettings
-from headrace.control.assertion import require_name
+from headrace.control.validation import require_name
 from headrace.errors import OptionError
 from headrace.simulation.checks import require_number
 from headrace.simulation.load import Load

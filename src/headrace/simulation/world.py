@@ -6,7 +6,7 @@ from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from headrace.control.assertion import require_name
+from headrace.control.validation import require_name
 from headrace.errors import OptionError
 from headrace.simulation.checks import require_number
 from headrace.simulation.disturbance import Disturbance, Spike

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from headrace.control.hop_queue import InputQueue
+from headrace.control.hop import InputQueue
 from headrace.errors import NoJournalError
 from headrace.journal import Journal
 from headrace.journal.blocks import LaneFiles

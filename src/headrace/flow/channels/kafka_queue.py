@@ -7,7 +7,7 @@ what compaction has removed count, too.
 
 from typing import Final
 
-from headrace.control.hop_queue import InputQueue
+from headrace.control.hop import InputQueue
 from headrace.control.ranges import TopicPartition
 from headrace.kafka.log import KafkaLog
 from headrace.kafka.options import KafkaOptions

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
-from headrace.control.hop_queue import InputQueue
+from headrace.control.hop import InputQueue
 from headrace.ledger import Ledger
 
 
