@@ -1,4 +1,4 @@
-"""A world as a file: TOML, with one error that names the file, the key and what is allowed."""
+"""A scenario as a file: TOML, with one error that names the file, the key and what is allowed."""
 
 import tomllib
 from collections.abc import Mapping
@@ -8,13 +8,21 @@ from typing import Any, Final, TypeVar
 
 from headrace.control import EstimatorSettings, HopSettings
 from headrace.errors import OptionError
-from headrace.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
-from headrace.simulation.load import Load, Shape
-from headrace.simulation.stage import SimulatedStage
-from headrace.simulation.world import World
+from headrace.simulation.scenario import (
+    Dead,
+    Disturbance,
+    Load,
+    LostSignals,
+    Pause,
+    Scenario,
+    Shape,
+    SimulatedStage,
+    Slow,
+    Spike,
+)
 
 _KINDS: Final[dict[str, type[Disturbance]]] = {
-    kind.kind: kind for kind in (Slow, Pause, Dead, Spike, Lost)
+    kind.kind: kind for kind in (Slow, Pause, Dead, Spike, LostSignals)
 }
 T = TypeVar("T")
 
@@ -29,7 +37,7 @@ _TYPES: Final[dict[Any, tuple[tuple[type, ...], str]]] = {
 }
 
 
-def read_world(path: Path) -> World:
+def read_scenario(path: Path) -> Scenario:
     """Read what is to be simulated from a TOML file.
 
     Raises:
@@ -45,18 +53,18 @@ def read_world(path: Path) -> World:
     except UnicodeDecodeError as error:
         raise OptionError(f"The file {path} is not UTF-8; TOML is.") from error
     try:
-        return world_of(tomllib.loads(text))
+        return scenario_of(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"The file {path} is not TOML: {error}.") from error
     except OptionError as error:
         raise OptionError(f"In {path}: {error}") from error
 
 
-def world_of(table: Mapping[str, Any]) -> World:
+def scenario_of(table: Mapping[str, Any]) -> Scenario:
     """What is to be simulated, from the tables of a TOML document.
 
     Raises:
-        OptionError: As `read_world`, without the file's name.
+        OptionError: As `read_scenario`, without the file's name.
     """
     settings: dict[str, Any] = {
         name: _made(kind, _table(table.get(name, {}), f"[{name}]"), f"[{name}]")
@@ -64,18 +72,18 @@ def world_of(table: Mapping[str, Any]) -> World:
     }
     for name in table:
         if name not in _KEYS:
-            raise OptionError(f"{name!r} is no key of a world; the keys are {', '.join(_KEYS)}.")
-    world = {key: value for key, value in table.items() if key in _NUMBERS}
-    world["stages"] = tuple(
+            raise OptionError(f"{name!r} is no key of a scenario; the keys are {', '.join(_KEYS)}.")
+    scenario = {key: value for key, value in table.items() if key in _NUMBERS}
+    scenario["stages"] = tuple(
         _stage(stage, f"[[stage]] number {number}", settings)
         for number, stage in enumerate(_tables(table.get("stage", []), "stage"), start=1)
     )
     disturbances = _tables(table.get("disturbance", []), "disturbance")
-    world["disturbances"] = tuple(
+    scenario["disturbances"] = tuple(
         _disturbance(each, f"[[disturbance]] number {number}")
         for number, each in enumerate(disturbances, start=1)
     )
-    return _made(World, world, "the file")
+    return _made(Scenario, scenario, "the file")
 
 
 def _stage(table: Mapping[str, Any], where: str, settings: Mapping[str, Any]) -> SimulatedStage:

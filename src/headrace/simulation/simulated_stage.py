@@ -1,8 +1,10 @@
-"""A stage while it is simulated: its gate, its inlet and both sides of its pressure."""
+"""A stage while it is simulated: its input queue, its gate and both sides of its pressure."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from headrace.control import (
     ChunkRate,
@@ -12,18 +14,107 @@ from headrace.control import (
     Limits,
     Plan,
     PressureSignal,
+    TopicPartition,
     Upstream,
     UpstreamThrottle,
     takes_per_s,
 )
-from headrace.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
-from headrace.simulation.gate import SimulatedGate, duration_ms, next_trigger_ms
-from headrace.simulation.inlet import Inlet
-from headrace.simulation.stage import SimulatedStage
+from headrace.simulation.scenario import (
+    Dead,
+    Disturbance,
+    LostSignals,
+    Pause,
+    SimulatedStage,
+    Slow,
+    Spike,
+)
+from headrace.simulation.simulated_gate import (
+    SimulatedGate,
+    duration_ms,
+    next_trigger_ms,
+    partitions_of,
+    spread,
+)
+
+OUTSIDE: Final = ""
+"""The name of the channel that a source's load comes by."""
+
+_SLICE_MS: Final = 100
+"""What comes from outside is added up in slices of this length."""
+
+
+class SimulatedQueue:
+    """Counts what has come to a stage and what its batches have been given.
+
+    Args:
+        stage: The stage.
+        spikes: Those of its load.
+    """
+
+    def __init__(self, stage: SimulatedStage, spikes: Sequence[Spike]) -> None:
+        self.arrived = 0
+        self.admitted = 0
+        self._load = stage.load
+        self._spikes = spikes
+        self._partitions = {
+            name: partitions_of(name, stage.partitions) for name in stage.after or (OUTSIDE,)
+        }
+        self._came = dict.fromkeys(self._partitions, 0)
+        self._from_outside = float(stage.backlog)
+        self._accrued_ms = 0
+        self._waits_since: deque[tuple[int, int]] = deque()
+        self.accrue(0)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Those of all channels."""
+        return [partition for names in self._partitions.values() for partition in names]
+
+    @property
+    def waiting(self) -> int:
+        """The records that no batch has been given yet."""
+        return self.arrived - self.admitted
+
+    def latest(self) -> dict[TopicPartition, int]:
+        """The latest offset of each partition."""
+        latest: dict[TopicPartition, int] = {}
+        for name, partitions in self._partitions.items():
+            latest |= spread(self._came[name], partitions)
+        return latest
+
+    def take(self, channel: str, records: int, time_ms: int) -> None:
+        """Take in what a stage before has made, or the outside."""
+        if records:
+            self._came[channel] += records
+            self.arrived += records
+            self._waits_since.append((time_ms, self.arrived))
+
+    def accrue(self, time_ms: int) -> None:
+        """Take in what has come from outside up to this time; nothing where there is no load."""
+        if self._load is None:
+            return
+        while self._accrued_ms < time_ms:
+            until_ms = min(time_ms, (self._accrued_ms // _SLICE_MS + 1) * _SLICE_MS)
+            per_s = self._load.per_s(self._accrued_ms)
+            for spike in self._spikes:
+                per_s *= spike.factor if spike.holds(self._accrued_ms) else 1.0
+            self._from_outside += per_s * (until_ms - self._accrued_ms) / 1000
+            self._accrued_ms = until_ms
+        self.take(OUTSIDE, int(self._from_outside) - self.arrived, time_ms)
+
+    def admit(self, records: int) -> None:
+        """Give records to a batch, those first that came first; below 0, take them back from it."""
+        self.admitted += records
+        while self._waits_since and self._waits_since[0][1] <= self.admitted:
+            self._waits_since.popleft()
+
+    def delay_s(self, time_ms: int) -> float:
+        """How long the oldest record that waits has waited (s); 0 if none does."""
+        return (time_ms - self._waits_since[0][0]) / 1000 if self._waits_since else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RunningBatch:
     """A batch at hand."""
 
     planned: Plan
@@ -32,7 +123,7 @@ class Batch:
 
 
 class RunningStage:
-    """One stage of a world that runs; what it decides, its gate and its controllers decide.
+    """One stage of a scenario that runs; what it decides, its gate and its controllers decide.
 
     Args:
         flow: The flow's name.
@@ -53,22 +144,22 @@ class RunningStage:
         self.stage = stage
         self.downstreams = tuple(downstreams)
         self.run = 0
-        self.batch: Batch | None = None
+        self.batch: RunningBatch | None = None
         self.processed = 0
         self.is_stopped = False
         self._flow = flow
         self._random = random
         self.deaths = [d for d in disturbances if isinstance(d, Dead)]
         self._slow = [d for d in disturbances if isinstance(d, Slow)]
-        self._lost = [d for d in disturbances if isinstance(d, Lost)]
+        self._lost = [d for d in disturbances if isinstance(d, LostSignals)]
         pauses = [d for d in disturbances if isinstance(d, Pause)]
         self._pauses = sorted(pauses, key=lambda pause: pause.from_s)
-        self.inlet = Inlet(stage, [d for d in disturbances if isinstance(d, Spike)])
+        self.queued = SimulatedQueue(stage, [d for d in disturbances if isinstance(d, Spike)])
         initial_per_s = stage.initial_rate_per_s or stage.estimator.min_rate
         self._gate = SimulatedGate(
             stage.estimator.create(stage.interval_ms),
             Limits(stage.interval_ms / 1000, initial_rate=initial_per_s),
-            self.inlet.partitions,
+            self.queued.partitions,
         )
         self._emitted = ChunkRate(5 * stage.interval_ms, 5 * stage.interval_ms)
         self._left = 0
@@ -87,21 +178,21 @@ class RunningStage:
         """What it has really been admitting lately (records/s)."""
         return self._emitted.per_s(time_ms, 2 * self.stage.interval_ms)
 
-    def plan(self, time_ms: int) -> Batch | None:
+    def plan(self, time_ms: int) -> RunningBatch | None:
         """Fire a trigger: the batch that begins, or None if there is nothing for one."""
-        self.inlet.accrue(time_ms)
-        planned = self._gate.plan(self.inlet.latest(), self.throttle.rate_limit(time_ms))
+        self.queued.accrue(time_ms)
+        planned = self._gate.plan(self.queued.latest(), self.throttle.rate_limit(time_ms))
         self._left = planned.left_over
         if planned.records == 0:
             return None
-        self.inlet.admit(planned.records)
-        self._emitted.look(time_ms, self.inlet.admitted)
+        self.queued.admit(planned.records)
+        self._emitted.look(time_ms, self.queued.admitted)
         capacity_per_s = self.capacity_per_s(time_ms) * self._noise()
         lasts_ms = duration_ms(planned.records, capacity_per_s, self.stage.fixed_ms)
-        self.batch = Batch(planned, time_ms, self._with_pauses(time_ms, time_ms + lasts_ms))
+        self.batch = RunningBatch(planned, time_ms, self._with_pauses(time_ms, time_ms + lasts_ms))
         return self.batch
 
-    def end(self, batch: Batch) -> int:
+    def end(self, batch: RunningBatch) -> int:
         """The batch at hand has ended; how many records it has made for each stage after it."""
         self._gate.end(batch.planned, batch.start_ms, batch.end_ms - batch.start_ms)
         self.batch = None
@@ -115,7 +206,7 @@ class RunningStage:
         """The run ends: what it had at hand is lost, and will be read again."""
         self.run += 1
         if self.batch is not None:
-            self.inlet.admit(-self.batch.planned.records)
+            self.queued.admit(-self.batch.planned.records)
             self.batch = None
 
     def revive(self, time_ms: int) -> None:
@@ -132,7 +223,7 @@ class RunningStage:
 
     def queue(self, time_ms: int) -> InputQueue:
         """What a look finds."""
-        self.inlet.accrue(time_ms)
+        self.queued.accrue(time_ms)
         size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
         takes = takes_per_s(
             rate,
@@ -142,9 +233,9 @@ class RunningStage:
             0 if batch is None else time_ms - batch.start_ms,
         )
         return InputQueue(
-            waiting_bytes=self.inlet.waiting * size,
+            waiting_bytes=self.queued.waiting * size,
             left_bytes=self._left * size,
-            arrived_bytes=self.inlet.arrived * size,
+            arrived_bytes=self.queued.arrived * size,
             takes_bytes_per_s=None if takes is None else takes * size,
             is_running=batch is not None,
         )
@@ -152,7 +243,7 @@ class RunningStage:
     @property
     def is_quiet(self) -> bool:
         """Whether a look would find what the last one found, and time alone changes nothing."""
-        counts = (self.inlet.arrived, self.inlet.admitted)
+        counts = (self.queued.arrived, self.queued.admitted)
         before, self._looked_at = self._looked_at, counts
         return counts == before and not any(c.is_watching for c in self._controllers)
 

@@ -1,45 +1,45 @@
-"""The simulator: the control code itself in simulated time, over a world that is scripted."""
+"""The simulator: the control code itself in simulated time, over a scenario that is scripted."""
 
 import heapq
 from collections.abc import Callable
 from random import Random
 
 from headrace.control import PressureSignal, Upstream
-from headrace.simulation.result import Move, Result, Series
-from headrace.simulation.running import Batch, RunningStage
-from headrace.simulation.world import Policy, World
+from headrace.simulation.results import RateLimitChange, Result, Series
+from headrace.simulation.scenario import Policy, Scenario
+from headrace.simulation.simulated_stage import RunningBatch, RunningStage
 
 
-def run(world: World, policy: Policy, random: Random) -> Result:
-    """Run a world from time 0 to its end.
+def run(scenario: Scenario, policy: Policy, random: Random) -> Result:
+    """Run a scenario from time 0 to its end.
 
-    Equal worlds and equally seeded sources of randomness give equal results.
+    Equal scenarios and equally seeded sources of randomness give equal results.
     """
-    return _Run(world, policy, random).run()
+    return _Run(scenario, policy, random).run()
 
 
 class _Run:
     """One run: what happens next is always what is due first; of equals, what was known first."""
 
-    def __init__(self, world: World, policy: Policy, random: Random) -> None:
-        self._world = world
+    def __init__(self, scenario: Scenario, policy: Policy, random: Random) -> None:
+        self._scenario = scenario
         self._policy = policy
-        self._result = Result(world, policy)
+        self._result = Result(scenario, policy)
         self._due: list[tuple[int, int, Callable[[int], None]]] = []
         self._known = 0
-        after: dict[str, list[str]] = {name: [] for name in world.order}
-        for stage in world.stages:
+        after: dict[str, list[str]] = {name: [] for name in scenario.order}
+        for stage in scenario.stages:
             for name in stage.after:
                 after[name].append(stage.name)
         self._stages = {
             stage.name: RunningStage(
-                world.name,
+                scenario.name,
                 stage,
                 after[stage.name],
-                [d for d in world.disturbances if d.stage == stage.name],
+                [d for d in scenario.disturbances if d.stage == stage.name],
                 random,
             )
-            for stage in world.stages
+            for stage in scenario.stages
         }
         self._overloaded: set[str] = set()
         self._are_stopped = False
@@ -48,10 +48,10 @@ class _Run:
 
     def run(self) -> Result:
         """Run to the end."""
-        for name in self._world.order:
+        for name in self._scenario.order:
             self._begin(self._stages[name])
         self._at(0, self._sample)
-        until_ms = round(self._world.duration_s * 1000)
+        until_ms = round(self._scenario.duration_s * 1000)
         while self._due and self._due[0][0] <= until_ms:
             time_ms, _, what = heapq.heappop(self._due)
             what(time_ms)
@@ -88,12 +88,12 @@ class _Run:
         if stage.stage.after:
             self._look(stage, time_ms)
 
-    def _end(self, stage: RunningStage, batch: Batch, time_ms: int) -> None:
+    def _end(self, stage: RunningStage, batch: RunningBatch, time_ms: int) -> None:
         if stage.batch is not batch:
             return
         made = stage.end(batch)
         for name in stage.downstreams:
-            self._stages[name].inlet.take(stage.stage.name, made, time_ms)
+            self._stages[name].queued.take(stage.stage.name, made, time_ms)
         self._trigger_at(stage.next_trigger_ms(batch.start_ms, time_ms), stage)
 
     def _revive(self, stage: RunningStage, time_ms: int) -> None:
@@ -105,7 +105,7 @@ class _Run:
     def _look_again(self, stage: RunningStage, time_ms: int) -> None:
         if self._policy is not Policy.HOP_BY_HOP or not stage.is_quiet:
             self._look(stage, time_ms)
-        self._at(time_ms + self._world.look_ms, lambda now_ms: self._look_again(stage, now_ms))
+        self._at(time_ms + self._scenario.look_ms, lambda now_ms: self._look_again(stage, now_ms))
 
     def _look(self, stage: RunningStage, time_ms: int) -> None:
         queue, name = stage.queue(time_ms), stage.stage.name
@@ -138,7 +138,7 @@ class _Run:
     def _send(self, stage: RunningStage, signal: PressureSignal, time_ms: int) -> None:
         self._result.signals[signal.sender] += 1
         if not stage.loses_a_signal(time_ms):
-            arrives_ms = time_ms + self._world.signal_ms
+            arrives_ms = time_ms + self._scenario.signal_ms
             self._at(arrives_ms, lambda now_ms: self._deliver(signal, now_ms))
 
     def _deliver(self, signal: PressureSignal, time_ms: int) -> None:
@@ -153,26 +153,26 @@ class _Run:
         """Write down that the bound of a stage has changed, if it has."""
         stage.throttle.expire(time_ms)
         bound, name = stage.throttle.rate_limit(time_ms), stage.stage.name
-        move = (
-            Move(time_ms, name, None, 0.0, None)
+        change = (
+            RateLimitChange(time_ms, name, None, 0.0, None)
             if bound is None
-            else Move(time_ms, name, bound.throttled_by, bound.level, bound.rate_per_s)
+            else RateLimitChange(time_ms, name, bound.throttled_by, bound.level, bound.rate_per_s)
         )
-        self._note(move)
+        self._note(change)
 
-    def _note(self, move: Move) -> None:
-        before = self._held.get(move.stage)
-        present = (move.throttled_by, move.rate_limit_per_s)
+    def _note(self, change: RateLimitChange) -> None:
+        before = self._held.get(change.stage)
+        present = (change.throttled_by, change.rate_limit_per_s)
         if present != (before or (None, None)):
-            self._held[move.stage] = present
-            self._result.moves.append(move)
+            self._held[change.stage] = present
+            self._result.changes.append(change)
 
     def _tell_the_sources(self, sender: str, time_ms: int) -> None:
         """Heron's way: a stage is overloaded, or none is any longer."""
         self._result.signals[sender] += 1
         is_stopped = self._are_stopped
         self._at(
-            time_ms + self._world.signal_ms,
+            time_ms + self._scenario.signal_ms,
             lambda now_ms: self._stop_the_sources(sender, is_stopped, now_ms),
         )
 
@@ -181,25 +181,27 @@ class _Run:
             if not stage.stage.after:
                 stage.is_stopped = is_stopped
                 held = (sender, 0.0) if is_stopped else (None, None)
-                self._note(Move(time_ms, stage.stage.name, held[0], float(is_stopped), held[1]))
+                self._note(
+                    RateLimitChange(time_ms, stage.stage.name, held[0], float(is_stopped), held[1])
+                )
 
     def _sample(self, time_ms: int) -> None:
         self._result.times_s.append(time_ms / 1000)
         for name, stage in self._stages.items():
-            stage.inlet.accrue(time_ms)
+            stage.queued.accrue(time_ms)
             series, bound = self._result.series[name], stage.throttle.rate_limit(time_ms)
-            counts = (stage.inlet.arrived, stage.inlet.admitted, stage.processed)
+            counts = (stage.queued.arrived, stage.queued.admitted, stage.processed)
             rates = [
-                (count - before) * 1000 / self._world.sample_ms
+                (count - before) * 1000 / self._scenario.sample_ms
                 for count, before in zip(counts, self._counted[name], strict=True)
             ]
             self._counted[name] = counts
             series.came_per_s.append(rates[0])
             series.admitted_per_s.append(rates[1])
             series.processed_per_s.append(rates[2])
-            series.waiting_bytes.append(stage.inlet.waiting * stage.stage.record_bytes)
-            series.delay_s.append(stage.inlet.delay_s(time_ms))
+            series.waiting_bytes.append(stage.queued.waiting * stage.stage.record_bytes)
+            series.delay_s.append(stage.queued.delay_s(time_ms))
             series.rate_per_s.append(0.0 if stage.is_stopped else stage.rate_per_s(time_ms))
             series.rate_limit_per_s.append(None if bound is None else bound.rate_per_s)
             series.level.append(0.0 if bound is None else bound.level)
-        self._at(time_ms + self._world.sample_ms, self._sample)
+        self._at(time_ms + self._scenario.sample_ms, self._sample)

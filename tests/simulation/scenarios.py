@@ -1,4 +1,4 @@
-"""Worlds that several tests simulate."""
+"""Scenarios that several tests simulate."""
 
 from random import Random
 
@@ -8,9 +8,9 @@ from headrace.simulation import (
     Load,
     Policy,
     Result,
+    Scenario,
     SimulatedStage,
     Slow,
-    World,
     run,
 )
 
@@ -32,10 +32,10 @@ def chain(
     noise: float = 0.0,
     hop: HopSettings | None = None,
     signal_ms: int = 100,
-) -> World:
+) -> Scenario:
     """Stages in a chain, of 200-byte records, all alike."""
     load = load if isinstance(load, Load) else Load(((0, load),))
-    return World(
+    return Scenario(
         tuple(
             SimulatedStage(
                 name,
@@ -55,5 +55,5 @@ def chain(
     )
 
 
-def ran(world: World, policy: Policy = Policy.HOP_BY_HOP, seed: int = 0) -> Result:
-    return run(world, policy, Random(seed))
+def ran(scenario: Scenario, policy: Policy = Policy.HOP_BY_HOP, seed: int = 0) -> Result:
+    return run(scenario, policy, Random(seed))
