@@ -19,9 +19,9 @@ class Series:
         processed_per_s: Records of batches that ended since then, a second.
         waiting_bytes: What waits to be given to a batch.
         delay_s: How long the oldest record that waits has waited.
-        rate_per_s: The rate in force: the least of estimator, bound and caps; None for none.
-        rate_limit_per_s: The bound under pressure from the stages after it; None while it is free.
-        level: The level of that bound; 0 while it is free.
+        rate_per_s: The rate in force: the least of estimator, rate limit and caps; None for none.
+        rate_limit_per_s: The limit under pressure from the stages after it; None while it is free.
+        level: The throttle level; 0 while it is free.
     """
 
     came_per_s: list[float] = field(default_factory=list)
@@ -36,14 +36,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class RateLimitChange:
-    """The bound of a stage has changed.
+    """The rate limit of a stage has changed.
 
     Attributes:
         time_ms: When.
-        stage: The stage that is held.
-        throttled_by: The stage that presses it; None when it has become free.
+        stage: The stage that is throttled.
+        throttled_by: The stage that throttles it; None when it has become free.
         level: The level; 0 when it has become free.
-        rate_limit_per_s: The bound (records/s); None when it has become free.
+        rate_limit_per_s: The limit (records/s); None when it has become free.
     """
 
     time_ms: int
@@ -62,7 +62,7 @@ class Result:
         policy: Who slowed down.
         times_s: When the samples were taken (s).
         series: By stage.
-        changes: Every change of a bound, in their order.
+        changes: Every change of a rate limit, in their order.
         signals: How many were sent, by stage that sent them; those that were lost too.
         largest_bytes: The largest queue there ever was, by stage, between samples too.
     """
@@ -87,7 +87,7 @@ class StageFigures:
         largest_bytes: The largest queue at a sample.
         longest_delay_s: The longest that a record had waited, at a sample.
         swing: The standard deviation of what it admits over its mean; 0 where it admits nothing.
-        turns: How often its bound turned from falling to rising or back.
+        turns: How often its rate limit turned from falling to rising or back.
         most_level: The highest level at a sample.
     """
 
@@ -145,14 +145,14 @@ def phases(result: Result) -> list[Phase]:
 
 
 def turns(changes: Iterable[RateLimitChange], stage: str, from_s: float, until_s: float) -> int:
-    """How often the bound of a stage turned from falling to rising or back, in a time."""
-    bound, direction, count = math.inf, 0, 0
+    """How often the rate limit of a stage turned from falling to rising or back, in a time."""
+    limit, direction, count = math.inf, 0, 0
     for change in changes:
         if change.stage != stage or change.time_ms >= until_s * 1000:
             continue
         present = math.inf if change.rate_limit_per_s is None else change.rate_limit_per_s
-        towards = (present > bound) - (present < bound)
-        bound = present
+        towards = (present > limit) - (present < limit)
+        limit = present
         if towards and change.time_ms >= from_s * 1000:
             count += direction == -towards
             direction = towards

@@ -133,8 +133,8 @@ class Pause(Disturbance):
 class Dead(Disturbance):
     """The stage is not there: a batch at hand is lost and run again when the stage is back.
 
-    Meanwhile it neither looks nor signals nor obeys. What it had been told, and what it had learnt,
-    it finds again in its ledger.
+    Meanwhile it neither looks nor sends nor applies signals. Its pressure state and its rate are
+    in its ledger.
     """
 
     kind = "dead"
@@ -193,7 +193,7 @@ class SimulatedStage:
             factor; 0 to 0.5.
         initial_rate_per_s: ``backpressure.initialRate``; None for the estimator's ``min_rate``.
         estimator: The estimator's settings.
-        hop: When it presses the stages before it; and its step counts when it is pressed.
+        hop: When it throttles the stages before it; its step counts when it is throttled.
 
     Raises:
         OptionError: A number is out of its range, or a source has no load, or another stage one.

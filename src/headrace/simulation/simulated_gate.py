@@ -47,7 +47,7 @@ class SimulatedGate:
     def plan(
         self, latest: Mapping[TopicPartition, int], rate_limit: RateLimit | None = None
     ) -> Plan:
-        """The next batch, from the latest offset of each partition, under a bound or none."""
+        """The next batch, from the latest offset of each partition, under a rate limit or none."""
         return plan(self._positions, latest, self._rate, self._limits, rate_limit=rate_limit)
 
     def end(self, planned: Plan, start_ms: int, duration_ms: int) -> BatchProgress:

@@ -169,10 +169,10 @@ class RunningStage:
         self._controllers = [self._controller(name, 0, 0.0) for name in stage.after]
 
     def rate_per_s(self, time_ms: int) -> float | None:
-        """The rate in force (records/s): the least of estimator and bound; None for none."""
-        bound = self.throttle.rate_limit(time_ms)
+        """The rate in force (records/s): the least of estimator and rate limit; None for none."""
+        limit = self.throttle.rate_limit(time_ms)
         rate = self._gate.rate_per_s
-        return rate if bound is None else bound.applied_to(rate)
+        return rate if limit is None else limit.applied_to(rate)
 
     def emits_per_s(self, time_ms: int) -> float | None:
         """What it has really been admitting lately (records/s)."""
@@ -211,11 +211,11 @@ class RunningStage:
 
     def revive(self, time_ms: int) -> None:
         """Another run begins, with what the ledger has of the one before."""
-        pressures = self.throttle.states()
+        states = self.throttle.states()
         self.throttle = UpstreamThrottle(
             self._flow, self.stage.name, self.downstreams, self.stage.hop
         )
-        self.throttle.restore(pressures, time_ms)
+        self.throttle.restore(states, time_ms)
         self._controllers = [
             self._controller(name, time_ms, controller.level)
             for name, controller in zip(self.stage.after, self._controllers, strict=True)

@@ -1,4 +1,4 @@
-"""The simulator: the control code itself in simulated time, over a scenario that is scripted."""
+"""The simulator: the control code itself in simulated time, over a scripted scenario."""
 
 import heapq
 from collections.abc import Callable
@@ -19,23 +19,19 @@ def run(scenario: Scenario, policy: Policy, random: Random) -> Result:
 
 
 class _Run:
-    """One run: what happens next is always what is due first; of equals, what was known first."""
+    """One run: what is due first happens next; of equals, what was scheduled first."""
 
     def __init__(self, scenario: Scenario, policy: Policy, random: Random) -> None:
         self._scenario = scenario
         self._policy = policy
         self._result = Result(scenario, policy)
         self._due: list[tuple[int, int, Callable[[int], None]]] = []
-        self._known = 0
-        after: dict[str, list[str]] = {name: [] for name in scenario.order}
-        for stage in scenario.stages:
-            for name in stage.after:
-                after[name].append(stage.name)
+        self._scheduled = 0
         self._stages = {
             stage.name: RunningStage(
                 scenario.name,
                 stage,
-                after[stage.name],
+                [other.name for other in scenario.stages if stage.name in other.after],
                 [d for d in scenario.disturbances if d.stage == stage.name],
                 random,
             )
@@ -43,7 +39,7 @@ class _Run:
         }
         self._overloaded: set[str] = set()
         self._are_stopped = False
-        self._held: dict[str, tuple[str | None, float | None]] = {}
+        self._limits: dict[str, tuple[str | None, float | None]] = {}
         self._counted = dict.fromkeys(self._stages, (0, 0, 0))
 
     def run(self) -> Result:
@@ -57,21 +53,20 @@ class _Run:
             what(time_ms)
         return self._result
 
+    def _at(self, time_ms: int, what: Callable[[int], None]) -> None:
+        heapq.heappush(self._due, (time_ms, self._scheduled, what))
+        self._scheduled += 1
+
     def _begin(self, stage: RunningStage) -> None:
         name = stage.stage.name
         self._result.series[name] = Series()
-        self._result.signals[name] = 0
-        self._result.largest_bytes[name] = 0
+        self._result.signals[name] = self._result.largest_bytes[name] = 0
         for death in stage.deaths:
             self._at(round(death.from_s * 1000), lambda _: stage.die())
             self._at(round(death.until_s * 1000), lambda time_ms: self._revive(stage, time_ms))
         self._trigger_at(0, stage)
         if stage.stage.after:
             self._at(0, lambda time_ms: self._look_again(stage, time_ms))
-
-    def _at(self, time_ms: int, what: Callable[[int], None]) -> None:
-        heapq.heappush(self._due, (time_ms, self._known, what))
-        self._known += 1
 
     def _trigger_at(self, time_ms: int, stage: RunningStage) -> None:
         run = stage.run
@@ -98,8 +93,8 @@ class _Run:
 
     def _revive(self, stage: RunningStage, time_ms: int) -> None:
         stage.revive(time_ms)
-        for pressure in stage.throttle.states():
-            self._at(pressure.until_ms, lambda now_ms: self._note_bound(stage, now_ms))
+        for state in stage.throttle.states():
+            self._at(state.until_ms, lambda now_ms: self._note_limit(stage, now_ms))
         self._trigger_at(stage.next_trigger_ms(time_ms, time_ms), stage)
 
     def _look_again(self, stage: RunningStage, time_ms: int) -> None:
@@ -114,7 +109,7 @@ class _Run:
         if stage.is_dead(time_ms):
             return
         if self._policy is Policy.HOP_BY_HOP:
-            before = [self._upstream(name, stage, time_ms) for name in stage.stage.after]
+            before = [self._upstream(before, stage, time_ms) for before in stage.stage.after]
             for signal in stage.look(time_ms, queue, before):
                 self._send(stage, signal, time_ms)
         elif self._policy is Policy.SOURCES:
@@ -124,15 +119,14 @@ class _Run:
                 self._overloaded.discard(name)
             if bool(self._overloaded) != self._are_stopped:
                 self._are_stopped = not self._are_stopped
-                self._tell_the_sources(name, time_ms)
+                self._signal_sources(name, time_ms)
 
     def _upstream(self, name: str, stage: RunningStage, time_ms: int) -> Upstream:
-        """How a stage before fares, as it shows it."""
         before = self._stages[name]
-        bound = before.throttle.rate_limit(time_ms)
         if before.is_dead(time_ms):
             return Upstream.GONE
-        is_ours = bound is None or bound.throttled_by == stage.stage.name
+        limit = before.throttle.rate_limit(time_ms)
+        is_ours = limit is None or limit.throttled_by == stage.stage.name
         return Upstream.RUNNING if is_ours else Upstream.THROTTLED
 
     def _send(self, stage: RunningStage, signal: PressureSignal, time_ms: int) -> None:
@@ -146,50 +140,44 @@ class _Run:
         if stage.is_dead(time_ms):
             return
         stage.throttle.apply(signal, time_ms, stage.emits_per_s(time_ms))
-        self._note_bound(stage, time_ms)
-        self._at(time_ms + signal.lease_ms, lambda now_ms: self._note_bound(stage, now_ms))
+        self._note_limit(stage, time_ms)
+        self._at(time_ms + signal.lease_ms, lambda now_ms: self._note_limit(stage, now_ms))
 
-    def _note_bound(self, stage: RunningStage, time_ms: int) -> None:
-        """Write down that the bound of a stage has changed, if it has."""
+    def _note_limit(self, stage: RunningStage, time_ms: int) -> None:
         stage.throttle.expire(time_ms)
-        bound, name = stage.throttle.rate_limit(time_ms), stage.stage.name
-        change = (
-            RateLimitChange(time_ms, name, None, 0.0, None)
-            if bound is None
-            else RateLimitChange(time_ms, name, bound.throttled_by, bound.level, bound.rate_per_s)
-        )
-        self._note(change)
+        limit, name = stage.throttle.rate_limit(time_ms), stage.stage.name
+        if limit is None:
+            self._note(RateLimitChange(time_ms, name, None, 0.0, None))
+        else:
+            by, level, per_s = limit.throttled_by, limit.level, limit.rate_per_s
+            self._note(RateLimitChange(time_ms, name, by, level, per_s))
 
     def _note(self, change: RateLimitChange) -> None:
-        before = self._held.get(change.stage)
+        """Record a rate limit, if it has changed."""
         present = (change.throttled_by, change.rate_limit_per_s)
-        if present != (before or (None, None)):
-            self._held[change.stage] = present
+        if present != self._limits.get(change.stage, (None, None)):
+            self._limits[change.stage] = present
             self._result.changes.append(change)
 
-    def _tell_the_sources(self, sender: str, time_ms: int) -> None:
+    def _signal_sources(self, sender: str, time_ms: int) -> None:
         """Heron's way: a stage is overloaded, or none is any longer."""
         self._result.signals[sender] += 1
         is_stopped = self._are_stopped
-        self._at(
-            time_ms + self._scenario.signal_ms,
-            lambda now_ms: self._stop_the_sources(sender, is_stopped, now_ms),
-        )
+        by, per_s = (sender, 0.0) if is_stopped else (None, None)
 
-    def _stop_the_sources(self, sender: str, is_stopped: bool, time_ms: int) -> None:
-        for stage in self._stages.values():
-            if not stage.stage.after:
-                stage.is_stopped = is_stopped
-                held = (sender, 0.0) if is_stopped else (None, None)
-                self._note(
-                    RateLimitChange(time_ms, stage.stage.name, held[0], float(is_stopped), held[1])
-                )
+        def apply(now_ms: int) -> None:
+            for name, stage in self._stages.items():
+                if not stage.stage.after:
+                    stage.is_stopped = is_stopped
+                    self._note(RateLimitChange(now_ms, name, by, float(is_stopped), per_s))
+
+        self._at(time_ms + self._scenario.signal_ms, apply)
 
     def _sample(self, time_ms: int) -> None:
         self._result.times_s.append(time_ms / 1000)
         for name, stage in self._stages.items():
             stage.queued.accrue(time_ms)
-            series, bound = self._result.series[name], stage.throttle.rate_limit(time_ms)
+            series, limit = self._result.series[name], stage.throttle.rate_limit(time_ms)
             counts = (stage.queued.arrived, stage.queued.admitted, stage.processed)
             rates = [
                 (count - before) * 1000 / self._scenario.sample_ms
@@ -202,6 +190,6 @@ class _Run:
             series.waiting_bytes.append(stage.queued.waiting * stage.stage.record_bytes)
             series.delay_s.append(stage.queued.delay_s(time_ms))
             series.rate_per_s.append(0.0 if stage.is_stopped else stage.rate_per_s(time_ms))
-            series.rate_limit_per_s.append(None if bound is None else bound.rate_per_s)
-            series.level.append(0.0 if bound is None else bound.level)
+            series.rate_limit_per_s.append(None if limit is None else limit.rate_per_s)
+            series.level.append(0.0 if limit is None else limit.level)
         self._at(time_ms + self._scenario.sample_ms, self._sample)
