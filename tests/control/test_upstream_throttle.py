@@ -1,4 +1,4 @@
-"""What a stage that is pressed may emit."""
+"""What a stage that is throttled may emit."""
 
 from dataclasses import replace
 
@@ -24,33 +24,33 @@ def says(
     return PressureSignal("shop", sender, "parse", run, sequence, level, lease_ms)
 
 
-def emission(step: float = 0.5) -> UpstreamThrottle:
+def throttle(step: float = 0.5) -> UpstreamThrottle:
     return UpstreamThrottle("shop", "parse", ["enrich", "store"], HopSettings(step=step))
 
 
 def rate(of: UpstreamThrottle, time_ms: int) -> float | None:
-    bound = of.rate_limit(time_ms)
-    return None if bound is None else bound.rate_per_s
+    limit = of.rate_limit(time_ms)
+    return None if limit is None else limit.rate_per_s
 
 
-def test_a_stage_that_was_told_nothing_is_free() -> None:
-    assert emission().rate_limit(0) is None
-    assert emission().expire(10**9) == []
+def test_a_stage_that_received_nothing_is_free() -> None:
+    assert throttle().rate_limit(0) is None
+    assert throttle().expire(10**9) == []
 
 
 def test_the_first_down_remembers_the_rate_and_each_further_one_multiplies_it_again() -> None:
-    it = emission()
+    it = throttle()
     assert it.apply(says(1, 1), 0, 1000.0) is SignalOutcome.THROTTLES
     assert rate(it, 0) == 500.0
     it.apply(says(2, 2), 1000, 480.0)
     assert rate(it, 1000) == 250.0
-    bound = it.rate_limit(1000)
-    assert bound is not None
-    assert (bound.throttled_by, bound.level, bound.origin_per_s) == ("enrich", 2, 1000.0)
+    limit = it.rate_limit(1000)
+    assert limit is not None
+    assert (limit.throttled_by, limit.level, limit.origin_per_s) == ("enrich", 2, 1000.0)
 
 
 def test_ups_lead_back_to_the_origin_rate_and_then_it_is_free() -> None:
-    it = emission()
+    it = throttle()
     for sequence, level, expected in [(1, 2, 250.0), (2, 1, 500.0)]:
         it.apply(says(sequence, level), 0, 1000.0)
         assert rate(it, 0) == expected
@@ -59,21 +59,21 @@ def test_ups_lead_back_to_the_origin_rate_and_then_it_is_free() -> None:
 
 
 def test_a_part_of_a_level_is_a_part_of_a_step() -> None:
-    it = emission(step=0.25)
+    it = throttle(step=0.25)
     it.apply(says(1, 0.5), 0, 1000.0)
     assert rate(it, 0) == pytest.approx(500.0)
 
 
 def test_pressure_after_freedom_has_an_origin_of_its_own() -> None:
-    it = emission()
+    it = throttle()
     it.apply(says(1, 1), 0, 1000.0)
     it.apply(says(2, 0), 0, 500.0)
     it.apply(says(3, 1), 0, 600.0)
     assert rate(it, 0) == 300.0
 
 
-def test_what_is_older_is_ignored_and_told() -> None:
-    it = emission()
+def test_what_is_older_is_ignored_and_reported() -> None:
+    it = throttle()
     it.apply(says(5, 2), 0, 1000.0)
     assert it.apply(says(5, 0), 0, 1000.0) is SignalOutcome.STALE
     assert it.apply(says(4, 0), 0, 1000.0) is SignalOutcome.STALE
@@ -86,7 +86,7 @@ def test_what_is_older_is_ignored_and_told() -> None:
 def test_a_run_that_began_by_an_earlier_clock_is_heard_once_the_lease_of_the_later_is_over(
     level: float,
 ) -> None:
-    it = emission()
+    it = throttle()
     it.apply(says(1, level, run=Epoch(10**15, "forged")), 0, 1000.0)
     assert it.apply(says(1, 1), 9999, 1000.0) is SignalOutcome.STALE_EPOCH
     assert it.apply(says(2, 1), 10_000, 1000.0) is SignalOutcome.THROTTLES
@@ -94,15 +94,15 @@ def test_a_run_that_began_by_an_earlier_clock_is_heard_once_the_lease_of_the_lat
     assert it.apply(says(3, 0), 10_001, 500.0) is SignalOutcome.FREE
 
 
-def test_a_sender_that_restarts_while_it_presses_does_not_change_the_origin() -> None:
-    it = emission()
+def test_a_sender_that_restarts_while_it_throttles_does_not_change_the_origin() -> None:
+    it = throttle()
     it.apply(says(5, 2), 0, 1000.0)
     it.apply(says(1, 1, run=NEXT_RUN), 100, 250.0)
     assert rate(it, 100) == 500.0
 
 
-def test_without_an_assertion_within_its_lease_it_is_free_at_once_and_told() -> None:
-    it = emission()
+def test_without_a_signal_within_its_lease_it_is_free_at_once_and_reported() -> None:
+    it = throttle()
     it.apply(says(1, 1), 5000, 1000.0)
     assert rate(it, 14_999) == 500.0
     assert it.expire(14_999) == []
@@ -111,8 +111,8 @@ def test_without_an_assertion_within_its_lease_it_is_free_at_once_and_told() -> 
     assert it.expire(15_001) == []
 
 
-def test_asserting_again_renews_the_lease() -> None:
-    it = emission()
+def test_a_signal_again_renews_the_lease() -> None:
+    it = throttle()
     it.apply(says(1, 1), 0, 1000.0)
     it.apply(says(2, 1), 9000, 500.0)
     assert rate(it, 18_999) == 500.0
@@ -120,7 +120,7 @@ def test_asserting_again_renews_the_lease() -> None:
 
 
 def test_a_node_that_cannot_be_deleted_holds_nothing_beyond_its_lease() -> None:
-    it = emission()
+    it = throttle()
     it.apply(says(1, 1), 0, 1000.0)
     for time_ms in range(0, 60_000, 500):
         assert it.apply(says(1, 1), time_ms, 1000.0) is SignalOutcome.STALE
@@ -130,54 +130,54 @@ def test_a_node_that_cannot_be_deleted_holds_nothing_beyond_its_lease() -> None:
     assert rate(it, 11_000) is None
 
 
-def test_of_several_downstreams_the_least_bound_holds_and_all_must_let_go() -> None:
-    it = emission()
+def test_of_several_downstreams_the_strictest_limit_holds_and_all_must_let_go() -> None:
+    it = throttle()
     it.apply(says(1, 1), 0, 1000.0)
     it.apply(says(1, 2, sender="store"), 0, 500.0)
-    bound = it.rate_limit(0)
-    assert bound is not None
-    assert (bound.rate_per_s, bound.throttled_by) == (125.0, "store")
+    limit = it.rate_limit(0)
+    assert limit is not None
+    assert (limit.rate_per_s, limit.throttled_by) == (125.0, "store")
     it.apply(says(2, 0, sender="store"), 0, 125.0)
     assert rate(it, 0) == 500.0
     it.apply(says(2, 0), 0, 500.0)
     assert rate(it, 0) is None
 
 
-def test_of_equal_bounds_the_first_name_is_shown() -> None:
-    it = emission()
+def test_of_equal_limits_the_first_name_is_shown() -> None:
+    it = throttle()
     it.apply(says(1, 1, sender="store"), 0, 1000.0)
     it.apply(says(1, 1), 0, 1000.0)
-    bound = it.rate_limit(0)
-    assert bound is not None
-    assert bound.throttled_by == "enrich"
+    limit = it.rate_limit(0)
+    assert limit is not None
+    assert limit.throttled_by == "enrich"
 
 
 @pytest.mark.parametrize("present", [None, 0.0])
-def test_what_emits_nothing_is_not_bound_until_it_emits(present: float | None) -> None:
-    it = emission()
+def test_what_emits_nothing_is_not_limited_until_it_emits(present: float | None) -> None:
+    it = throttle()
     assert it.apply(says(1, 1), 0, present) is SignalOutcome.THROTTLES
     assert it.rate_limit(0) is None
     it.apply(says(2, 1), 100, 400.0)
     assert rate(it, 100) == 200.0
 
 
-def test_a_bound_lowers_another_rate_and_never_raises_it() -> None:
-    it = emission()
+def test_a_rate_limit_lowers_another_rate_and_never_raises_it() -> None:
+    it = throttle()
     it.apply(says(1, 1), 0, 1000.0)
-    bound = it.rate_limit(0)
-    assert bound is not None
-    assert [bound.applied_to(other) for other in (None, 400.0, 700.0)] == [500.0, 400.0, 500.0]
+    limit = it.rate_limit(0)
+    assert limit is not None
+    assert [limit.applied_to(other) for other in (None, 400.0, 700.0)] == [500.0, 400.0, 500.0]
 
 
 def test_a_restarted_stage_keeps_its_origin_and_its_memory_for_one_lease_more() -> None:
-    before = emission()
+    before = throttle()
     before.apply(says(7, 1), 50_000, 1000.0)
-    it = emission()
+    it = throttle()
     it.restore(before.states(), 0)
     assert it.apply(says(7, 3), 10, 500.0) is SignalOutcome.STALE
     assert rate(it, 9999) == 500.0
     assert rate(it, 10_000) is None
-    again = emission()
+    again = throttle()
     again.restore(before.states(), 0)
     again.apply(says(8, 2), 0, 500.0)
     assert rate(again, 0) == 250.0
@@ -192,14 +192,14 @@ def test_a_restarted_stage_keeps_its_origin_and_its_memory_for_one_lease_more() 
     ],
 )
 def test_strangers_are_refused_and_change_nothing(stranger: PressureSignal, message: str) -> None:
-    it = emission()
+    it = throttle()
     with pytest.raises(OptionError, match=message):
         it.apply(stranger, 0, 1000.0)
     assert it.states() == []
 
 
 def test_a_pressure_of_a_stranger_is_not_restored() -> None:
-    before = emission()
+    before = throttle()
     before.apply(says(1, 1), 0, 1000.0)
     it = UpstreamThrottle("shop", "parse", ["store"], HopSettings())
     with pytest.raises(OptionError, match="restore only theirs"):
@@ -226,7 +226,7 @@ def test_messages_may_be_lost_repeated_and_overtaken(
     messages: list[tuple[Epoch, int, str]],
 ) -> None:
     """Whatever comes in whatever order, the newest that came is in force, as if it came alone."""
-    it = emission()
+    it = throttle()
     for run, sequence, sender in messages:
         it.apply(says(sequence, level_of(run, sequence), run=run, sender=sender), 0, 1000.0)
     newest: dict[str, tuple[Epoch, int]] = {}
@@ -240,17 +240,17 @@ def test_messages_may_be_lost_repeated_and_overtaken(
 def test_nothing_ever_holds_for_longer_than_a_lease_after_the_last_message(
     messages: list[tuple[Epoch, int, str]], waits_ms: list[int], present: float
 ) -> None:
-    it, now_ms = emission(), 0
+    it, now_ms = throttle(), 0
     for (run, sequence, sender), wait_ms in zip(messages, waits_ms, strict=False):
         now_ms += wait_ms
         it.apply(says(sequence, level_of(run, sequence), run=run, sender=sender), now_ms, present)
-        bound = it.rate_limit(now_ms)
-        assert bound is None or 0 < bound.rate_per_s < present
+        limit = it.rate_limit(now_ms)
+        assert limit is None or 0 < limit.rate_per_s < present
     assert it.rate_limit(now_ms + 10_000) is None
 
 
 def test_pressure_that_was_only_lost_goes_on_from_the_same_origin() -> None:
-    it = emission()
+    it = throttle()
     it.apply(says(1, 2), 0, 1000.0)
     assert it.expire(10_000) == ["enrich"]
     it.apply(says(2, 2), 19_999, 700.0)
