@@ -11,8 +11,8 @@ import pytest
 from tests.services.planners import ManualTime
 
 from headrace.control import (
+    BatchLimits,
     EstimatorSettings,
-    Limits,
     OffsetRange,
     RateLimit,
     Reason,
@@ -91,7 +91,7 @@ def test_the_gate_is_declared_with_what_the_listener_must_know(ledger: Ledger) -
 def test_a_batch_is_written_down_with_its_plan(books: GateBooks, ledger: Ledger) -> None:
     here, there = TopicPartition("orders", 0), TopicPartition("orders", 1)
     latest = {here: 30, there: 2}
-    decided = plan({here: 0, there: 2}, latest, 7.0, Limits(1.0, initial_rate=1.0))
+    decided = plan({here: 0, there: 2}, latest, 7.0, BatchLimits(1.0, initial_rate=1.0))
     ranges = [OffsetRange("orders", 0, 0, 7)]
     books.begin(END, ranges, decided, latest)
     (batch,) = ledger.batches("orders")
@@ -105,7 +105,7 @@ def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
     here = TopicPartition("orders", 0)
     ledger.hold("orders", RateLimit(7.0, "enrich", 1.0, 14.0), 60_000, "")
     held = books.admission().held
-    decided = plan({here: 0}, {here: 30}, 9.0, Limits(1.0, initial_rate=1.0), rate_limit=held)
+    decided = plan({here: 0}, {here: 30}, 9.0, BatchLimits(1.0, initial_rate=1.0), rate_limit=held)
     books.begin(END, [OffsetRange("orders", 0, 0, 7)], decided, {here: 30})
     (batch,) = ledger.batches("orders")
     assert (batch.reason, batch.rate_per_s) == ("throttled by enrich", 7.0)

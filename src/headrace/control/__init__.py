@@ -18,7 +18,7 @@ from headrace.control.hop import (
     UpstreamThrottle,
     takes_per_s,
 )
-from headrace.control.limits import Limits, PartitionLimit
+from headrace.control.limits import BatchLimits, PartitionLimit
 from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
 from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
 from headrace.control.ranges import OffsetRange, TopicPartition
@@ -27,6 +27,7 @@ from headrace.control.token_bucket import TokenBucket
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
+    "BatchLimits",
     "BatchProgress",
     "BatchStats",
     "ChunkRate",
@@ -36,7 +37,6 @@ __all__ = [
     "HopController",
     "HopSettings",
     "InputQueue",
-    "Limits",
     "OffsetRange",
     "PIDRateEstimator",
     "PIDTerms",

@@ -30,7 +30,7 @@ class PartitionLimit(Generic[Number_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Everything that bounds a batch besides the estimated rate.
 
     Attributes:

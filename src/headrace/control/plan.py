@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.control.limits import Limits
+from headrace.control.limits import BatchLimits
 from headrace.control.pressure import RateLimit
 from headrace.control.ranges import TopicPartition
 from headrace.control.rate_law import Reason, grant, rate_in_force
@@ -63,7 +63,7 @@ def plan(
     current: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
     rate: float | None,
-    limits: Limits,
+    limits: BatchLimits,
     record_bytes: float | Mapping[str, float] | None = None,
     *,
     rate_limit: RateLimit | None = None,
@@ -74,7 +74,8 @@ def plan(
 
         >>> near, far = TopicPartition("orders", 0), TopicPartition("orders", 1)
         >>> positions, ends = {near: 500, far: 500}, {near: 1500, far: 3500}
-        >>> planned = plan(positions, ends, 400.0, Limits(seconds_per_batch=1, initial_rate=50))
+        >>> limits = BatchLimits(seconds_per_batch=1, initial_rate=50)
+        >>> planned = plan(positions, ends, 400.0, limits)
         >>> planned.until[near], planned.until[far], str(planned.reason)
         (600, 800, 'rate')
 

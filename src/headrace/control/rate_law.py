@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.control.limits import Limits
+from headrace.control.limits import BatchLimits
 from headrace.control.pressure import RateLimit
 from headrace.control.ranges import TopicPartition
 from headrace.errors import OptionError
@@ -46,7 +46,7 @@ class Reason(StrEnum):
 
 
 def max_messages_per_partition(
-    lags: Mapping[TopicPartition, int], rate: float | None, limits: Limits
+    lags: Mapping[TopicPartition, int], rate: float | None, limits: BatchLimits
 ) -> dict[TopicPartition, int] | None:
     """How many messages the rate law grants each partition, whether it has that many or not.
 
@@ -81,7 +81,7 @@ class RateInForce:
 
 
 def rate_in_force(
-    rate: float | None, limits: Limits, rate_limit: RateLimit | None = None
+    rate: float | None, limits: BatchLimits, rate_limit: RateLimit | None = None
 ) -> RateInForce | None:
     """The rate that holds for the next batch, truncated as Spark's rate controller does.
 
@@ -99,7 +99,7 @@ def rate_in_force(
     return own if own is not None and own.per_s <= limited.per_s else limited
 
 
-def _own_rate(rate: float | None, limits: Limits) -> RateInForce | None:
+def _own_rate(rate: float | None, limits: BatchLimits) -> RateInForce | None:
     if limits.initial_rate is None:
         return None
     if rate is not None and not math.isfinite(rate):
@@ -121,7 +121,7 @@ def grant(
     partitions: Sequence[TopicPartition],
     lags: Sequence[int],
     rate: RateInForce | None,
-    limits: Limits,
+    limits: BatchLimits,
 ) -> Granted | None:
     """`max_messages_per_partition` on columns, with reasons; ``lags`` are in the partitions' order.
 

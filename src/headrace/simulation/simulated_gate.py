@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.control import (
+    BatchLimits,
     BatchProgress,
-    Limits,
     PIDRateEstimator,
     Plan,
     RateLimit,
@@ -30,7 +30,7 @@ class SimulatedGate:
     """
 
     def __init__(
-        self, estimator: PIDRateEstimator, limits: Limits, partitions: Sequence[TopicPartition]
+        self, estimator: PIDRateEstimator, limits: BatchLimits, partitions: Sequence[TopicPartition]
     ) -> None:
         self.interval_ms = round(limits.seconds_per_batch * 1000)
         self._estimator = estimator
@@ -71,7 +71,7 @@ class SimulatedBatch:
 
 def simulate(
     estimator: PIDRateEstimator,
-    limits: Limits,
+    limits: BatchLimits,
     *,
     capacity_per_s: Callable[[int], float],
     arrivals_per_s: Callable[[int], float],

@@ -7,11 +7,11 @@ from random import Random
 from typing import Final
 
 from headrace.control import (
+    BatchLimits,
     ChunkRate,
     Epoch,
     HopController,
     InputQueue,
-    Limits,
     Plan,
     PressureSignal,
     TopicPartition,
@@ -158,7 +158,7 @@ class RunningStage:
         initial_per_s = stage.initial_rate_per_s or stage.estimator.min_rate
         self._gate = SimulatedGate(
             stage.estimator.create(stage.interval_ms),
-            Limits(stage.interval_ms / 1000, initial_rate=initial_per_s),
+            BatchLimits(stage.interval_ms / 1000, initial_rate=initial_per_s),
             self.queued.partitions,
         )
         self._emitted = ChunkRate(5 * stage.interval_ms, 5 * stage.interval_ms)

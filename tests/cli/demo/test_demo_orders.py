@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.waiting import wait_until
 
+from headrace.cli.demo.demo_scenario import phase_at
 from headrace.cli.demo.orders import OrderSender, missing_and_twice
-from headrace.cli.demo.scenario import phase_at
 from headrace.cli.demo.targets import LINES, JournalTarget
 from headrace.errors import ReceiverError
 from headrace.local.ports import free_ports

@@ -36,7 +36,7 @@ def demo(
     if svg is not None and not svg.absolute().parent.is_dir():
         raise typer.BadParameter(f"--svg is {svg}, in a folder that does not exist; make it.")
     # Half a second of imports, which the other commands do without.
-    from headrace.cli.demo.scenario import run_demo  # noqa: PLC0415
+    from headrace.cli.demo.demo_scenario import run_demo  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not run_demo(broker=broker, seconds=seconds, svg=svg, ledger=ledger, console=console):
