@@ -24,40 +24,39 @@ def messages(of_each: Sequence[int], rate: float | None, limits: BatchLimits) ->
     return list(answer.values())
 
 
-def test_with_backpressure_off_the_cap_is_the_share() -> None:
-    limits = BatchLimits(0.1, initial_rate=None, max_rate_per_partition=PartitionLimit(100))
-    assert messages([50, 50], None, limits) == [10, 10]
+CAP_OF_FIRST = PartitionLimit(0, {TopicPartition("orders", 0): 50})
+HALF_CAPPED = PartitionLimit(100, {TopicPartition("orders", 0): 50})
+FLOORED = BatchLimits(60, 1, PartitionLimit(100), PartitionLimit(5))
 
 
-def test_without_a_lag_there_is_no_limit() -> None:
-    limits = BatchLimits(0.1, initial_rate=100, max_rate_per_partition=PartitionLimit(100))
-    assert messages([0, 0], 100, limits) is None
-
-
-def test_the_cap_is_respected() -> None:
-    caps = PartitionLimit(100, {TopicPartition("orders", 0): 50})
-    limits = BatchLimits(0.1, initial_rate=100, max_rate_per_partition=caps)
-    assert messages([1000, 1000], 1000, limits) == [5, 10]
-
-
-def test_an_initial_rate_under_the_cap_holds() -> None:
-    limits = BatchLimits(0.5, initial_rate=500, max_rate_per_partition=PartitionLimit(1000))
-    assert messages([1000], None, limits) == [250]
-
-
-def test_an_initial_rate_over_the_cap_is_capped() -> None:
-    limits = BatchLimits(0.5, initial_rate=1000, max_rate_per_partition=PartitionLimit(300))
-    assert messages([1000], None, limits) == [150]
-
-
-def test_the_floor_is_for_every_partition_even_one_without_a_lag() -> None:
-    limits = BatchLimits(
-        60,
-        initial_rate=1,
-        max_rate_per_partition=PartitionLimit(100),
-        min_per_partition=PartitionLimit(5),
-    )
-    assert messages([0, 100, 200, 300], 1, limits) == [5, 10, 20, 30]
+@pytest.mark.parametrize(
+    ("of_each", "rate", "limits", "expected"),
+    [
+        ([50, 50], None, BatchLimits(0.1, None, PartitionLimit(100)), [10, 10]),  # caps alone
+        ([0, 0], 100, BatchLimits(0.1, 100, PartitionLimit(100)), None),  # no lag
+        ([1000, 1000], 1000, BatchLimits(0.1, 100, HALF_CAPPED), [5, 10]),
+        ([1000], None, BatchLimits(0.5, 500, PartitionLimit(1000)), [250]),  # initial, below cap
+        ([1000], None, BatchLimits(0.5, 1000, PartitionLimit(300)), [150]),  # initial, above cap
+        ([0, 100, 200, 300], 1, FLOORED, [5, 10, 20, 30]),  # a floor even without a lag
+        ([5, 10**9], None, BatchLimits(1, None), None),  # neither a rate nor a cap
+        ([5, 10**9], 10.0, BatchLimits(1, None), None),  # backpressure is off
+        ([10**9], None, BatchLimits(2, 70.9), [140]),  # the initial rate, truncated
+        ([10**9], 0.0, BatchLimits(2, 70.9), [140]),
+        ([10**9], -1.0, BatchLimits(2, 70.9), [140]),
+        ([10**9], 100.9, BatchLimits(10, 1), [1000]),
+        ([10**9], 0.9, BatchLimits(10, 50_000), [10]),  # below 1 is 1, and a rate
+        ([10**9], 1e-300, BatchLimits(10, 50_000), [10]),
+        ([10**9], None, BatchLimits(10, 0.2), [10]),
+        ([10**12] * 1000, 1, BatchLimits(0.1, 1), [1] * 1000),  # no share is "no limit"
+        ([1000, 1000], None, BatchLimits(1, None, CAP_OF_FIRST), [50, 1000]),  # no cap: the lag
+        ([1000, 3000], 400, BatchLimits(1, 1, CAP_OF_FIRST), [50, 300]),
+        ([], 100, BatchLimits(1, 1), None),
+    ],
+)
+def test_the_law_in_examples(
+    of_each: list[int], rate: float | None, limits: BatchLimits, expected: list[int] | None
+) -> None:
+    assert messages(of_each, rate, limits) == expected
 
 
 def test_a_partition_that_lags_behind_gets_nearly_the_whole_budget() -> None:
@@ -68,56 +67,10 @@ def test_a_partition_that_lags_behind_gets_nearly_the_whole_budget() -> None:
     assert granted[31] / 100_000 == pytest.approx(0.97, abs=0.001)
 
 
-def test_with_neither_a_rate_nor_a_cap_there_is_no_limit() -> None:
-    assert messages([5, 10**9], None, BatchLimits(1, initial_rate=None)) is None
-
-
-def test_with_backpressure_off_an_estimated_rate_is_not_looked_at() -> None:
-    assert messages([5, 10**9], 10.0, BatchLimits(1, initial_rate=None)) is None
-
-
-@pytest.mark.parametrize("rate", [None, 0.0, -1.0])
-def test_the_initial_rate_is_in_force_while_there_is_no_other(rate: float | None) -> None:
-    assert messages([10**9], rate, BatchLimits(2, initial_rate=70.9)) == [140]
-
-
-def test_a_rate_is_truncated_to_whole_records_per_second() -> None:
-    assert messages([10**9], 100.9, BatchLimits(10, initial_rate=1)) == [1000]
-
-
-@pytest.mark.parametrize("rate", [0.9, 1e-300])
-def test_a_rate_below_one_counts_as_one_and_not_as_none(rate: float) -> None:
-    assert messages([10**9], rate, BatchLimits(10, initial_rate=50_000)) == [10]
-
-
-def test_an_initial_rate_below_one_counts_as_one() -> None:
-    assert messages([10**9], None, BatchLimits(10, initial_rate=0.2)) == [10]
-
-
 @pytest.mark.parametrize("rate", [math.inf, math.nan, -math.inf])
 def test_a_rate_that_is_not_a_number_is_refused(rate: float) -> None:
     with pytest.raises(OptionError, match=f"The estimated rate is {rate} records/s"):
         messages([10], rate, BatchLimits(1, initial_rate=1))
-
-
-def test_shares_that_come_to_nothing_are_not_read_as_no_limit() -> None:
-    assert messages([10**12] * 1000, 1, BatchLimits(0.1, initial_rate=1)) == [1] * 1000
-
-
-def test_a_partition_without_a_cap_is_not_held_to_the_floor_because_others_have_one() -> None:
-    caps = PartitionLimit(0, {TopicPartition("orders", 0): 50})
-    limits = BatchLimits(1, initial_rate=None, max_rate_per_partition=caps)
-    assert messages([1000, 1000], None, limits) == [50, 1000]
-
-
-def test_a_partition_without_a_cap_has_its_share_of_the_rate() -> None:
-    caps = PartitionLimit(0, {TopicPartition("orders", 0): 50})
-    limits = BatchLimits(1, initial_rate=1, max_rate_per_partition=caps)
-    assert messages([1000, 3000], 400, limits) == [50, 300]
-
-
-def test_no_partitions_give_no_limit() -> None:
-    assert messages([], 100, BatchLimits(1, initial_rate=1)) is None
 
 
 many_lags = st.lists(st.integers(0, 10**12), min_size=1, max_size=40)
