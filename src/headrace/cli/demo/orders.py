@@ -75,7 +75,7 @@ class OrderSender(AbstractContextManager["OrderSender"]):
         self._thread = ThreadPoolExecutor(1, "orders")
         self._running: Future[None] | None = None
         self.produced = 0
-        """Orders sent so far; after `stop` all are acknowledged."""
+        """Orders handed over so far; after `stop` all are acknowledged."""
 
     def send(self, orders: int) -> None:
         """Send so many, and wait until all are acknowledged.
@@ -83,16 +83,14 @@ class OrderSender(AbstractContextManager["OrderSender"]):
         Raises:
             HeadraceError: They were not.
         """
-        for _ in range(orders):
-            order = {
-                "id": self.produced,
-                "region": self._random.choice(_REGIONS),
-                "total": self._random.randrange(99, 20_000) / 100,
-            }
-            (partition,) = self._random.choices(range(PARTITIONS), _WEIGHTS)
-            self._target.send(json.dumps(order).encode(), partition)
-            self.produced += 1
-        self._target.flush()
+        written = []
+        for number in range(self.produced, self.produced + orders):
+            total = self._random.randrange(99, 20_000) / 100
+            order = {"id": number, "region": self._random.choice(_REGIONS), "total": total}
+            written.append(json.dumps(order).encode())
+        partitions = self._random.choices(range(PARTITIONS), _WEIGHTS, k=orders)
+        self.produced += orders
+        self._target.send(list(zip(written, partitions, strict=True)))
 
     def start(self, orders_per_s: float) -> None:
         """Send on at a steady rate, or as fast as the target lets it."""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ _TAKEN, _RETRY_LATER, _UNAVAILABLE = 200, 429, 503
 
 
 class TopicTarget:
-    """A topic on a Kafka broker; `flush` returns when every order is acknowledged."""
+    """A topic on a Kafka broker."""
 
     name = "Kafka"
     source = "kafka"
@@ -49,28 +49,18 @@ class TopicTarget:
             "startingOffsets": "earliest",
         }
         self._client: ClientConfig = {"bootstrap.servers": servers, "log_level": 0}
-        self._producer = Producer({**self._client, "enable.idempotence": True, "linger.ms": 20})
+        settings = {"enable.idempotence": True, "queue.buffering.max.messages": 10_000_000}
+        self._producer = Producer({**self._client, **settings})
         self._rejected: list[KafkaError] = []
 
-    def send(self, order: bytes, partition: int) -> None:
-        """Produce an order, and wait while the producer's queue is full."""
-        while True:
-            try:
-                self._producer.produce(
-                    TOPIC, order, partition=partition, on_delivery=self._delivered
-                )
-            except BufferError:
-                self._producer.poll(0.1)
-            else:
-                self._producer.poll(0)
-                return
-
-    def flush(self) -> None:
-        """Wait for all acknowledgements.
+    def send(self, orders: Sequence[tuple[bytes, int]]) -> None:
+        """Produce orders, each into its partition; return when all are acknowledged.
 
         Raises:
             BrokerError: The broker rejected an order, or does not answer.
         """
+        for order, partition in orders:
+            self._producer.produce(TOPIC, order, partition=partition, on_delivery=self._delivered)
         waiting = self._producer.flush(_FLUSH_S)
         if self._rejected or waiting:
             reason = self._rejected[0].str() if self._rejected else f"no answer in {_FLUSH_S} s"
@@ -87,7 +77,7 @@ class TopicTarget:
 
 
 class JournalTarget:
-    """A journal; orders are posted to its receiver, and again when that says later."""
+    """A journal, whose receiver listens at ``host:port``."""
 
     name = "the journal"
     source = "journal"
@@ -98,28 +88,21 @@ class JournalTarget:
         self._address = address
         self._connection = http.client.HTTPConnection(address, timeout=_FLUSH_S)
         self._answered_s = time.monotonic()
-        self._lines: list[bytes] = []
 
-    def send(self, order: bytes, partition: int) -> None:
-        """Post it with others; a receiver has one lane, whatever the partition."""
-        del partition
-        self._lines.append(order)
-        if len(self._lines) == LINES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Post what is left until it is acknowledged.
+    def send(self, orders: Sequence[tuple[bytes, int]]) -> None:
+        """Post orders as lines of JSON, again when the receiver says later; to its one lane.
 
         Raises:
-            ReceiverError: The receiver refuses an order, or does not answer.
+            ReceiverError: The receiver refuses orders, or does not answer.
         """
-        while self._lines and (status := self._post(b"\n".join(self._lines))) != _TAKEN:
-            if status not in {_RETRY_LATER, _UNAVAILABLE}:
-                raise ReceiverError(
-                    f"The receiver at {self._address} refused {len(self._lines)} orders with"
-                    f" status {status}; see what it logs."
-                )
-        self._lines = []
+        for start in range(0, len(orders), LINES):
+            lines = [order for order, _partition in orders[start : start + LINES]]
+            while (status := self._post(b"\n".join(lines))) != _TAKEN:
+                if status not in {_RETRY_LATER, _UNAVAILABLE}:
+                    raise ReceiverError(
+                        f"The receiver at {self._address} refused {len(lines)} orders with status"
+                        f" {status}; see what it logs."
+                    )
 
     def ends(self) -> Mapping[TopicPartition, int]:
         """Where each lane ends now."""
