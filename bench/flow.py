@@ -99,7 +99,7 @@ def figures(kind: str, trace: Trace) -> Iterator[Figure]:
         AtLeast(0.95),
         **back,
     )
-    held = {move.stage: move.held_by for move in trace.moves}
+    held = {move.stage: move.throttled_by for move in trace.moves}
     yield figure(
         "stages held at the end", "", sum(by is not None for by in held.values()), AtMost(0)
     )
@@ -111,7 +111,7 @@ def first_held_s(trace: Trace) -> dict[str, float]:
     """By stage, how long after the slow-down it was held first, if it was."""
     first: dict[str, float] = {}
     for move in trace.moves:
-        if move.held_by is not None:
+        if move.throttled_by is not None:
             first.setdefault(move.stage, (move.time_ms - trace.slow_ms) / 1000)
     return first
 
@@ -145,9 +145,9 @@ def _told(trace: Trace) -> list[dict[str, Any]]:
         {
             "after_s": (move.time_ms - trace.slow_ms) / 1000,
             "stage": move.stage,
-            "held_by": move.held_by,
+            "throttled_by": move.throttled_by,
             "level": move.level,
-            "bound_per_s": move.bound_per_s,
+            "rate_limit_per_s": move.rate_limit_per_s,
         }
         for move in trace.moves
     ]

@@ -18,7 +18,7 @@ from headrace.flow import Flow, RunningFlow
 from headrace.flow.channels import Channel, ChannelQueue
 from headrace.gate import Batch
 from headrace.ledger import BatchRecord, Ledger
-from headrace.simulation import Move
+from headrace.simulation import RateLimitChange
 
 NAMES: Final = ("one", "two", "three", "four", "five")
 SLOW: Final = "four"
@@ -124,7 +124,7 @@ class Trace:
     slow_ms: int
     fast_ms: int
     end_ms: int
-    moves: Sequence[Move]
+    moves: Sequence[RateLimitChange]
     looks: Mapping[str, Sequence[tuple[int, int]]]
     batches: Mapping[str, Sequence[BatchRecord]]
     fixed_ms: float
@@ -213,11 +213,11 @@ class SlowedFlow:
         return list(reversed(ledger.batches(self._flow.gate(stage), _BATCHES)))
 
     @contextmanager
-    def _moves(self, ledger: Ledger) -> Iterator[list[Move]]:
+    def _moves(self, ledger: Ledger) -> Iterator[list[RateLimitChange]]:
         """The changes of the stages' bounds, as their planners find them."""
-        moves: list[Move] = []
+        moves: list[RateLimitChange] = []
         done = threading.Event()
-        known: dict[str, Move | None] = dict.fromkeys(NAMES)
+        known: dict[str, RateLimitChange | None] = dict.fromkeys(NAMES)
 
         def watch() -> None:
             while not done.wait(_WATCH_S):
@@ -225,12 +225,12 @@ class SlowedFlow:
                     held = ledger.admission(self._flow.gate(name)).held
                     was = known[name]
                     bound_per_s = None if held is None else held.rate_per_s
-                    if bound_per_s == (None if was is None else was.bound_per_s):
+                    if bound_per_s == (None if was is None else was.rate_limit_per_s):
                         continue
-                    move = Move(
+                    move = RateLimitChange(
                         now_ms(),
                         name,
-                        None if held is None else held.held_by,
+                        None if held is None else held.throttled_by,
                         0.0 if held is None else held.level,
                         bound_per_s,
                     )
@@ -254,10 +254,10 @@ def rate_per_s(batches: Sequence[BatchRecord], from_ms: int, until_ms: int) -> f
     return records * 1000 / (within[-1][0] - within[0][0]) if records else 0.0
 
 
-def _is_calm(moves: Sequence[Move], since_ms: int) -> bool:
+def _is_calm(moves: Sequence[RateLimitChange], since_ms: int) -> bool:
     """Whether all stages have been free for a while."""
     last = {move.stage: move for move in moves}
-    if any(move.held_by is not None for move in last.values()):
+    if any(move.throttled_by is not None for move in last.values()):
         return False
     since_ms = max([since_ms, *(move.time_ms for move in last.values())])
     return now_ms() - since_ms > CALM_S * 1000

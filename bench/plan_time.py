@@ -8,7 +8,7 @@ from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.control import Limits, TopicPartition, plan
+from headrace.control import BatchLimits, TopicPartition, plan
 
 PARTITIONS: Final = 10_000
 RATE_PER_S: Final = 1_000_000.0
@@ -20,7 +20,7 @@ def measure(_stage: Stage, scale: Scale) -> Iterator[Figure]:
     partitions = [TopicPartition("orders", number) for number in range(PARTITIONS)]
     current = {tp: 1_000 * tp.partition for tp in partitions}
     latest = {tp: start + 100 + tp.partition % 1_000 for tp, start in current.items()}
-    limits = Limits(
+    limits = BatchLimits(
         seconds_per_batch=1.0, initial_rate=1_000, max_records=900_000, max_bytes=100_000_000
     )
     times_ms = []

@@ -22,9 +22,9 @@ from bench.sides import discard, gated_stream, running, wait_for_batches
 from bench.stage import Stage
 from bench.table import number
 from headrace.control import (
+    BatchLimits,
     BatchProgress,
     EstimatorSettings,
-    Limits,
     Reason,
 )
 from headrace.gate import Batch, Gate
@@ -154,7 +154,7 @@ def in_simulation(script: Script, fixed_ms: int) -> list[SimulatedBatch]:
     numbers = itertools.count()
     batches = simulate(
         EstimatorSettings().create(INTERVAL_MS),
-        Limits(seconds_per_batch=INTERVAL_MS / 1000, initial_rate=INITIAL_PER_S),
+        BatchLimits(seconds_per_batch=INTERVAL_MS / 1000, initial_rate=INITIAL_PER_S),
         # Asked once for each batch, so that it can go by their numbers.
         capacity_per_s=lambda _start_ms: script.capacity_per_s(
             min(next(numbers), script.batches - 1)

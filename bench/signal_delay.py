@@ -15,7 +15,7 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.signal_load import SERVER
 from bench.stage import Stage
-from headrace.control import Assertion, HopSettings, Incarnation, InputQueue, OffsetRange
+from headrace.control import Epoch, HopSettings, InputQueue, OffsetRange, PressureSignal
 from headrace.errors import HeadraceError
 from headrace.flow import (
     Signals,
@@ -95,7 +95,7 @@ def _bare(stage: Stage, join: Join, times: int) -> list[float]:
         _wait_until(lambda: a.is_connected and b.is_connected)
         for sequence in range(times + 1):
             time.sleep(chance.uniform(0, LEDGER_POLL_S))
-            said = Assertion(FLOW, "b", "a", Incarnation(1, "run"), sequence, 1.0, 10_000)
+            said = PressureSignal(FLOW, "b", "a", Epoch(1, "run"), sequence, 1.0, 10_000)
             began_s = time.perf_counter()
             b.send(said)
             if a.receive(WAIT_S) != [said]:

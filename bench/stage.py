@@ -9,9 +9,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import headrace
-from bench.session import spark_session
+from bench.machine import cores
 from bench.topics import Topics
 from headrace.local import KafkaBroker, connector_jars, ensure_java, kafka_server_jars
+from headrace.local.session import local_spark
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def open_stage(postgresql: str | None = None) -> Iterator[Stage]:
         KafkaBroker(java, kafka_server_jars(java), quick_start=False) as broker,
     ):
         folder = Path(name)
-        with spark_session(folder, jars) as spark:
+        with local_spark(folder, "headrace bench", cores(), *jars) as spark:
             native = spark.newSession()
             headrace.register(spark)
             yield Stage(spark, native, Topics(broker.bootstrap_servers), folder, postgresql)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from headrace.control import Assertion, Incarnation
+from headrace.control import Epoch, PressureSignal
 from headrace.flow import StageState, ZookeeperSession, ZookeeperSettings, zookeeper_signals
 
 FLOW: Final = "bench"
@@ -107,7 +107,7 @@ class _Member:
         self._signals = zookeeper_signals(
             session, FLOW, self._name, [self._after] if self._after else []
         )
-        self._run = Incarnation(1, "run")
+        self._run = Epoch(1, "run")
         self._lease_ms = lease_ms
         self._chance = chance
         self._sequence = 0
@@ -148,7 +148,7 @@ class _Member:
         self._level = level
         self._sequence = max(self._sequence + 1, _now_ms())  # which tells when it was sent
         self._signals.send(
-            Assertion(
+            PressureSignal(
                 FLOW, self._name, self._before, self._run, self._sequence, level, self._lease_ms
             )
         )

@@ -9,7 +9,7 @@ from bench.flow_run import INTERVAL_MS, LOAD_PER_S, NAMES, SINK, SLOW_PER_S, Tra
 
 from headrace.errors import HeadraceError
 from headrace.ledger import BatchRecord, Kind, Status
-from headrace.simulation import Move
+from headrace.simulation import RateLimitChange
 
 STEADY_MS, SLOW_MS, FAST_MS, END_MS = 0, 30_000, 90_000, 150_000
 
@@ -43,8 +43,8 @@ def batches(while_slow: float, after: float = LOAD_PER_S) -> list[BatchRecord]:
     return [batch(at, per_s(at)) for at in range(0, END_MS + 1, INTERVAL_MS)]
 
 
-def held(at_ms: int, stage: str, by: str | None, per_s: float | None) -> Move:
-    return Move(at_ms, stage, by, 0.0 if by is None else 1.0, per_s)
+def held(at_ms: int, stage: str, by: str | None, per_s: float | None) -> RateLimitChange:
+    return RateLimitChange(at_ms, stage, by, 0.0 if by is None else 1.0, per_s)
 
 
 @pytest.fixture

@@ -1,17 +1,19 @@
-"""The command that simulates, and the page that tells of it."""
+"""The command that simulates, its page, and a gate's history as the load of a source."""
 
 import json
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from PIL import Image
 from tests.cli.commands import run
+from tests.cli.histories import NOW_MS, a_batch
 
-from headrace.cli.simulate import simulate
-from headrace.errors import SetupError
+from headrace.cli.simulate import load_of, with_history
+from headrace.control import OffsetRange
+from headrace.errors import OptionError
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+from headrace.simulation import Load, Scenario, SimulatedStage
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -71,37 +73,11 @@ def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(fold
     assert "http" not in (folder / "five.svg").read_text().replace("http://www.w3.org/2000/svg", "")
 
 
-def test_the_png_shows_what_the_svg_shows(folder: Path) -> None:
-    ended = run("simulate", "five.toml", "--svg", "five.svg", "--png", "five.png", folder=folder)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    drawn = ElementTree.fromstring((folder / "five.svg").read_text())  # noqa: S314  (our own)
-    with Image.open(folder / "five.png") as picture:
-        assert picture.format == "PNG"
-        assert picture.size == (2 * int(drawn.attrib["width"]), 2 * int(drawn.attrib["height"]))
-        points = picture.convert("RGB").tobytes()
-        title = picture.convert("L").crop((160, 10, 900, 50)).getextrema()
-    found = set(zip(points[::3], points[1::3], points[2::3], strict=True))
-    seen = {f"#{bytes(colour).hex()}" for colour in found}
-    curves = {line.get("stroke") for line in drawn.iter() if "polyline" in line.tag}
-    assert len(curves) == 5 + 1
-    assert curves | {"#f2f2f2", "#ffffff"} <= seen
-    assert title == (0, 255), "black on white"
-
-
-def test_without_its_package_a_png_is_refused_before_anything_is_simulated(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "headrace.cli.simulate_png", raising=False)
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(SetupError, match=r"pip install 'headrace\[plot\]', or draw an SVG\.$"):
-        simulate(folder / "no-such-world.toml", png=folder / "five.png")
-
-
 def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
-    world = block("toml").replace(
+    scenario = block("toml").replace(
         "duration_s = 480", "duration_s = 90\n[estimator]\nintegral = 0.1"
     )
-    (folder / "noisy.toml").write_text(world.replace("fixed_ms = 50 ", "noise = 0.1 "))
+    (folder / "noisy.toml").write_text(scenario.replace("fixed_ms = 50 ", "noise = 0.1 "))
     said = [
         run("simulate", "noisy.toml", "--json", "--seed", seed, folder=folder).stdout
         for seed in ("1", "1", "2")
@@ -109,11 +85,12 @@ def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
     assert said[0] == said[1] != said[2]
     result = json.loads(said[0])
     assert set(result) == {
-        "policy", "seed", "phases", "moves", "signals", "largest_bytes", "times_s", "series"
+        "policy", "seed", "phases", "rate_limit_changes", "signals", "largest_bytes", "times_s",
+        "series",
     }  # fmt: skip
     assert result["policy"] == "hop-by-hop"
     assert len(result["series"]["score"]["waiting_bytes"]) == len(result["times_s"]) == 91
-    assert result["moves"][0]["stage"] == "enrich"
+    assert result["rate_limit_changes"][0]["stage"] == "enrich"
 
 
 def test_of_many_stages_those_that_matter_are_shown(folder: Path) -> None:
@@ -134,12 +111,84 @@ def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr == (
         "headrace: In wrong.toml: [[disturbance]] number 1: factor is 0 (a part); it must be a"
-        " number above 0.\n"
+        " finite number above 0.\n"
     )
 
 
-@pytest.mark.parametrize("kind", ["svg", "png"])
-def test_a_picture_that_cannot_be_written_is_told(folder: Path, kind: str) -> None:
-    ended = run("simulate", "five.toml", f"--{kind}", f"nowhere/five.{kind}", folder=folder)
+def test_a_picture_that_cannot_be_written_is_reported(folder: Path) -> None:
+    ended = run("simulate", "five.toml", "--svg", "nowhere/five.svg", folder=folder)
     assert ended.returncode == 1
-    assert f"The picture nowhere/five.{kind} cannot be written: No such file" in ended.stderr
+    assert "The picture nowhere/five.svg cannot be written: No such file" in ended.stderr
+
+
+SCENARIO = Scenario(
+    (
+        SimulatedStage("ingest", 1000, load=Load(((0, 1),))),
+        SimulatedStage("store", 1000, after=("ingest",)),
+    ),
+    duration_s=10,
+)
+
+
+def test_what_came_is_what_the_lag_grew_by_and_what_was_taken() -> None:
+    batches = [
+        a_batch(1, NOW_MS, lag=1_000, planned=1_000),
+        a_batch(2, NOW_MS + 1_000, lag=500, planned=200),
+        a_batch(3, NOW_MS + 3_000, lag=900, planned=900),
+    ]
+    assert load_of(batches) == Load(((0, 500), (1, 300)))
+
+
+def test_offsets_that_were_lost_did_not_go_back() -> None:
+    batches = [
+        a_batch(1, NOW_MS, lag=1_000, planned=100),
+        a_batch(2, NOW_MS + 1_000, lag=0, planned=0),
+    ]
+    assert load_of(batches) == Load(((0, 0),))
+
+
+@pytest.mark.parametrize("choice", ["ingest", "ingest=", "store=orders", "=orders"])
+def test_a_choice_that_is_none_is_told_with_the_sources(choice: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="the sources are ingest"):
+        with_history(SCENARIO, choice, f"sqlite:///{tmp_path}/headrace.db")
+
+
+def begin(ledger: Ledger, start: int, until: int, lag: int) -> int:
+    """Begin a batch; when it was planned."""
+    planned = PlannedRange(
+        OffsetRange("orders", 0, start, until), latest=start + lag, reason="rate"
+    )
+    begun = ledger.begin(
+        PlannedBatch("orders", "run", (planned,), "rate", "localhost:9092", lag=lag)
+    )
+    (batch,) = ledger.batches("orders", 1)
+    assert batch.schedule_id == begun.schedule_id
+    return batch.created_time_ms
+
+
+def test_the_history_of_a_gate_takes_the_place_of_a_source_s_load(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        first_ms = begin(ledger, 10, 30, lag=90)
+        with pytest.raises(OptionError, match="it takes two batches of one run"):
+            with_history(SCENARIO, "ingest=orders", url)
+        second_ms = begin(ledger, 30, 60, lag=120)
+    with pytest.raises(OptionError, match="has no gate 'order'"):
+        with_history(SCENARIO, "ingest=order", url)
+    scenario = with_history(SCENARIO, "ingest=orders", url)
+    ingest, store = scenario.stages
+    assert ingest.backlog == 90
+    assert ingest.load is not None
+    assert ingest.load.per_s(0) == pytest.approx(50_000 / (second_ms - first_ms))
+    assert (store, scenario.duration_s) == (SCENARIO.stages[1], SCENARIO.duration_s)
+
+
+def test_the_command_takes_it(tmp_path: Path, ledger_url: str) -> None:
+    (tmp_path / "one.toml").write_text(
+        'duration_s = 5\n[[stage]]\nname = "ingest"\nload = 1\ncapacity_per_s = 10\n'
+    )
+    arguments = ["--history", "ingest=orders", "--ledger", ledger_url]
+    ended = run("simulate", "one.toml", *arguments, folder=tmp_path)
+    assert ended.returncode == 1
+    assert "The gate 'orders' in sqlite:///" in ended.stderr

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.control import Limits, Plan, TopicPartition, plan
+from headrace.control import BatchLimits, Plan, TopicPartition, plan
 
 
 def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:
@@ -11,7 +11,7 @@ def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:
 
 def plan_lags(
     lags: Sequence[int],
-    limits: Limits,
+    limits: BatchLimits,
     rate: float | None = None,
     record_bytes: float | dict[str, float] | None = None,
 ) -> Plan:

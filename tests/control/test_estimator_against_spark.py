@@ -4,10 +4,11 @@ Spark's class runs in a JVM of its own. A few lines of Java around it, compiled 
 compiler that Spark carries for its generated code, run a whole sequence of batches in one call.
 """
 
+import math
 import random
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.java_gateway import launch_gateway
 
-from headrace.control import PIDRateEstimator, RateEstimator
+from headrace.control import PIDRateEstimator
 from headrace.local import Java
 
 Batch = tuple[int, int, int, int]
@@ -98,7 +99,7 @@ def spark_pid(java: Java) -> Iterator[SparkPID]:
     gateway.proc.wait(timeout=60)
 
 
-def answers_of(estimator: RateEstimator, batches: list[Batch]) -> Answers:
+def answers_of(estimator: PIDRateEstimator, batches: list[Batch]) -> Answers:
     return [estimator.compute(*batch) for batch in batches]
 
 
@@ -190,49 +191,21 @@ def test_counts_that_a_double_cannot_hold_are_rounded_as_sparks_are(spark_pid: S
     assert first_difference(ours, spark_pid(arguments, batches)) is None
 
 
-class OneBitOff:
-    """An estimator whose 40th answer is the next double."""
-
-    def __init__(self, estimator: RateEstimator) -> None:
-        self._estimator = estimator
-        self._answers = 0
-
-    def compute(
-        self, time_ms: int, num_elements: int, processing_delay_ms: int, scheduling_delay_ms: int
-    ) -> float | None:
-        rate = self._estimator.compute(
-            time_ms, num_elements, processing_delay_ms, scheduling_delay_ms
-        )
-        self._answers += 1
-        if rate is None or self._answers != 40:
-            return rate
-        (bits,) = struct.unpack(">q", struct.pack(">d", rate))
-        (off,) = struct.unpack(">d", struct.pack(">q", bits + 1))
-        return float(off)
+ORDINARY = Settings(1000, 1.0, 0.2, 0.05, 100.0)
 
 
-def with_the_wrong_sign(estimator: PIDRateEstimator, gain: str) -> PIDRateEstimator:
-    setattr(estimator, gain, -getattr(estimator, gain))
-    return estimator
-
-
-@pytest.mark.parametrize("gain", ["_proportional", "_integral", "_derivative"])
-def test_the_comparison_catches_a_term_with_the_wrong_sign(spark_pid: SparkPID, gain: str) -> None:
-    arguments = Settings(1000, 1.0, 0.2, 0.05, 100.0)
+@pytest.mark.parametrize("gain", ["proportional", "integral", "derivative"])
+def test_the_comparison_catches_another_gain(spark_pid: SparkPID, gain: str) -> None:
     batches = an_ordinary_history(seed=2, batches=50)
-    planted = with_the_wrong_sign(arguments.estimator(), gain)
-    assert first_difference(answers_of(planted, batches), spark_pid(arguments, batches)) is not None
+    other = replace(ORDINARY, **{gain: 1.001 * getattr(ORDINARY, gain)}).estimator()
+    assert first_difference(answers_of(other, batches), spark_pid(ORDINARY, batches)) is not None
 
 
-def test_the_comparison_catches_a_single_bit(spark_pid: SparkPID) -> None:
-    arguments = Settings(1000, 1.0, 0.2, 0.05, 100.0)
+def test_the_comparison_catches_a_single_bit_and_a_rate_where_spark_gives_none(
+    spark_pid: SparkPID,
+) -> None:
     batches = an_ordinary_history(seed=3, batches=50)
-    planted = OneBitOff(arguments.estimator())
-    assert first_difference(answers_of(planted, batches), spark_pid(arguments, batches)) == 39
-
-
-def test_the_comparison_catches_a_rate_where_spark_gives_none(spark_pid: SparkPID) -> None:
-    arguments = Settings(1000, 1.0, 0.2, 0.05, 100.0)
-    batches = an_ordinary_history(seed=4, batches=5)
-    ours = answers_of(arguments.estimator(), batches)
-    assert first_difference([100.0, *ours[1:]], spark_pid(arguments, batches)) == 0
+    answers, sparks = answers_of(ORDINARY.estimator(), batches), spark_pid(ORDINARY, batches)
+    off = math.nextafter(answers[39] or 0.0, math.inf)
+    assert first_difference([*answers[:39], off, *answers[40:]], sparks) == 39
+    assert first_difference([100.0, *answers[1:]], sparks) == 0

@@ -1,4 +1,4 @@
-"""When a stage presses the stage before it, and how hard."""
+"""When a stage throttles the stage before it, and how much."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.control import (
-    Assertion,
-    Bound,
+    Epoch,
     HopController,
     HopSettings,
-    Incarnation,
     InputQueue,
+    PressureSignal,
+    RateLimit,
     takes_per_s,
 )
 from headrace.errors import OptionError
 
 OVERLOAD, LIGHT = 50_000_000, 500_000
 LOOK_MS = 250
-RUN = Incarnation(1000, "a")
+RUN = Epoch(1000, "a")
 
 
 def controller(level: float = 0.0, **settings: int) -> HopController:
@@ -167,7 +167,7 @@ def test_what_came_during_the_overload_counts_where_nothing_was_measured_before(
     assert 16 * 0.5**looking.it.level == pytest.approx(0.9 * 5)
 
 
-def test_a_queue_that_is_worked_off_is_not_pressed_further() -> None:
+def test_a_queue_that_is_worked_off_is_not_throttled_further() -> None:
     looking = Looking(controller(), comes_per_s=20_000_000)
     looking.at(0, 10_000)
     looking.at(OVERLOAD, 2250, takes=5_000_000)
@@ -176,7 +176,7 @@ def test_a_queue_that_is_worked_off_is_not_pressed_further() -> None:
     assert len(looking.changes) == 1
 
 
-def test_a_queue_that_falls_is_not_pressed_further_where_what_is_taken_is_not_known() -> None:
+def test_a_queue_that_falls_is_not_throttled_further_where_what_is_taken_is_not_known() -> None:
     looking = Looking(controller())
     looking.at(2 * OVERLOAD, 2250)
     for waiting in range(2 * OVERLOAD, OVERLOAD, -1_000_000):
@@ -273,7 +273,7 @@ def test_an_idle_flow_left_alone_for_days_never_signals(takes: float | None) -> 
         assert it.look(60_000 * minute, InputQueue(0, 0, 10**12, takes)) is None
 
 
-def test_what_is_asserted_is_asserted_again_every_third_of_a_lease_and_freedom_once() -> None:
+def test_a_level_is_signalled_again_every_third_of_a_lease_and_freedom_once() -> None:
     looking = Looking(controller(lease_ms=3000))
     looking.at(OVERLOAD, 2250, takes=18_000_000)
     looking.at(OVERLOAD - 1, 3000, takes=18_000_000, left=LIGHT + 1)
@@ -283,23 +283,23 @@ def test_what_is_asserted_is_asserted_again_every_third_of_a_lease_and_freedom_o
     assert [level for _, level in looking.said].count(0.0) == 1
 
 
-def test_the_sequence_rises_with_every_assertion_and_the_rest_stays() -> None:
+def test_the_sequence_rises_with_every_signal_and_the_rest_stays() -> None:
     it = controller(level=2.0)
     said = list(all_said(it, [0] * 60))
-    assert [assertion.sequence for assertion in said] == list(range(1, len(said) + 1))
-    assert {(a.flow, a.sender, a.receiver, a.incarnation, a.lease_ms) for a in said} == {
+    assert [signal.sequence for signal in said] == list(range(1, len(said) + 1))
+    assert {(a.flow, a.sender, a.receiver, a.epoch, a.lease_ms) for a in said} == {
         ("shop", "enrich", "parse", RUN, 10_000)
     }
 
 
-def all_said(it: HopController, waiting: list[int]) -> Iterator[Assertion]:
+def all_said(it: HopController, waiting: list[int]) -> Iterator[PressureSignal]:
     for number, size in enumerate(waiting):
         said = it.look(500 * number, InputQueue(size, size, number, None))
         if said is not None:
             yield said
 
 
-def test_a_restarted_stage_goes_on_with_its_level_and_asserts_it_at_once() -> None:
+def test_a_restarted_stage_goes_on_with_its_level_and_signals_it_at_once() -> None:
     it = controller(level=1.5)
     said = it.look(0, InputQueue(LIGHT + 1, LIGHT + 1, 0, None))
     assert said is not None
@@ -335,20 +335,20 @@ def test_names_and_levels_are_checked_when_it_is_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound_per_s", "running_ms", "expected"),
+    ("limit_per_s", "running_ms", "expected"),
     [
         (None, 0, 970.0),  # a part of the gate's rate
         (None, 1000, 970.0),  # a batch within its interval tells nothing yet
         (None, 4000, 242.5),  # 1000 records that have taken 4 s: 250 records/s at most
-        (400.0, 0, 400.0),  # its own bound, wholly
+        (400.0, 0, 400.0),  # its own limit, wholly
         (400.0, 4000, 242.5),
     ],
 )
 def test_what_a_stage_takes_is_the_least_that_is_known_of_it(
-    bound_per_s: float | None, running_ms: int, expected: float
+    limit_per_s: float | None, running_ms: int, expected: float
 ) -> None:
-    bound = None if bound_per_s is None else Bound(bound_per_s, "store", 1.0, 2 * bound_per_s)
-    assert takes_per_s(1000.0, bound, 1000, 1000, running_ms) == expected
+    limit = None if limit_per_s is None else RateLimit(limit_per_s, "store", 1.0, 2 * limit_per_s)
+    assert takes_per_s(1000.0, limit, 1000, 1000, running_ms) == expected
 
 
 def test_what_a_stage_takes_is_known_from_a_batch_alone_where_no_rate_was_learnt_yet() -> None:
@@ -357,7 +357,7 @@ def test_what_a_stage_takes_is_known_from_a_batch_alone_where_no_rate_was_learnt
     assert takes_per_s(None, None, 1000, 1000, 4000) == 242.5
 
 
-def test_a_batch_that_runs_over_is_pressed_for_as_far_as_its_time_says_and_no_further() -> None:
+def test_a_batch_that_runs_over_is_throttled_for_as_far_as_its_time_says_and_no_further() -> None:
     """A batch of 40 MB, which would take two seconds; 20 MB come in each."""
     looking = Looking(controller())
     looking.at(0, 10_000)
@@ -379,7 +379,7 @@ def test_a_batch_within_its_time_is_no_stand_still_though_nothing_is_taken() -> 
     assert looking.changes == []
 
 
-def test_a_stage_that_stands_still_is_pressed_more_and_more_slowly() -> None:
+def test_a_stage_that_stands_still_is_throttled_more_and_more_slowly() -> None:
     """Each time its stand-still has doubled, by a level: it takes the same in twice the time."""
     looking = Looking(controller(), comes_per_s=20_000_000)
     looking.at(0, 10_000)
@@ -403,8 +403,8 @@ def test_what_is_a_little_less_than_the_stage_takes_is_not_too_much() -> None:
     assert looking.changes == [(250, 3.0)]
 
 
-def test_what_was_not_heard_yet_is_said_again_and_not_made_more() -> None:
-    """The stage before has a batch at hand from before it was told, and goes on as it did."""
+def test_what_was_not_applied_yet_is_said_again_and_not_made_more() -> None:
+    """The stage before has a batch at hand from before the signal, and goes on as it did."""
     looking = Looking(controller(lease_ms=60_000), comes_per_s=20_000_000)
     looking.at(0, 10_000)
     looking.at(OVERLOAD, 2250, takes=5_000_000)
@@ -464,7 +464,7 @@ def test_equal_looks_are_equal_levels(
     assert levels() == levels()
 
 
-def test_a_stage_that_took_nothing_is_pressed_by_one_level_at_least() -> None:
+def test_a_stage_that_took_nothing_is_throttled_by_one_level_at_least() -> None:
     looking = Looking(controller(), comes_per_s=20_000_000)
     looking.at(0, 10_000)
     for number in range(9):

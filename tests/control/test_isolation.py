@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.isolation import Budget, Isolated, Isolation, Ranges, halves
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Ranges, halves
 from headrace.control.ranges import OffsetRange
 from headrace.errors import OptionError
 
@@ -27,18 +27,18 @@ def offsets(parts: Ranges) -> list[tuple[int, int]]:
 
 
 def isolate(
-    batch: Ranges, bad: set[tuple[int, int]], budget: Budget
+    batch: Ranges, bad: set[tuple[int, int]], budget: IsolationBudget
 ) -> tuple[Isolated[Bad], list[tuple[int, int]]]:
     """Run it as a query would; answers what was processed, too."""
     processed: list[tuple[int, int]] = []
     isolation: Isolation[Bad] = Isolation(budget)
-    isolation.settle(batch, Bad("whole"))
-    while (part := isolation.next_part(elapsed_ms=0)) is not None:
+    isolation.record(batch, Bad("whole"))
+    while (part := isolation.next_child(elapsed_ms=0)) is not None:
         if bad.isdisjoint(offsets(part)):
             processed += offsets(part)
-            isolation.settle(part, None)
+            isolation.record(part, None)
         else:
-            isolation.settle(part, Bad(str(part)))
+            isolation.record(part, Bad(str(part)))
     return isolation.result, processed
 
 
@@ -55,7 +55,7 @@ def test_exactly_the_bad_records_stand_alone_and_the_rest_is_processed_once(
 ) -> None:
     everything = offsets(batch)
     bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
-    result, processed = isolate(batch, bad, Budget(max_runs=10_000))
+    result, processed = isolate(batch, bad, IsolationBudget(max_runs=10_000))
     assert {(r.partition, r.start) for r, _ in result.alone} == bad
     assert all(r.count == 1 for r, _ in result.alone)
     assert sorted(processed) == sorted(set(everything) - bad)
@@ -66,11 +66,11 @@ def test_exactly_the_bad_records_stand_alone_and_the_rest_is_processed_once(
 def test_the_runs_stay_near_2_k_log2_n(records: int, bad: int) -> None:
     batch = (OffsetRange("orders", 0, 0, records),)
     where = {int(records * (i + 0.37) / bad) for i in range(bad)}
-    isolation: Isolation[Bad] = Isolation(Budget(max_runs=10_000))
-    isolation.settle(batch, Bad("whole"))
-    while (part := isolation.next_part(0)) is not None:
+    isolation: Isolation[Bad] = Isolation(IsolationBudget(max_runs=10_000))
+    isolation.record(batch, Bad("whole"))
+    while (part := isolation.next_child(0)) is not None:
         failed = any(part[0].start <= offset < part[0].until for offset in where)
-        isolation.settle(part, Bad("part") if failed else None)
+        isolation.record(part, Bad("part") if failed else None)
     assert len(isolation.result.alone) == bad
     assert isolation.result.runs <= 2 * bad * math.ceil(math.log2(records))
 
@@ -81,7 +81,7 @@ def test_what_the_budget_leaves_is_accounted_for(
 ) -> None:
     everything = offsets(batch)
     bad = data.draw(st.sets(st.sampled_from(everything), min_size=1))
-    result, processed = isolate(batch, bad, Budget(max_runs=runs))
+    result, processed = isolate(batch, bad, IsolationBudget(max_runs=runs))
     left = [where for part, _ in result.left for where in offsets(part)]
     alone = [(r.partition, r.start) for r, _ in result.alone]
     assert result.runs <= runs
@@ -90,19 +90,19 @@ def test_what_the_budget_leaves_is_accounted_for(
 
 def test_time_ends_it_too() -> None:
     batch = (OffsetRange("orders", 0, 0, 8),)
-    isolation: Isolation[Bad] = Isolation(Budget(max_time_ms=100))
-    isolation.settle(batch, Bad("whole"))
-    assert isolation.next_part(elapsed_ms=99) is not None
-    assert isolation.next_part(elapsed_ms=100) is None
+    isolation: Isolation[Bad] = Isolation(IsolationBudget(max_time_ms=100))
+    isolation.record(batch, Bad("whole"))
+    assert isolation.next_child(elapsed_ms=99) is not None
+    assert isolation.next_child(elapsed_ms=100) is None
     assert [offsets(part) for part, _ in isolation.result.left] == [[(0, n) for n in range(4, 8)]]
 
 
 def test_parts_that_were_not_run_any_more_are_run_before_they_are_halved() -> None:
     parts = [(OffsetRange("orders", 0, n, n + 2),) for n in (0, 2)]
-    isolation = Isolation(Budget(), [(part, Bad("whole")) for part in parts])
-    assert isolation.next_part(0) == parts[0]
-    isolation.settle(parts[0], Bad("part"))
-    assert [isolation.next_part(0) for _ in range(4)] == [
+    isolation = Isolation(IsolationBudget(), [(part, Bad("whole")) for part in parts])
+    assert isolation.next_child(0) == parts[0]
+    isolation.record(parts[0], Bad("part"))
+    assert [isolation.next_child(0) for _ in range(4)] == [
         (OffsetRange("orders", 0, 0, 1),),
         (OffsetRange("orders", 0, 1, 2),),
         parts[1],
@@ -111,9 +111,9 @@ def test_parts_that_were_not_run_any_more_are_run_before_they_are_halved() -> No
 
 
 def test_a_batch_of_one_record_stands_alone_at_once() -> None:
-    isolation: Isolation[Bad] = Isolation(Budget())
-    isolation.settle((OffsetRange("orders", 0, 7, 8),), Bad("it"))
-    assert isolation.next_part(0) is None
+    isolation: Isolation[Bad] = Isolation(IsolationBudget())
+    isolation.record((OffsetRange("orders", 0, 7, 8),), Bad("it"))
+    assert isolation.next_child(0) is None
     assert [(str(r), str(error)) for r, error in isolation.result.alone] == [
         ("orders-0 [7, 8)", "it")
     ]
@@ -122,4 +122,4 @@ def test_a_batch_of_one_record_stands_alone_at_once() -> None:
 @pytest.mark.parametrize("wrong", [{"max_runs": 0}, {"max_time_ms": 0}])
 def test_a_budget_of_nothing_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(OptionError, match=r"isolate's max_.* must be"):
-        Budget(**wrong)
+        IsolationBudget(**wrong)

@@ -1,19 +1,19 @@
-"""Limits: what is refused, and in which words."""
+"""BatchLimits: what is refused, and in which words."""
 
 import math
 from typing import Any
 
 import pytest
 
-from headrace.control import Limits, PartitionLimit, TopicPartition
+from headrace.control import BatchLimits, PartitionLimit, TopicPartition
 from headrace.errors import OptionError
 
 ORDERS_3 = TopicPartition("orders", 3)
 ORDERS_4 = TopicPartition("orders", 4)
 
 
-def limits(**changed: Any) -> Limits:
-    return Limits(**{"seconds_per_batch": 1.0, "initial_rate": 1000.0, **changed})
+def limits(**changed: Any) -> BatchLimits:
+    return BatchLimits(**{"seconds_per_batch": 1.0, "initial_rate": 1000.0, **changed})
 
 
 def test_a_partition_has_the_default_unless_it_has_a_number_of_its_own() -> None:
@@ -38,7 +38,7 @@ def test_there_is_no_cap_and_a_floor_of_one_unless_told_otherwise() -> None:
         ({"seconds_per_batch": 0}, "headrace.interval is 0 s"),
         ({"seconds_per_batch": math.inf}, "headrace.interval is inf s"),
         ({"initial_rate": 0}, "backpressure.initialRate is 0 records/s"),
-        ({"initial_rate": -5.0}, "backpressure.initialRate is -5 records/s"),
+        ({"initial_rate": -5.0}, "backpressure.initialRate is -5.0 records/s"),
         ({"initial_rate": math.nan}, "backpressure.initialRate is nan records/s"),
         ({"max_records": 0}, "maxOffsetsPerTrigger is 0"),
         ({"max_bytes": -1}, "maxBytesPerTrigger is -1"),

@@ -10,16 +10,18 @@ from tests.control.plans import counts, orders, plan_lags
 
 from headrace.control import (
     ASSUMED_RECORD_BYTES,
-    Limits,
+    BatchLimits,
     PartitionLimit,
+    Plan,
+    RateLimit,
     Reason,
     TopicPartition,
-    hold,
+    empty_plan,
     plan,
     should_wait,
 )
 
-OFF = Limits(1.0, initial_rate=None)
+OFF = BatchLimits(1.0, initial_rate=None)
 
 
 # What limits a batch
@@ -36,7 +38,7 @@ def test_without_limits_a_batch_takes_everything() -> None:
 
 
 def test_an_estimated_rate_limits_a_batch() -> None:
-    planned = plan(orders([10, 10]), orders([1010, 3010]), 400.7, Limits(1.0, initial_rate=50))
+    planned = plan(orders([10, 10]), orders([1010, 3010]), 400.7, BatchLimits(1.0, initial_rate=50))
     assert planned.until == orders([110, 310])
     assert (planned.records, planned.lag, planned.left_over) == (400, 4000, 3600)
     assert planned.rate_per_s == 400.0
@@ -45,7 +47,7 @@ def test_an_estimated_rate_limits_a_batch() -> None:
 
 
 def test_the_initial_rate_limits_the_very_first_batch() -> None:
-    planned = plan_lags([10**9], Limits(1.0, initial_rate=50))
+    planned = plan_lags([10**9], BatchLimits(1.0, initial_rate=50))
     assert counts(planned) == [50]
     assert planned.rate_per_s == 50.0
     assert planned.reason is Reason.INITIAL_RATE
@@ -54,7 +56,7 @@ def test_the_initial_rate_limits_the_very_first_batch() -> None:
 def test_the_cap_of_a_partition_limits_it() -> None:
     caps = PartitionLimit(0, {TopicPartition("orders", 0): 10})
     planned = plan_lags(
-        [1000, 1000], Limits(1.0, initial_rate=1, max_rate_per_partition=caps), rate=100
+        [1000, 1000], BatchLimits(1.0, initial_rate=1, max_rate_per_partition=caps), rate=100
     )
     assert counts(planned) == [10, 50]
     assert list(planned.reasons.values()) == [Reason.PARTITION_CAP, Reason.RATE]
@@ -62,14 +64,14 @@ def test_the_cap_of_a_partition_limits_it() -> None:
 
 
 def test_a_floor_above_the_share_is_the_reason() -> None:
-    limits = Limits(1.0, initial_rate=1, min_per_partition=PartitionLimit(30))
+    limits = BatchLimits(1.0, initial_rate=1, min_per_partition=PartitionLimit(30))
     planned = plan_lags([100, 100], limits, rate=10)
     assert counts(planned) == [30, 30]
     assert planned.reason is Reason.PARTITION_FLOOR
 
 
 def test_a_partition_with_less_than_its_floor_gives_all_it_has() -> None:
-    limits = Limits(1.0, initial_rate=1, min_per_partition=PartitionLimit(30))
+    limits = BatchLimits(1.0, initial_rate=1, min_per_partition=PartitionLimit(30))
     planned = plan_lags([20, 0, 1000], limits, rate=10)
     assert counts(planned) == [20, 0, 30]
     assert list(planned.reasons.values()) == [
@@ -80,7 +82,7 @@ def test_a_partition_with_less_than_its_floor_gives_all_it_has() -> None:
 
 
 def test_max_offsets_per_trigger_applies_to_what_the_rate_has_left() -> None:
-    limits = Limits(1.0, initial_rate=1, max_records=40)
+    limits = BatchLimits(1.0, initial_rate=1, max_records=40)
     planned = plan_lags([1000, 3000], limits, rate=400)
     assert counts(planned) == [10, 30]
     assert planned.reason is Reason.MAX_RECORDS
@@ -88,14 +90,14 @@ def test_max_offsets_per_trigger_applies_to_what_the_rate_has_left() -> None:
 
 
 def test_a_cap_that_does_not_bite_is_not_the_reason() -> None:
-    limits = Limits(1.0, initial_rate=1, max_records=10_000, max_bytes=10**9)
+    limits = BatchLimits(1.0, initial_rate=1, max_records=10_000, max_bytes=10**9)
     planned = plan_lags([1000, 3000], limits, rate=400, record_bytes=100)
     assert counts(planned) == [100, 300]
     assert planned.reason is Reason.RATE
 
 
 def test_a_cap_in_bytes_limits_a_batch() -> None:
-    planned = plan_lags([100, 300], Limits(1.0, None, max_bytes=4000), record_bytes=100)
+    planned = plan_lags([100, 300], BatchLimits(1.0, None, max_bytes=4000), record_bytes=100)
     assert counts(planned) == [10, 30]
     assert planned.reason is Reason.MAX_BYTES
 
@@ -106,7 +108,7 @@ def test_a_cap_in_bytes_counts_each_topics_records_by_their_own_size() -> None:
         {small: 0, large: 0},
         {small: 1000, large: 1000},
         None,
-        Limits(1.0, None, max_bytes=11_000),
+        BatchLimits(1.0, None, max_bytes=11_000),
         {"small": 10, "large": 100},
     )
     assert planned.until == {small: 100, large: 100}
@@ -116,32 +118,32 @@ def test_a_cap_in_bytes_counts_each_topics_records_by_their_own_size() -> None:
 def test_a_cap_in_bytes_holds_before_any_record_was_measured(
     record_bytes: dict[str, float] | None,
 ) -> None:
-    limits = Limits(1.0, None, max_bytes=5 * ASSUMED_RECORD_BYTES)
+    limits = BatchLimits(1.0, None, max_bytes=5 * ASSUMED_RECORD_BYTES)
     assert counts(plan_lags([10**9], limits, record_bytes=record_bytes)) == [5]
 
 
 def test_records_larger_than_the_cap_in_bytes_pass_one_by_one() -> None:
-    planned = plan_lags([100], Limits(1.0, None, max_bytes=1000), record_bytes=50_000)
+    planned = plan_lags([100], BatchLimits(1.0, None, max_bytes=1000), record_bytes=50_000)
     assert counts(planned) == [1]
     assert planned.reason is Reason.MAX_BYTES
 
 
 def test_a_cap_in_bytes_that_takes_from_max_offsets_is_the_reason() -> None:
-    limits = Limits(1.0, None, max_records=100, max_bytes=1000)
+    limits = BatchLimits(1.0, None, max_records=100, max_bytes=1000)
     assert plan_lags([500], limits, record_bytes=20).reason is Reason.MAX_BYTES
     assert plan_lags([500], limits, record_bytes=10).reason is Reason.MAX_RECORDS
 
 
 def test_the_reason_of_a_batch_is_the_one_that_leaves_the_most_unread() -> None:
     caps = PartitionLimit(0, {TopicPartition("orders", 0): 10})
-    limits = Limits(1.0, initial_rate=1, max_rate_per_partition=caps)
+    limits = BatchLimits(1.0, initial_rate=1, max_rate_per_partition=caps)
     planned = plan_lags([1000, 10_000], limits, rate=1100)
     assert planned.unread == {Reason.PARTITION_CAP: 990, Reason.RATE: 9000}
     assert planned.reason is Reason.RATE
 
 
 def test_of_equal_reasons_the_one_listed_first_is_given_in_any_order_of_partitions() -> None:
-    limits = Limits(
+    limits = BatchLimits(
         1.0,
         initial_rate=1,
         max_rate_per_partition=PartitionLimit(0, {TopicPartition("orders", 0): 50}),
@@ -154,14 +156,14 @@ def test_of_equal_reasons_the_one_listed_first_is_given_in_any_order_of_partitio
 
 
 def test_an_empty_batch_says_that_nothing_is_new() -> None:
-    planned = plan(orders([5]), orders([5]), 100, Limits(1.0, initial_rate=1))
+    planned = plan(orders([5]), orders([5]), 100, BatchLimits(1.0, initial_rate=1))
     assert planned.until == orders([5])
     assert planned.reason is Reason.NOTHING_NEW
     assert planned.rate_per_s == 100.0
 
 
 def test_no_partitions_make_an_empty_plan() -> None:
-    planned = plan({}, {}, 100, Limits(1.0, initial_rate=1, max_records=5, max_bytes=5))
+    planned = plan({}, {}, 100, BatchLimits(1.0, initial_rate=1, max_records=5, max_bytes=5))
     assert planned.until == {}
     assert planned.reason is Reason.NOTHING_NEW
 
@@ -181,7 +183,7 @@ def test_reasons_read_as_words_in_which_a_spark_user_finds_the_option() -> None:
     assert [str(reason) for reason in Reason] == [
         "rate",
         "initial rate",
-        "held back",
+        "throttled",
         "maxRatePerPartition",
         "minRatePerPartition",
         "maxOffsetsPerTrigger",
@@ -208,7 +210,7 @@ def test_a_batch_does_not_wait_when_the_delay_has_passed() -> None:
 
 
 def test_a_batch_that_waits_moves_nobody_and_says_why() -> None:
-    held = hold(orders([5, 7, 9]), orders([10, 7, 2]))
+    held = empty_plan(orders([5, 7, 9]), orders([10, 7, 2]))
     assert held.until == orders([5, 7, 9])
     assert (held.records, held.lag, held.left_over) == (0, 5, 5)
     assert held.reason is Reason.WAITING
@@ -236,7 +238,7 @@ def natively(lags: Sequence[int], limit: int) -> list[int]:
 
 
 def test_sparks_own_case_of_max_offsets_per_trigger_comes_out_the_same() -> None:
-    limits = Limits(1.0, None, max_records=10)
+    limits = BatchLimits(1.0, None, max_records=10)
     assert counts(plan_lags([101, 11, 1], limits)) == [8, 1, 1]
     assert counts(plan_lags([93, 10, 0], limits)) == [9, 1, 0]
 
@@ -250,11 +252,63 @@ many_lags = st.lists(
 def test_without_a_rate_max_offsets_per_trigger_is_exactly_the_native_sources(
     lags: list[int], limit: int
 ) -> None:
-    assert counts(plan_lags(lags, Limits(1.0, None, max_records=limit))) == natively(lags, limit)
+    assert counts(plan_lags(lags, BatchLimits(1.0, None, max_records=limit))) == natively(
+        lags, limit
+    )
 
 
 @given(many_lags)
 def test_a_limit_of_just_what_is_there_is_exactly_the_native_sources(lags: list[int]) -> None:
     limit = sum(lags)
     assume(limit > 0)
-    assert counts(plan_lags(lags, Limits(1.0, None, max_records=limit))) == natively(lags, limit)
+    assert counts(plan_lags(lags, BatchLimits(1.0, None, max_records=limit))) == natively(
+        lags, limit
+    )
+
+
+# Under the pressure of a stage after it
+
+PRESSED = BatchLimits(1.0, initial_rate=1000.0)
+
+
+def plan_under(
+    rate_limit: RateLimit | None, rate: float | None, limits: BatchLimits = PRESSED
+) -> Plan:
+    return plan(orders([0, 0]), orders([3000, 1000]), rate, limits, rate_limit=rate_limit)
+
+
+def limit_of(rate_per_s: float) -> RateLimit:
+    return RateLimit(rate_per_s, "enrich", 1.0, 2 * rate_per_s)
+
+
+@pytest.mark.parametrize("rate", [None, 800.0])
+def test_a_rate_limit_below_the_rate_is_what_is_admitted_and_the_reason_names_its_stage(
+    rate: float | None,
+) -> None:
+    planned = plan_under(limit_of(400.7), rate)
+    assert (planned.records, planned.rate_per_s) == (400, 400.0)
+    assert planned.describe(planned.reason) == "throttled by enrich"
+    assert set(planned.reasons.values()) == {Reason.THROTTLED}
+
+
+@pytest.mark.parametrize("per_s", [800.0, 900.0])
+def test_a_rate_limit_that_is_not_the_least_takes_nothing_away(per_s: float) -> None:
+    planned, free = plan_under(limit_of(per_s), 800.0), plan_under(None, 800.0)
+    assert (planned.until, planned.reason) == (free.until, Reason.RATE)
+    assert planned.describe(planned.reason) == "rate"
+
+
+def test_a_rate_limit_applies_where_backpressure_is_off() -> None:
+    planned = plan_under(limit_of(400.0), None, BatchLimits(1.0, initial_rate=None))
+    assert (planned.records, planned.reason) == (400, Reason.THROTTLED)
+
+
+def test_a_cap_below_the_rate_limit_is_the_reason() -> None:
+    planned = plan_under(
+        limit_of(400.0), None, BatchLimits(1.0, initial_rate=1000.0, max_records=100)
+    )
+    assert (planned.records, planned.reason) == (100, Reason.MAX_RECORDS)
+
+
+def test_a_limit_of_almost_nothing_leaves_a_record_to_each_partition() -> None:
+    assert plan_under(limit_of(0.001), 800.0).records == 2

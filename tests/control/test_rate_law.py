@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.control import Limits, PartitionLimit, TopicPartition, max_messages_per_partition
+from headrace.control import BatchLimits, PartitionLimit, TopicPartition, max_messages_per_partition
 from headrace.errors import OptionError
 
 
@@ -15,7 +15,7 @@ def lags(*numbers: int) -> dict[TopicPartition, int]:
     return {TopicPartition("orders", number): lag for number, lag in enumerate(numbers)}
 
 
-def messages(of_each: Sequence[int], rate: float | None, limits: Limits) -> list[int] | None:
+def messages(of_each: Sequence[int], rate: float | None, limits: BatchLimits) -> list[int] | None:
     """`max_messages_per_partition` of partitions 0, 1, ... of one topic."""
     answer = max_messages_per_partition(lags(*of_each), rate, limits)
     if answer is None:
@@ -24,100 +24,53 @@ def messages(of_each: Sequence[int], rate: float | None, limits: Limits) -> list
     return list(answer.values())
 
 
-def test_with_backpressure_off_the_cap_is_the_share() -> None:
-    limits = Limits(0.1, initial_rate=None, max_rate_per_partition=PartitionLimit(100))
-    assert messages([50, 50], None, limits) == [10, 10]
+CAP_OF_FIRST = PartitionLimit(0, {TopicPartition("orders", 0): 50})
+HALF_CAPPED = PartitionLimit(100, {TopicPartition("orders", 0): 50})
+FLOORED = BatchLimits(60, 1, PartitionLimit(100), PartitionLimit(5))
 
 
-def test_without_a_lag_there_is_no_limit() -> None:
-    limits = Limits(0.1, initial_rate=100, max_rate_per_partition=PartitionLimit(100))
-    assert messages([0, 0], 100, limits) is None
-
-
-def test_the_cap_is_respected() -> None:
-    caps = PartitionLimit(100, {TopicPartition("orders", 0): 50})
-    limits = Limits(0.1, initial_rate=100, max_rate_per_partition=caps)
-    assert messages([1000, 1000], 1000, limits) == [5, 10]
-
-
-def test_an_initial_rate_under_the_cap_holds() -> None:
-    limits = Limits(0.5, initial_rate=500, max_rate_per_partition=PartitionLimit(1000))
-    assert messages([1000], None, limits) == [250]
-
-
-def test_an_initial_rate_over_the_cap_is_capped() -> None:
-    limits = Limits(0.5, initial_rate=1000, max_rate_per_partition=PartitionLimit(300))
-    assert messages([1000], None, limits) == [150]
-
-
-def test_the_floor_is_for_every_partition_even_one_without_a_lag() -> None:
-    limits = Limits(
-        60,
-        initial_rate=1,
-        max_rate_per_partition=PartitionLimit(100),
-        min_per_partition=PartitionLimit(5),
-    )
-    assert messages([0, 100, 200, 300], 1, limits) == [5, 10, 20, 30]
+@pytest.mark.parametrize(
+    ("of_each", "rate", "limits", "expected"),
+    [
+        ([50, 50], None, BatchLimits(0.1, None, PartitionLimit(100)), [10, 10]),  # caps alone
+        ([0, 0], 100, BatchLimits(0.1, 100, PartitionLimit(100)), None),  # no lag
+        ([1000, 1000], 1000, BatchLimits(0.1, 100, HALF_CAPPED), [5, 10]),
+        ([1000], None, BatchLimits(0.5, 500, PartitionLimit(1000)), [250]),  # initial, below cap
+        ([1000], None, BatchLimits(0.5, 1000, PartitionLimit(300)), [150]),  # initial, above cap
+        ([0, 100, 200, 300], 1, FLOORED, [5, 10, 20, 30]),  # a floor even without a lag
+        ([5, 10**9], None, BatchLimits(1, None), None),  # neither a rate nor a cap
+        ([5, 10**9], 10.0, BatchLimits(1, None), None),  # backpressure is off
+        ([10**9], None, BatchLimits(2, 70.9), [140]),  # the initial rate, truncated
+        ([10**9], 0.0, BatchLimits(2, 70.9), [140]),
+        ([10**9], -1.0, BatchLimits(2, 70.9), [140]),
+        ([10**9], 100.9, BatchLimits(10, 1), [1000]),
+        ([10**9], 0.9, BatchLimits(10, 50_000), [10]),  # below 1 is 1, and a rate
+        ([10**9], 1e-300, BatchLimits(10, 50_000), [10]),
+        ([10**9], None, BatchLimits(10, 0.2), [10]),
+        ([10**12] * 1000, 1, BatchLimits(0.1, 1), [1] * 1000),  # no share is "no limit"
+        ([1000, 1000], None, BatchLimits(1, None, CAP_OF_FIRST), [50, 1000]),  # no cap: the lag
+        ([1000, 3000], 400, BatchLimits(1, 1, CAP_OF_FIRST), [50, 300]),
+        ([], 100, BatchLimits(1, 1), None),
+    ],
+)
+def test_the_law_in_examples(
+    of_each: list[int], rate: float | None, limits: BatchLimits, expected: list[int] | None
+) -> None:
+    assert messages(of_each, rate, limits) == expected
 
 
 def test_a_partition_that_lags_behind_gets_nearly_the_whole_budget() -> None:
-    limits = Limits(1, initial_rate=1000)
+    limits = BatchLimits(1, initial_rate=1000)
     granted = messages([1000] * 31 + [1_001_000], 100_000, limits)
     assert granted is not None
     assert granted[:31] == [96] * 31
     assert granted[31] / 100_000 == pytest.approx(0.97, abs=0.001)
 
 
-def test_with_neither_a_rate_nor_a_cap_there_is_no_limit() -> None:
-    assert messages([5, 10**9], None, Limits(1, initial_rate=None)) is None
-
-
-def test_with_backpressure_off_an_estimated_rate_is_not_looked_at() -> None:
-    assert messages([5, 10**9], 10.0, Limits(1, initial_rate=None)) is None
-
-
-@pytest.mark.parametrize("rate", [None, 0.0, -1.0])
-def test_the_initial_rate_is_in_force_while_there_is_no_other(rate: float | None) -> None:
-    assert messages([10**9], rate, Limits(2, initial_rate=70.9)) == [140]
-
-
-def test_a_rate_is_truncated_to_whole_records_per_second() -> None:
-    assert messages([10**9], 100.9, Limits(10, initial_rate=1)) == [1000]
-
-
-@pytest.mark.parametrize("rate", [0.9, 1e-300])
-def test_a_rate_below_one_counts_as_one_and_not_as_none(rate: float) -> None:
-    assert messages([10**9], rate, Limits(10, initial_rate=50_000)) == [10]
-
-
-def test_an_initial_rate_below_one_counts_as_one() -> None:
-    assert messages([10**9], None, Limits(10, initial_rate=0.2)) == [10]
-
-
 @pytest.mark.parametrize("rate", [math.inf, math.nan, -math.inf])
 def test_a_rate_that_is_not_a_number_is_refused(rate: float) -> None:
     with pytest.raises(OptionError, match=f"The estimated rate is {rate} records/s"):
-        messages([10], rate, Limits(1, initial_rate=1))
-
-
-def test_shares_that_come_to_nothing_are_not_read_as_no_limit() -> None:
-    assert messages([10**12] * 1000, 1, Limits(0.1, initial_rate=1)) == [1] * 1000
-
-
-def test_a_partition_without_a_cap_is_not_held_to_the_floor_because_others_have_one() -> None:
-    caps = PartitionLimit(0, {TopicPartition("orders", 0): 50})
-    limits = Limits(1, initial_rate=None, max_rate_per_partition=caps)
-    assert messages([1000, 1000], None, limits) == [50, 1000]
-
-
-def test_a_partition_without_a_cap_has_its_share_of_the_rate() -> None:
-    caps = PartitionLimit(0, {TopicPartition("orders", 0): 50})
-    limits = Limits(1, initial_rate=1, max_rate_per_partition=caps)
-    assert messages([1000, 3000], 400, limits) == [50, 300]
-
-
-def test_no_partitions_give_no_limit() -> None:
-    assert messages([], 100, Limits(1, initial_rate=1)) is None
+        messages([10], rate, BatchLimits(1, initial_rate=1))
 
 
 many_lags = st.lists(st.integers(0, 10**12), min_size=1, max_size=40)
@@ -143,7 +96,7 @@ def as_spark_writes_it(lags: Sequence[int], rate: int, cap: int, interval_ms: in
 def test_the_arithmetic_is_sparks_to_the_last_record(
     of_each: list[int], rate: int, cap: int, interval_ms: int
 ) -> None:
-    limits = Limits(interval_ms / 1000, 1, PartitionLimit(cap))
+    limits = BatchLimits(interval_ms / 1000, 1, PartitionLimit(cap))
     assert messages(of_each, rate, limits) == as_spark_writes_it(of_each, rate, cap, interval_ms)
 
 
@@ -152,7 +105,7 @@ def test_shares_that_are_whole_numbers_are_rounded_as_sparks_are(
     lag: int, other: int, times: int
 ) -> None:
     rate = (lag + other) * times
-    limits = Limits(1.0, 1)
+    limits = BatchLimits(1.0, 1)
     assert messages([lag, other], rate, limits) == as_spark_writes_it([lag, other], rate, 0, 1000)
 
 
@@ -160,7 +113,7 @@ def test_shares_that_are_whole_numbers_are_rounded_as_sparks_are(
 def test_the_batch_holds_no_more_than_the_rate_and_the_floors(
     of_each: list[int], rate: float, seconds: float, floor: int
 ) -> None:
-    limits = Limits(seconds, initial_rate=1, min_per_partition=PartitionLimit(floor))
+    limits = BatchLimits(seconds, initial_rate=1, min_per_partition=PartitionLimit(floor))
     granted = messages(of_each, rate, limits)
     if granted is None:
         assert sum(of_each) == 0
@@ -174,7 +127,7 @@ def test_the_batch_holds_no_more_than_the_rate_and_the_floors(
 def test_no_partition_is_granted_more_than_its_cap(
     of_each: list[int], rate: float, seconds: float, cap: float
 ) -> None:
-    limits = Limits(seconds, initial_rate=1, max_rate_per_partition=PartitionLimit(cap))
+    limits = BatchLimits(seconds, initial_rate=1, max_rate_per_partition=PartitionLimit(cap))
     granted = messages(of_each, rate, limits)
     assert granted is None or max(granted) <= seconds * cap
 
@@ -183,7 +136,7 @@ def test_no_partition_is_granted_more_than_its_cap(
 def test_a_higher_rate_grants_no_partition_less(
     of_each: list[int], one: float, other: float, seconds: float
 ) -> None:
-    limits = Limits(seconds, initial_rate=1)
+    limits = BatchLimits(seconds, initial_rate=1)
     lower = messages(of_each, min(one, other), limits)
     higher = messages(of_each, max(one, other), limits)
     if lower is None or higher is None:

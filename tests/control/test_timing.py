@@ -30,37 +30,25 @@ def test_the_stats_are_the_estimators_arguments_in_their_order() -> None:
     assert estimator.compute(*batch_stats(batch(0, 1000), batch(1000, 1000, 700), 1000)) == 700.0
 
 
-def test_the_first_batch_of_a_run_is_never_late() -> None:
-    assert delay_ms(None, batch(123_456, 9000), 1000) == 0
-
-
-def test_a_batch_that_begins_one_interval_after_the_one_before_is_in_time() -> None:
-    assert delay_ms(batch(0, 800, left_over=50), batch(1000, 800), 1000) == 0
-
-
-def test_a_batch_is_late_by_what_the_one_before_overran_if_that_left_data_unread() -> None:
-    assert delay_ms(batch(0, 3550, left_over=50), batch(3560, 800), 1000) == 2560
-
-
-def test_a_batch_that_finds_nothing_waiting_is_not_late_however_long_it_came_after() -> None:
-    assert delay_ms(batch(0, 800), batch(7000, 800), 1000) == 0
-
-
-def test_a_batch_that_begins_at_once_after_an_overrun_is_late_since_data_came_meanwhile() -> None:
-    assert delay_ms(batch(0, 3550), batch(3560, 800), 1000) == 2560
-
-
-def test_a_batch_that_begins_well_after_an_overrun_had_no_data_to_begin_with() -> None:
-    assert delay_ms(batch(0, 3550), batch(4000, 800), 1000) == 0
-
-
-def test_a_batch_that_took_just_its_interval_has_not_overrun() -> None:
-    assert delay_ms(batch(0, 1000), batch(1050, 800), 1000) == 0
-
-
-@pytest.mark.parametrize(("gap_ms", "expected_ms"), [(0, 500), (100, 600), (101, 0)])
-def test_at_once_means_within_a_tenth_of_the_interval(gap_ms: int, expected_ms: int) -> None:
-    assert delay_ms(batch(0, 1500), batch(1500 + gap_ms, 800), 1000) == expected_ms
+@pytest.mark.parametrize(
+    ("previous", "present", "expected_ms"),
+    [
+        (None, batch(123_456, 9000), 0),  # the first of a run
+        (batch(0, 800, left_over=50), batch(1000, 800), 0),  # one interval later
+        (batch(0, 3550, left_over=50), batch(3560, 800), 2560),  # an overrun that left data
+        (batch(0, 800), batch(7000, 800), 0),  # nothing was waiting
+        (batch(0, 3550), batch(3560, 800), 2560),  # at once after an overrun: data came meanwhile
+        (batch(0, 3550), batch(4000, 800), 0),  # well after it: no data to begin with
+        (batch(0, 1000), batch(1050, 800), 0),  # just its interval is no overrun
+        (batch(0, 1500), batch(1500, 800), 500),  # "at once" is a tenth of the interval
+        (batch(0, 1500), batch(1600, 800), 600),
+        (batch(0, 1500), batch(1601, 800), 0),
+    ],
+)
+def test_a_batch_is_late_if_data_was_waiting(
+    previous: BatchProgress | None, present: BatchProgress, expected_ms: int
+) -> None:
+    assert delay_ms(previous, present, 1000) == expected_ms
 
 
 def test_after_an_overrun_the_next_batch_may_begin_early_and_is_then_not_late() -> None:

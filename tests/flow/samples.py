@@ -1,9 +1,9 @@
 """Assertions and states for the tests of flows."""
 
-from headrace.control.assertion import Assertion, Incarnation
+from headrace.control.pressure import Epoch, PressureSignal
 from headrace.flow import StageState
 
-RUN = Incarnation(1_700_000_000_000, "run")
+RUN = Epoch(1_700_000_000_000, "run")
 
 
 def pressing(
@@ -14,10 +14,10 @@ def pressing(
     receiver: str = "a",
     lease_ms: int = 60_000,
     flow: str = "clicks",
-    incarnation: Incarnation = RUN,
-) -> Assertion:
+    epoch: Epoch = RUN,
+) -> PressureSignal:
     """What stage b says to stage a before it."""
-    return Assertion(flow, sender, receiver, incarnation, sequence, level, lease_ms)
+    return PressureSignal(flow, sender, receiver, epoch, sequence, level, lease_ms)
 
 
 def state_of_stage(

@@ -81,7 +81,7 @@ class RunningStage:
     def held_by(self) -> str | None:
         """The stage that throttles it."""
         held = self._ledger.admission(self._gate).held
-        return None if held is None else held.held_by
+        return None if held is None else held.throttled_by
 
     def vanish(self) -> None:
         """Be gone without a word, as when the process is killed."""

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.samples import pressing, state_of_stage
 
-from headrace.control.assertion import MOST_LEASE_MS, MOST_LEVELS, Assertion, Incarnation
+from headrace.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow import StageState
 from headrace.flow.signals.codec import MAX_BYTES, decode_assertion, decode_state, encode
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)
-levels = st.floats(0, MOST_LEVELS) | st.integers(0, MOST_LEVELS)
-leases = st.integers(1, MOST_LEASE_MS)
+levels = st.floats(0, MAX_LEVEL) | st.integers(0, MAX_LEVEL)
+leases = st.integers(1, MAX_LEASE_MS)
 assertions = st.builds(
-    Assertion, names, names, names, st.builds(Incarnation, wholes, names), wholes, levels, leases
+    PressureSignal, names, names, names, st.builds(Epoch, wholes, names), wholes, levels, leases
 )
 free = st.builds(
     StageState, names, names, st.none(), st.just(0), st.none(), st.none() | wholes, leases
@@ -29,7 +29,7 @@ held = st.builds(
     names,
     names,
     names,
-    st.floats(0, MOST_LEVELS, exclude_min=True),
+    st.floats(0, MAX_LEVEL, exclude_min=True),
     st.none() | st.floats(0, allow_infinity=False),
     st.none() | wholes,
     leases,
@@ -37,7 +37,7 @@ held = st.builds(
 
 
 @given(assertions)
-def test_an_assertion_comes_back_from_its_text(assertion: Assertion) -> None:
+def test_an_assertion_comes_back_from_its_text(assertion: PressureSignal) -> None:
     text = encode(assertion)
     assert decode_assertion(text) == decode_assertion(text.encode()) == assertion
     assert text.isascii()
@@ -69,19 +69,19 @@ def changed(**values: Any) -> str:
         pytest.param(changed().replace('"level": 1', '"level": Infinity'), id="infinity"),
         pytest.param(changed().replace('"level": 1', '"level": 1e999'), id="infinity in digits"),
         pytest.param(changed(level=10**3_000), id="a number of 3000 digits"),
-        pytest.param(changed(level=MOST_LEVELS + 1), id="a level too high"),
+        pytest.param(changed(level=MAX_LEVEL + 1), id="a level too high"),
         pytest.param(changed(level=-1), id="a level below 0"),
         pytest.param(changed(level=True), id="a level that is no number"),
         pytest.param(changed(level="1"), id="a level in quotes"),
         pytest.param(changed(sequence=1.5), id="a sequence that is not whole"),
         pytest.param(changed(sequence=2**63), id="a sequence beyond 64 bits"),
         pytest.param(changed(lease_ms=0), id="no lease"),
-        pytest.param(changed(lease_ms=MOST_LEASE_MS + 1), id="a lease too long"),
+        pytest.param(changed(lease_ms=MAX_LEASE_MS + 1), id="a lease too long"),
         pytest.param(changed(sender="b/c"), id="a name with a slash"),
         pytest.param(changed(sender="é"), id="a name with an accent"),
         pytest.param(changed(sender=["b"]), id="a name that is a list"),
-        pytest.param(changed(incarnation=None), id="no incarnation"),
-        pytest.param(changed(incarnation={"started_ms": 1}), id="half an incarnation"),
+        pytest.param(changed(epoch=None), id="no epoch"),
+        pytest.param(changed(epoch={"started_ms": 1}), id="half an epoch"),
         pytest.param(changed(sender="b" * MAX_BYTES), id="too long"),
         pytest.param(encode(state_of_stage("b")), id="a state"),
     ],
@@ -111,7 +111,7 @@ def test_any_bytes_are_refused(data: bytes) -> None:
         {"queue_bytes": -1},
         {"queue_bytes": 1.5},
         {"lease_ms": 0},
-        {"lease_ms": MOST_LEASE_MS + 1},
+        {"lease_ms": MAX_LEASE_MS + 1},
         {"stage": ""},
         {"flow": None},
     ],

@@ -11,10 +11,10 @@ from tests.flow.worlds import LedgerWorld
 from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until
 
-from headrace.control import Assertion, Bound, HopSettings, Incarnation, InputQueue, OffsetRange
+from headrace.control import Epoch, HopSettings, InputQueue, OffsetRange, PressureSignal, RateLimit
 from headrace.errors import JournalError
 from headrace.flow import Signals, StageState
-from headrace.flow.agent import PressureState, StageAgent, StageSpec
+from headrace.flow.agent import SavedPressure, StageAgent, StageSpec
 from headrace.flow.monitoring import MIN_POLL_S, NEAR_POLL_S, POLL_S
 from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
@@ -22,7 +22,7 @@ from headrace.ledger.base import wall_clock_ms
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
 SPEC = StageSpec("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)
-RUN = Incarnation(1000, "store-1")
+RUN = Epoch(1000, "store-1")
 
 
 class RecordedSignals(Signals):
@@ -31,13 +31,13 @@ class RecordedSignals(Signals):
     is_connected = True
 
     def __init__(self) -> None:
-        self.sent: list[Assertion] = []
+        self.sent: list[PressureSignal] = []
         self.published: list[StageState] = []
         self.is_closed = False
         self.others: dict[str, str | None] = {"parse": None, "store": None}
         """The stages around it, with what throttles each."""
 
-    def send(self, assertion: Assertion) -> None:
+    def send(self, assertion: PressureSignal) -> None:
         self.sent.append(assertion)
 
     def publish(self, state: StageState) -> None:
@@ -97,10 +97,10 @@ class Driven:
     def state(self) -> StageState:
         return self.signals.published[-1]
 
-    def held(self) -> Bound | None:
+    def held(self) -> RateLimit | None:
         return self.ledger.admission(SPEC.gate).held
 
-    def step(self, now_ms: int, *received: Assertion, wall_ms: int | None = None) -> None:
+    def step(self, now_ms: int, *received: PressureSignal, wall_ms: int | None = None) -> None:
         self.agent.step(now_ms, now_ms if wall_ms is None else wall_ms, list(received))
 
     def steps(self, from_ms: int, until_ms: int) -> None:
@@ -147,8 +147,10 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def says(sequence: int, level: float, lease_ms: int = 10_000, sender: str = "store") -> Assertion:
-    return Assertion("shop", sender, "enrich", RUN, sequence, level, lease_ms)
+def says(
+    sequence: int, level: float, lease_ms: int = 10_000, sender: str = "store"
+) -> PressureSignal:
+    return PressureSignal("shop", sender, "enrich", RUN, sequence, level, lease_ms)
 
 
 def test_a_stage_that_is_overloaded_presses_the_one_before_it_until_it_ends(
@@ -161,7 +163,7 @@ def test_a_stage_that_is_overloaded_presses_the_one_before_it_until_it_ends(
     assert driven.state.queue_bytes == driven.queue.found.waiting_bytes
     driven.agent.close()
     assert driven.level == 0
-    state = PressureState.of_json(driven.ledger.pressures(SPEC.gate) or "")
+    state = SavedPressure.of_json(driven.ledger.pressures(SPEC.gate) or "")
     assert state.levels == {"parse": 0}
     assert driven.signals.is_closed
     assert driven.queue.is_closed
@@ -176,7 +178,7 @@ def test_an_idle_stage_says_nothing_however_long(driven: Driven) -> None:
 def test_a_stage_that_is_pressed_has_its_gate_held_back(driven: Driven) -> None:
     now_ms = driven.emit()
     driven.step(now_ms, says(1, 1))
-    assert driven.held() == Bound(50.0, "store", 1, 100.0)
+    assert driven.held() == RateLimit(50.0, "store", 1, 100.0)
     state = driven.state
     assert (state.throttled_by, state.throttle_level, state.rate_limit_per_s) == ("store", 1, 50.0)
     driven.step(now_ms + 250, says(2, 0))
@@ -204,14 +206,14 @@ def test_a_stranger_is_logged_and_changes_nothing(
     assert "An assertion comes from stage 'nobody'" in caplog.text
     held = driven.held()
     assert held is not None
-    assert held.held_by == "store"
+    assert held.throttled_by == "store"
 
 
 def test_a_stage_that_restarts_while_it_is_held_keeps_its_origin(driven: Driven) -> None:
     driven.step(driven.emit(), says(1, 2))
     driven.ledger.hold(SPEC.gate, None, 0, driven.ledger.pressures(SPEC.gate) or "")
     driven.restarted().step(monotonic_ms())
-    assert driven.held() == Bound(25.0, "store", 2, 100.0)
+    assert driven.held() == RateLimit(25.0, "store", 2, 100.0)
 
 
 @pytest.mark.parametrize(("ago_ms", "presses"), [(0, True), (60_000, False)])
@@ -224,7 +226,7 @@ def test_a_stage_that_restarts_presses_as_before_unless_that_was_over_a_lease_ag
     again.step(monotonic_ms(), wall_ms=wall_ms)
     assert again.level == (driven.level if presses else 0)
     for said in again.signals.sent:
-        assert said.incarnation > driven.signals.sent[-1].incarnation
+        assert said.epoch > driven.signals.sent[-1].epoch
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"pressures": [{}], "levels": {}}', "null"])
@@ -237,8 +239,8 @@ def test_a_pressure_state_that_is_none_is_logged_and_done_without(
 
 
 def test_a_pressure_state_reads_as_it_was_written() -> None:
-    state = PressureState(5, (), {"parse": 1.25})
-    assert PressureState.of_json(state.to_json()) == state
+    state = SavedPressure(5, (), {"parse": 1.25})
+    assert SavedPressure.of_json(state.to_json()) == state
     levels = [state.level("parse", wall_ms, lease_ms=1000) for wall_ms in (1005, 1006, 4)]
     assert levels == [1.25, 0, 0]
     assert state.level("other", 5, lease_ms=1000) == 0

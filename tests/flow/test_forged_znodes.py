@@ -47,7 +47,7 @@ class Flow:
             "flow": self.world.flow,
             "sender": "store",
             "receiver": "parse",
-            "incarnation": {"started_ms": started_ms or self._started_ms, "id": "forged"},
+            "epoch": {"started_ms": started_ms or self._started_ms, "id": "forged"},
             "sequence": 1_000,
             "level": 20,
             "lease_ms": 600_000,

@@ -10,7 +10,7 @@ from tests.flow.samples import RUN, pressing, state_of_stage
 from tests.flow.worlds import MemoryWorld, World
 from tests.services.waiting import wait_until
 
-from headrace.control.assertion import Assertion, Incarnation
+from headrace.control.pressure import Epoch, PressureSignal
 from headrace.errors import OptionError, SignalError
 from headrace.flow.signals.codec import encode
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExce
 WAIT_S = 30.0
 
 
-def to_a(world: World, sequence: int, sender: str = "b", level: float = 1) -> Assertion:
+def to_a(world: World, sequence: int, sender: str = "b", level: float = 1) -> PressureSignal:
     return pressing(level, sequence=sequence, sender=sender, flow=world.flow)
 
 
@@ -50,7 +50,7 @@ def test_every_upstream_and_every_downstream_is_a_pair_of_its_own(world: World) 
     b.send(to_a(world, 1))
     b.send(replace(to_a(world, 5), receiver="x"))
     c.send(to_a(world, 9, sender="c"))
-    came: dict[str, Assertion] = {}
+    came: dict[str, PressureSignal] = {}
     wait_until(lambda: came.update((each.sender, each) for each in a.receive(1)) or len(came) == 2)
     assert came == {"b": to_a(world, 1), "c": to_a(world, 9, sender="c")}
     assert x.receive(WAIT_S) == [replace(to_a(world, 5), receiver="x")]
@@ -90,7 +90,7 @@ def test_a_new_run_of_the_sender_is_heard(world: World) -> None:
     with world.join("b") as b:
         b.send(to_a(world, 100))
         assert a.receive(WAIT_S) == [to_a(world, 100)]
-    newer = replace(to_a(world, 0), incarnation=Incarnation(RUN.started_ms + 1, "newer"))
+    newer = replace(to_a(world, 0), epoch=Epoch(RUN.started_ms + 1, "newer"))
     world.join("b").send(newer)
     assert a.receive(WAIT_S) == [newer]
 

@@ -14,7 +14,7 @@ from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
-from headrace.control.assertion import Assertion
+from headrace.control.pressure import PressureSignal
 from headrace.flow import Signals, StageState, ZookeeperSession, zookeeper_signals
 from headrace.flow.signals.codec import encode
 
@@ -35,7 +35,7 @@ def own_world(own_zookeeper: ZookeeperServer, flow: str) -> Iterator[ZookeeperWo
         yield made
 
 
-def to_a(world: ZookeeperWorld, sequence: int, level: float = 1) -> Assertion:
+def to_a(world: ZookeeperWorld, sequence: int, level: float = 1) -> PressureSignal:
     return pressing(level, sequence=sequence, flow=world.flow)
 
 

@@ -15,7 +15,7 @@ from kazoo.exceptions import NoNodeError
 from sqlalchemy import text
 from tests.services.waiting import wait_until
 
-from headrace.control import Assertion
+from headrace.control import PressureSignal
 from headrace.flow import (
     Signals,
     StageState,
@@ -109,9 +109,9 @@ class MemoryTransport:
     def start(self, wake: Callable[[], None]) -> None:
         self._memory.wakes[self._stage] = wake
 
-    def put(self, item: Assertion | StageState) -> None:
+    def put(self, item: PressureSignal | StageState) -> None:
         text = encode(item)
-        if isinstance(item, Assertion):
+        if isinstance(item, PressureSignal):
             self._memory.write_message(item.receiver, item.sender, text)
         else:
             self._memory.states[item.stage] = text, time.monotonic()

@@ -31,7 +31,7 @@ from headrace.gate import Batch, Gate
 from headrace.gate.replay import Replay
 from headrace.gate.replay_stream import ReplayStream
 from headrace.journal import Journal, repair
-from headrace.kafka.kafka_connector import KAFKA, replay_options
+from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import PlannedRange
 
 Handle = Callable[[DataFrame, Batch], None]
@@ -149,7 +149,7 @@ def test_a_batch_reads_nothing_of_a_topic_that_was_made_anew_since_it_was_planne
 
 def planned_of(topic: Topic, until: int) -> PlannedRange:
     """A range of a topic as it is now."""
-    options = replay_options(
+    options = KAFKA.replay_options(
         {"kafka.bootstrap.servers": topic.bootstrap_servers}, [OffsetRange(topic.name, 0, 0, until)]
     )
     known = KAFKA.log(options).topics()[topic.name]

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.control.isolation import Budget
+from headrace.control.isolation import IsolationBudget
 from headrace.errors import OptionError
 from headrace.gate.policy import OnFailure, isolate, parse_on_failure, retry
 
@@ -27,7 +27,7 @@ def test_a_retry_waits_twice_as_long_each_time_and_then_does_something_else() ->
 
 def test_isolation_after_a_retry_keeps_its_budget_and_its_topic() -> None:
     policy = retry(1, then=isolate(max_runs=7, max_time="3 s", topic="orders.dead"))
-    assert policy == OnFailure(1, 1_000, "isolate", Budget(7, 3_000), "orders.dead")
+    assert policy == OnFailure(1, 1_000, "isolate", IsolationBudget(7, 3_000), "orders.dead")
 
 
 @pytest.mark.parametrize("wrong", ["", "skip", "retry", None, 3])

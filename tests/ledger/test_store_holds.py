@@ -3,10 +3,10 @@
 import pytest
 from tests.ledger.samples import a_sample
 
-from headrace.control import Bound
+from headrace.control import RateLimit
 from headrace.ledger import Admission, Ledger
 
-BOUND = Bound(250.0, "enrich", 2.0, 1000.0)
+BOUND = RateLimit(250.0, "enrich", 2.0, 1000.0)
 
 
 def test_a_gate_that_nobody_holds_has_its_rate_alone(ledger: Ledger) -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 from statistics import fmean
 
 import pytest
-from tests.simulation.worlds import (
+from tests.simulation.scenarios import (
     CAPACITY_PER_S,
     END_S,
     FIXED_MS,
@@ -22,15 +22,15 @@ from headrace.control import HopSettings
 from headrace.simulation import (
     Dead,
     Load,
-    Lost,
+    LostSignals,
     Pause,
     Policy,
     Result,
+    Scenario,
     Shape,
     SimulatedStage,
     Slow,
     Spike,
-    World,
     phases,
     turns,
 )
@@ -46,19 +46,23 @@ def slowed() -> Result:
 
 
 def test_only_the_stage_before_the_slow_one_is_throttled_at_first(slowed: Result) -> None:
-    first = slowed.moves[0]
-    assert (first.stage, first.held_by) == ("three", "four")
+    first = slowed.changes[0]
+    assert (first.stage, first.throttled_by) == ("three", "four")
     assert SLOW_FROM_S * 1000 < first.time_ms < (SLOW_FROM_S + 6) * 1000
-    others = [move.time_ms for move in slowed.moves if move.stage != "three"]
+    others = [change.time_ms for change in slowed.changes if change.stage != "three"]
     assert min(others) > first.time_ms + 4000
 
 
 def test_pressure_that_persists_travels_up_stage_by_stage(slowed: Result) -> None:
-    first = {name: [m for m in slowed.moves if m.stage == name] for name in NAMES[:3]}
-    assert [first[name][0].held_by for name in ("three", "two", "one")] == ["four", "three", "two"]
+    first = {name: [m for m in slowed.changes if m.stage == name] for name in NAMES[:3]}
+    assert [first[name][0].throttled_by for name in ("three", "two", "one")] == [
+        "four",
+        "three",
+        "two",
+    ]
     times = [first[name][0].time_ms for name in ("three", "two", "one")]
     assert times == sorted(times)
-    assert {move.stage for move in slowed.moves} == {"one", "two", "three"}
+    assert {change.stage for change in slowed.changes} == {"one", "two", "three"}
 
 
 def test_queues_stay_below_twice_the_threshold(slowed: Result) -> None:
@@ -75,16 +79,16 @@ def test_the_sink_gets_what_the_slow_stage_can_process(slowed: Result) -> None:
 def test_after_recovery_every_stage_is_back_at_its_origin_rate(slowed: Result) -> None:
     for name in NAMES:
         series = slowed.series[name]
-        assert series.bound_per_s[-1] is None
+        assert series.rate_limit_per_s[-1] is None
         assert fmean(series.admitted_per_s[-120:]) >= 0.999 * LOAD_PER_S
-    freed = [move.time_ms for move in slowed.moves if move.held_by is None]
+    freed = [change.time_ms for change in slowed.changes if change.throttled_by is None]
     assert max(freed) < (SLOW_UNTIL_S + 30) * 1000
 
 
 def test_no_stage_changes_direction_more_than_once_per_disturbance(slowed: Result) -> None:
     for name in NAMES:
-        assert turns(slowed.moves, name, SLOW_FROM_S, SLOW_UNTIL_S) <= 1
-        assert turns(slowed.moves, name, SLOW_UNTIL_S, END_S) == 0
+        assert turns(slowed.changes, name, SLOW_FROM_S, SLOW_UNTIL_S) <= 1
+        assert turns(slowed.changes, name, SLOW_UNTIL_S, END_S) == 0
 
 
 def test_against_throttling_the_sources_at_once_it_swings_less_and_processes_more(
@@ -100,7 +104,7 @@ def test_without_any_policy_the_queue_grows_for_as_long_as_the_stage_is_slow() -
     result = ran(chain(SLOW), Policy.NONE)
     grows_per_s = 200 * (LOAD_PER_S - COULD_PER_S / 4)
     assert result.largest_bytes["four"] == pytest.approx(300 * grows_per_s, rel=0.02)
-    assert result.moves == []
+    assert result.changes == []
     assert set(result.signals.values()) == {0}
 
 
@@ -112,48 +116,48 @@ def test_without_any_policy_the_queue_grows_for_as_long_as_the_stage_is_slow() -
 def test_the_figures_hold_for_other_loads_and_capacities_too(
     load: int, capacity_per_s: int, factor: float
 ) -> None:
-    world = chain(
+    scenario = chain(
         Slow("four", SLOW_FROM_S, SLOW_UNTIL_S, factor=factor),
         load=load,
         capacity_per_s=capacity_per_s,
     )
-    result = ran(world)
+    result = ran(scenario)
     could = capacity_per_s * (1 - FIXED_MS / INTERVAL_MS) * factor
     if could < load:
         assert phases(result)[1].of("five").processed_per_s >= 0.95 * could
     assert max(result.largest_bytes.values()) < 2.2 * OVERLOAD
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
-    assert max(turns(result.moves, name, SLOW_FROM_S, SLOW_UNTIL_S) for name in NAMES) <= 2
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
+    assert max(turns(result.changes, name, SLOW_FROM_S, SLOW_UNTIL_S) for name in NAMES) <= 2
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_with_noise_the_sink_still_gets_95_of_100(seed: int) -> None:
     result = ran(chain(SLOW, noise=0.05), seed=seed)
     assert phases(result)[1].of("five").processed_per_s >= 0.95 * COULD_PER_S / 4
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
 
 
 def test_an_idle_flow_left_alone_for_simulated_days_never_signals() -> None:
     names = ("one", "two")
-    world = chain(names=names, load=Load(((0, 1000), (60, 0))), duration_s=3 * 86_400)
+    scenario = chain(names=names, load=Load(((0, 1000), (60, 0))), duration_s=3 * 86_400)
     stages = tuple(
         SimulatedStage(s.name, s.capacity_per_s, s.after, s.load, interval_ms=60_000)
-        for s in world.stages
+        for s in scenario.stages
     )
-    result = ran(World(stages, world.duration_s, look_ms=60_000, sample_ms=3_600_000))
+    result = ran(Scenario(stages, scenario.duration_s, look_ms=60_000, sample_ms=3_600_000))
     assert set(result.signals.values()) == {0}
-    assert result.moves == []
+    assert result.changes == []
 
 
 def test_a_momentary_spike_is_taken_without_a_signal() -> None:
     result = ran(chain(Spike("one", 60, 61, factor=2), duration_s=120))
-    assert result.moves == []
+    assert result.changes == []
 
 
 def test_a_stage_that_pauses_and_goes_on_leaves_everyone_free() -> None:
     result = ran(chain(Pause("four", 60, 75), duration_s=240))
-    assert result.moves[0].stage == "three"
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert result.changes[0].stage == "three"
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
     assert max(result.largest_bytes.values()) < 4 * OVERLOAD  # 6 times as much without pressure
 
 
@@ -161,10 +165,12 @@ def test_a_dead_stage_holds_nobody_for_longer_than_two_leases() -> None:
     """The fourth presses the third, and dies: its lease ends by itself."""
     lease_ms = HopSettings().lease_ms
     result = ran(chain(Slow("four", 60, 600, factor=0.25), Dead("four", 90, 200), duration_s=260))
-    held = [move for move in result.moves if move.stage == "three" and move.time_ms > 90_000]
-    assert held[0].held_by is None
+    held = [
+        change for change in result.changes if change.stage == "three" and change.time_ms > 90_000
+    ]
+    assert held[0].throttled_by is None
     assert held[0].time_ms <= 90_000 + 2 * lease_ms
-    pressed_again = [move for move in held if move.held_by == "four"]
+    pressed_again = [change for change in held if change.throttled_by == "four"]
     assert pressed_again[0].time_ms > 200_000
 
 
@@ -178,9 +184,9 @@ def test_a_batch_that_died_is_run_again_and_nothing_is_lost_or_doubled() -> None
 def test_signals_that_are_lost_are_made_up_for_by_what_is_asserted_again() -> None:
     largest = []
     for seed in range(6):
-        result = ran(chain(SLOW, Lost("four", 0, END_S, part=0.5)), seed=seed)
+        result = ran(chain(SLOW, LostSignals("four", 0, END_S, part=0.5)), seed=seed)
         assert phases(result)[1].of("five").processed_per_s >= 0.9 * COULD_PER_S / 4
-        assert all(series.bound_per_s[-1] is None for series in result.series.values())
+        assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
         largest.append(max(result.largest_bytes.values()))
     # Once in some hundred leases so many are lost in a row that the stage before is free for long.
     assert sorted(largest)[-2] < 6 * OVERLOAD
@@ -188,17 +194,19 @@ def test_signals_that_are_lost_are_made_up_for_by_what_is_asserted_again() -> No
 
 
 def test_when_all_signals_are_lost_leases_end_and_nobody_stays_held() -> None:
-    result = ran(chain(SLOW, Lost("four", 100, END_S)))
-    held = [move for move in result.moves if move.stage == "three" and move.time_ms > 100_000]
-    assert held[0].held_by is None
+    result = ran(chain(SLOW, LostSignals("four", 100, END_S)))
+    held = [
+        change for change in result.changes if change.stage == "three" and change.time_ms > 100_000
+    ]
+    assert held[0].throttled_by is None
     assert held[0].time_ms <= 120_000
 
 
 def test_while_the_stage_before_is_gone_its_pressure_stays_as_it_was() -> None:
     """The third is away for a minute: what the fourth asks of it is what it asked before."""
     away = (120, 180)
-    world = chain(Slow("four", 60, 400, factor=0.25), Dead("three", *away), duration_s=300)
-    result = ran(world)
+    scenario = chain(Slow("four", 60, 400, factor=0.25), Dead("three", *away), duration_s=300)
+    result = ran(scenario)
     series = result.series["three"]
     level = dict(zip(result.times_s, series.level, strict=True))
     assert level[away[0] - 1] == pytest.approx(level[away[1] + 9], abs=0.2)
@@ -211,9 +219,9 @@ def test_of_two_branches_the_slow_one_holds_the_stage_before_both() -> None:
         SimulatedStage("slow", 120_000, after=("source",)),
         SimulatedStage("fast", 120_000, after=("source",)),
     )
-    result = ran(World(stages, 200, (Slow("slow", 60, 180, factor=0.1),)))
-    assert {move.held_by for move in result.moves} == {"slow", None}
-    assert result.series["source"].bound_per_s[-1] is None
+    result = ran(Scenario(stages, 200, (Slow("slow", 60, 180, factor=0.1),)))
+    assert {change.throttled_by for change in result.changes} == {"slow", None}
+    assert result.series["source"].rate_limit_per_s[-1] is None
 
 
 def test_a_stage_that_two_feed_presses_both() -> None:
@@ -222,11 +230,11 @@ def test_a_stage_that_two_feed_presses_both() -> None:
         SimulatedStage("right", 120_000, load=Load(((0, 60_000),))),
         SimulatedStage("join", 120_000, after=("left", "right"), partitions=4),
     )
-    result = ran(World(stages, 200, (Slow("join", 60, 200, factor=0.3),)))
-    assert {move.stage for move in result.moves} == {"left", "right"}
+    result = ran(Scenario(stages, 200, (Slow("join", 60, 200, factor=0.3),)))
+    assert {change.stage for change in result.changes} == {"left", "right"}
     while_slow = phases(result)[1]
     assert while_slow.of("join").processed_per_s >= 0.95 * 0.3 * 120_000 * 0.95
-    left, right = (result.series[name].bound_per_s[-1] for name in ("left", "right"))
+    left, right = (result.series[name].rate_limit_per_s[-1] for name in ("left", "right"))
     assert left is not None
     assert right == pytest.approx(2 * left, rel=0.02)  # each a part of its own origin
 
@@ -236,7 +244,7 @@ def test_more_records_are_made_than_read_where_a_stage_makes_more() -> None:
         SimulatedStage("lines", 120_000, load=Load(((0, 10_000),)), makes=2.5),
         SimulatedStage("words", 120_000, after=("lines",)),
     )
-    result = ran(World(stages, 60))
+    result = ran(Scenario(stages, 60))
     came = sum(result.series["words"].came_per_s)
     assert came == pytest.approx(2.5 * sum(result.series["lines"].processed_per_s), abs=1)
 
@@ -245,19 +253,19 @@ def test_a_saw_of_load_is_followed_and_ends_free() -> None:
     saw = Load(((0, 20_000), (60, 100_000)), Shape.LINES, repeat_s=61)
     result = ran(chain(Slow("four", 0, 500, factor=0.6), load=saw, duration_s=600))
     assert max(result.largest_bytes.values()) < 2 * OVERLOAD
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
 
 
 def test_equal_seeds_give_equal_results_and_others_do_not() -> None:
-    world = chain(SLOW, noise=0.1, duration_s=120)
-    same = [ran(world, seed=7).series for _ in range(2)]
+    scenario = chain(SLOW, noise=0.1, duration_s=120)
+    same = [ran(scenario, seed=7).series for _ in range(2)]
     assert same[0] == same[1]
-    assert ran(world, seed=8).series != same[0]
+    assert ran(scenario, seed=8).series != same[0]
 
 
 def test_signals_are_few(slowed: Result) -> None:
     """A change, or every third of a lease, while it lasts; and nothing else."""
     assert slowed.signals["one"] == slowed.signals["five"] == 0
     for pressed, sender in pairwise(NAMES[:4]):
-        changes = sum(move.stage == pressed for move in slowed.moves)
+        changes = sum(change.stage == pressed for change in slowed.changes)
         assert slowed.signals[sender] <= changes + 3 * (END_S - SLOW_FROM_S) / 10

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.control import (
+    BatchLimits,
     BatchProgress,
-    Limits,
     PIDRateEstimator,
     Reason,
 )
@@ -28,7 +28,7 @@ def four_times_slower_for_a_while(time_ms: int) -> float:
 def slowdown(fixed_ms: int, partitions: int) -> list[SimulatedBatch]:
     return simulate(
         PIDRateEstimator(1000),
-        Limits(1.0, initial_rate=1000),
+        BatchLimits(1.0, initial_rate=1000),
         capacity_per_s=four_times_slower_for_a_while,
         arrivals_per_s=always(8000),
         until_ms=90_000,
@@ -69,7 +69,7 @@ def test_the_first_batch_is_bounded_by_the_initial_rate_whatever_the_backlog() -
 def test_a_job_that_keeps_up_takes_everything_in_time() -> None:
     batches = simulate(
         PIDRateEstimator(1000),
-        Limits(1.0, initial_rate=1000),
+        BatchLimits(1.0, initial_rate=1000),
         capacity_per_s=always(10_000),
         arrivals_per_s=always(800),
         until_ms=30_000,
@@ -82,7 +82,7 @@ def test_a_job_that_keeps_up_takes_everything_in_time() -> None:
 def test_a_backlog_is_worked_off_and_then_the_lag_is_one_interval_of_arrivals() -> None:
     batches = simulate(
         PIDRateEstimator(1000),
-        Limits(1.0, initial_rate=1000),
+        BatchLimits(1.0, initial_rate=1000),
         capacity_per_s=always(10_000),
         arrivals_per_s=always(5000),
         until_ms=60_000,
@@ -93,10 +93,11 @@ def test_a_backlog_is_worked_off_and_then_the_lag_is_one_interval_of_arrivals() 
     assert lags[-1] == 5000
 
 
-class AnswersOnce:
+class AnswersOnce(PIDRateEstimator):
     """An estimator that answers the first batch and no other."""
 
     def __init__(self) -> None:
+        super().__init__(1000)
         self._answers = [700.0]
 
     def compute(
@@ -109,7 +110,7 @@ class AnswersOnce:
 def test_a_rate_stays_in_force_until_there_is_another() -> None:
     batches = simulate(
         AnswersOnce(),
-        Limits(1.0, initial_rate=300),
+        BatchLimits(1.0, initial_rate=300),
         capacity_per_s=always(1000),
         arrivals_per_s=always(0),
         until_ms=4000,
@@ -121,7 +122,7 @@ def test_a_rate_stays_in_force_until_there_is_another() -> None:
 def test_without_records_there_are_no_batches() -> None:
     batches = simulate(
         PIDRateEstimator(1000),
-        Limits(1.0, initial_rate=1000),
+        BatchLimits(1.0, initial_rate=1000),
         capacity_per_s=always(10_000),
         arrivals_per_s=always(0),
         until_ms=30_000,
@@ -132,7 +133,7 @@ def test_without_records_there_are_no_batches() -> None:
 def test_a_batch_that_overruns_is_followed_at_once_and_missed_ticks_are_skipped() -> None:
     batches = simulate(
         PIDRateEstimator(1000),
-        Limits(1.0, initial_rate=None),
+        BatchLimits(1.0, initial_rate=None),
         capacity_per_s=always(1000),
         arrivals_per_s=always(100),
         until_ms=4500,
@@ -156,7 +157,7 @@ def test_no_record_is_lost_or_admitted_twice_and_equal_runs_are_equal(
     def run() -> list[SimulatedBatch]:
         return simulate(
             PIDRateEstimator(1000),
-            Limits(1.0, initial_rate=500),
+            BatchLimits(1.0, initial_rate=500),
             capacity_per_s=always(capacity),
             arrivals_per_s=lambda time_ms: capacity * load if time_ms < 10_000 else 0.0,
             until_ms=15_000,
@@ -181,7 +182,7 @@ def test_the_default_gains_settle_after_any_change_of_speed(
 ) -> None:
     batches = simulate(
         PIDRateEstimator(1000, min_rate=1),
-        Limits(1.0, initial_rate=100),
+        BatchLimits(1.0, initial_rate=100),
         capacity_per_s=lambda time_ms: capacity * (change if time_ms >= 30_000 else 1.0),
         arrivals_per_s=always(0),
         until_ms=120_000,

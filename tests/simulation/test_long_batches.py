@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulation.worlds import (
+from tests.simulation.scenarios import (
     CAPACITY_PER_S,
     FIXED_MS,
     INTERVAL_MS,
@@ -16,10 +16,10 @@ from tests.simulation.worlds import (
 )
 
 from headrace.control import HopSettings
-from headrace.simulation import Load, Result, SimulatedStage, Slow, World
+from headrace.simulation import Load, Result, Scenario, SimulatedStage, Slow
 
 ALMOST_FREE_S = 60
-"""How long the worlds go on after the slow time."""
+"""How long the scenarios go on after the slow time."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Throttled:
 
 def throttled(result: Result, slow: str, before: str, could_per_s: float) -> Throttled:
     """What was seen from outside: the bound at each second, and when batches ended."""
-    (slowed,) = result.world.disturbances
+    (slowed,) = result.scenario.disturbances
     below = batch = longest_below = longest_batch = 0
     least = float("inf")
     for number, at_s in enumerate(result.times_s):
         if not slowed.from_s <= at_s <= slowed.until_s:
             continue
         batch = 0 if result.series[slow].processed_per_s[number] else batch + 1
-        bound = result.series[before].bound_per_s[number]
+        bound = result.series[before].rate_limit_per_s[number]
         below = below + 1 if bound is not None and bound < could_per_s / 2 else 0
         least = min(least, float("inf") if bound is None else bound)
         longest_batch, longest_below = max(longest_batch, batch + 1), max(longest_below, below)
@@ -63,11 +63,11 @@ def test_however_long_a_batch_takes_the_stage_before_gets_what_it_justifies(fact
     assert found.longest_batch_s > 0.4 * INTERVAL_MS / 1000 / factor
     assert found.below_half_s < found.longest_batch_s
     assert found.least_per_s > 0.4 * could_per_s
-    assert all(series.bound_per_s[-1] is None for series in result.series.values())
+    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
 
 
 @st.composite
-def slowed_worlds(draw: st.DrawFn) -> tuple[World, str, str, float, int]:
+def slowed_scenarios(draw: st.DrawFn) -> tuple[Scenario, str, str, float, int]:
     """A chain with a slow stage; its name, the one's before it, what it can do, its interval."""
     capacity = 10 ** draw(st.floats(3, 6))
     interval_ms = draw(st.sampled_from([200, 500, 1000, 3000, 5000]))
@@ -102,13 +102,13 @@ def slowed_worlds(draw: st.DrawFn) -> tuple[World, str, str, float, int]:
         for at, name in enumerate(names)
     )
     until_s = 60 + draw(st.sampled_from([100, 300]))
-    world = World(stages, until_s + ALMOST_FREE_S, (Slow(names[place], 60, until_s, factor),))
-    return world, names[place], names[place - 1], could * factor, sensitivity_ms
+    scenario = Scenario(stages, until_s + ALMOST_FREE_S, (Slow(names[place], 60, until_s, factor),))
+    return scenario, names[place], names[place - 1], could * factor, sensitivity_ms
 
 
-def _holds(given_world: tuple[World, str, str, float, int], seed: int) -> None:
-    world, slow, before, could_per_s, sensitivity_ms = given_world
-    found = throttled(ran(world, seed=seed), slow, before, could_per_s)
+def _holds(given_scenario: tuple[Scenario, str, str, float, int], seed: int) -> None:
+    scenario, slow, before, could_per_s, sensitivity_ms = given_scenario
+    found = throttled(ran(scenario, seed=seed), slow, before, could_per_s)
     # An estimate that was wrong is seen to be wrong after this: it has worked, it was measured,
     # and it has been too much for an interval.
     corrected_s = 4 * sensitivity_ms / 1000
@@ -116,18 +116,18 @@ def _holds(given_world: tuple[World, str, str, float, int], seed: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(slowed_worlds(), st.integers(0, 9))
+@given(slowed_scenarios(), st.integers(0, 9))
 def test_nobody_is_below_half_of_what_the_slow_stage_can_do_for_longer_than_its_longest_batch(
-    given_world: tuple[World, str, str, float, int], seed: int
+    given_scenario: tuple[Scenario, str, str, float, int], seed: int
 ) -> None:
-    _holds(given_world, seed)
+    _holds(given_scenario, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @settings(max_examples=1_000, deadline=None)
-@given(slowed_worlds(), st.integers(0, 9))
-def test_nor_in_a_thousand_other_worlds(
-    given_world: tuple[World, str, str, float, int], seed: int
+@given(slowed_scenarios(), st.integers(0, 9))
+def test_nor_in_a_thousand_other_scenarios(
+    given_scenario: tuple[Scenario, str, str, float, int], seed: int
 ) -> None:
-    _holds(given_world, seed)
+    _holds(given_scenario, seed)

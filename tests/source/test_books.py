@@ -11,10 +11,10 @@ import pytest
 from tests.services.planners import ManualTime
 
 from headrace.control import (
-    Bound,
+    BatchLimits,
     EstimatorSettings,
-    Limits,
     OffsetRange,
+    RateLimit,
     Reason,
     TopicPartition,
     plan,
@@ -91,7 +91,7 @@ def test_the_gate_is_declared_with_what_the_listener_must_know(ledger: Ledger) -
 def test_a_batch_is_written_down_with_its_plan(books: GateBooks, ledger: Ledger) -> None:
     here, there = TopicPartition("orders", 0), TopicPartition("orders", 1)
     latest = {here: 30, there: 2}
-    decided = plan({here: 0, there: 2}, latest, 7.0, Limits(1.0, initial_rate=1.0))
+    decided = plan({here: 0, there: 2}, latest, 7.0, BatchLimits(1.0, initial_rate=1.0))
     ranges = [OffsetRange("orders", 0, 0, 7)]
     books.begin(END, ranges, decided, latest)
     (batch,) = ledger.batches("orders")
@@ -103,14 +103,14 @@ def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
     books: GateBooks, ledger: Ledger
 ) -> None:
     here = TopicPartition("orders", 0)
-    ledger.hold("orders", Bound(7.0, "enrich", 1.0, 14.0), 60_000, "")
+    ledger.hold("orders", RateLimit(7.0, "enrich", 1.0, 14.0), 60_000, "")
     held = books.admission().held
-    decided = plan({here: 0}, {here: 30}, 9.0, Limits(1.0, initial_rate=1.0), bound=held)
+    decided = plan({here: 0}, {here: 30}, 9.0, BatchLimits(1.0, initial_rate=1.0), rate_limit=held)
     books.begin(END, [OffsetRange("orders", 0, 0, 7)], decided, {here: 30})
     (batch,) = ledger.batches("orders")
-    assert (batch.reason, batch.rate_per_s) == ("held back by enrich", 7.0)
+    assert (batch.reason, batch.rate_per_s) == ("throttled by enrich", 7.0)
     (planned,) = ledger.ranges(batch.schedule_id)
-    assert planned.reason == "held back by enrich"
+    assert planned.reason == "throttled by enrich"
 
 
 def test_the_same_offsets_of_a_topic_that_was_made_anew_are_another_batch(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.cli.words import count, duration
-from headrace.control.settings import EstimatorSettings
+from headrace.control.estimator import EstimatorSettings
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
 

@@ -1,8 +1,9 @@
 """``headrace simulate``: what gates and flows would do, before they do it."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Annotated, Final
@@ -10,20 +11,21 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from headrace.cli.simulate_chart import chart
-from headrace.cli.simulate_history import with_history
-from headrace.cli.simulate_picture import Picture
-from headrace.cli.simulate_svg import write_svg
-from headrace.cli.simulate_view import comparison, view
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl
+from headrace.cli.lag import newest_run
+from headrace.cli.simulate_view import chart_svg, comparison, view
+from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of, write_svg
 from headrace.errors import OptionError
-from headrace.simulation import Policy, Result, phases, read_world, run
+from headrace.ledger import BatchRecord, Kind, Ledger, redact_url
+from headrace.simulation import Load, Policy, Result, Scenario, phases, read_scenario, run
 
 DEFAULT_POLICY: Final = [Policy.HOP_BY_HOP]
 
+MOST_BATCHES: Final = 10_000
+"""The newest batches of a gate's history that are used."""
+
 
 def simulate(
-    world: Annotated[Path, typer.Argument(metavar="FILE", help="The world: a TOML file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario: a TOML file.")],
     *,
     seed: Annotated[int, typer.Option(help="Of what chance does: noise, lost signals.")] = 0,
     policy: Annotated[
@@ -44,23 +46,18 @@ def simulate(
     svg: Annotated[
         Path | None, typer.Option(help="Draw rates, queues and delays too.", dir_okay=False)
     ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option(help="The same as a PNG; needs 'headrace[plot]'.", dir_okay=False),
-    ] = None,
 ) -> None:
-    """Run gates and flows against a scripted world in simulated time, on the control code itself.
+    """Run gates and flows in simulated time, on the control code itself.
 
     The same file, seed and policy give the same figures, always.
     """
-    pictures = _pictures(svg, png)
-    scripted = read_world(world)
+    scenario = read_scenario(file)
     if history is not None:
-        scripted = with_history(scripted, history, ledger)
+        scenario = with_history(scenario, history, ledger)
     # Each policy meets the same chance.
-    results = [run(scripted, each, Random(seed)) for each in dict.fromkeys(policy)]  # noqa: S311
-    for path, write in pictures.items():
-        _draw(results, path, write)
+    results = [run(scenario, each, Random(seed)) for each in dict.fromkeys(policy)]  # noqa: S311
+    if svg is not None:
+        write_svg(chart_svg(results), svg)
     if as_json:
         for result in results:
             typer.echo(json.dumps(_json_of(result, seed)))
@@ -72,25 +69,58 @@ def simulate(
         console.print(comparison(results))
 
 
-def _pictures(svg: Path | None, png: Path | None) -> dict[Path, Callable[[Picture, Path], None]]:
-    """What writes which file; before anything is simulated, for a package may be missing."""
-    pictures: dict[Path, Callable[[Picture, Path], None]] = {}
-    if svg is not None:
-        pictures[svg] = write_svg
-    if png is not None:
-        from headrace.cli.simulate_png import write_png  # noqa: PLC0415  (an extra)
+def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
+    """The scenario with what came to a gate, as its ledger has it, for what comes to a source.
 
-        pictures[png] = write_png
-    return pictures
+    Args:
+        scenario: The scenario.
+        choice: ``stage=gate``.
+        url: The ledger's URL.
 
-
-def _draw(results: Sequence[Result], path: Path, write: Callable[[Picture, Path], None]) -> None:
-    try:
-        write(chart(results), path)
-    except OSError as error:
+    Raises:
+        OptionError: The choice is not of that form, there is no such source or gate, or the gate's
+            newest run has fewer than two batches whose lag is known.
+        LedgerError: The ledger cannot be read.
+    """
+    name, _, gate = choice.partition("=")
+    sources = [stage.name for stage in scenario.stages if stage.load is not None]
+    if not gate or name not in sources:
         raise OptionError(
-            f"The picture {path} cannot be written: {error.strerror}; name another file."
-        ) from error
+            f"--history is {choice!r}; it must be a source and a gate, such as"
+            f" {sources[0]}=orders, and the sources are {', '.join(sources)}."
+        )
+    with Ledger.open(url, create=False) as ledger:
+        gates_of(ledger, gate, url)
+        batches = ledger.batches(gate, MOST_BATCHES, kind=Kind.LIVE, parts=False)
+    known = [batch for batch in reversed(newest_run(batches)) if batch.lag is not None]
+    if len(known) < 2:
+        raise OptionError(
+            f"The gate {gate!r} in {redact_url(url)} has no history to go by; it takes two batches"
+            " of one run, so name a gate that has run."
+        )
+    load, backlog = load_of(known), known[0].lag or 0
+    stages = tuple(
+        replace(stage, load=load, backlog=backlog) if stage.name == name else stage
+        for stage in scenario.stages
+    )
+    return replace(scenario, stages=stages)
+
+
+def load_of(batches: Sequence[BatchRecord]) -> Load:
+    """What came between the plans of one run's batches, the oldest first; the last rate stays.
+
+    Args:
+        batches: At least two, all with a known lag; those between them without one are left out,
+            and what they took then counts as lost.
+    """
+    began_ms = batches[0].created_time_ms
+    points = []
+    for before, after in pairwise(batches):
+        came = (after.lag or 0) - (before.lag or 0) + before.planned_records
+        lasted_ms = after.created_time_ms - before.created_time_ms
+        per_s = max(came, 0) * 1000 / lasted_ms
+        points.append(((before.created_time_ms - began_ms) / 1000, per_s))
+    return Load(tuple(points))
 
 
 def _json_of(result: Result, seed: int) -> dict[str, object]:
@@ -98,7 +128,7 @@ def _json_of(result: Result, seed: int) -> dict[str, object]:
         "policy": result.policy,
         "seed": seed,
         "phases": [asdict(phase) for phase in phases(result)],
-        "moves": [asdict(move) for move in result.moves],
+        "rate_limit_changes": [asdict(change) for change in result.changes],
         "signals": result.signals,
         "largest_bytes": result.largest_bytes,
         "times_s": result.times_s,

@@ -123,8 +123,17 @@ def write_picture(
     """
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(picture)
+    write_svg(_FONTS.sub("", console.export_svg(title=title)), path)
+
+
+def write_svg(svg: str, path: Path) -> None:
+    """Write a picture.
+
+    Raises:
+        OptionError: The file cannot be written.
+    """
     try:
-        path.write_text(_FONTS.sub("", console.export_svg(title=title)), encoding="utf-8")
+        path.write_text(svg, encoding="utf-8")
     except OSError as error:
         raise OptionError(
             f"The picture {path} cannot be written: {error.strerror}; name another file."

@@ -1,60 +1,61 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
 
-from headrace.control.assertion import Assertion, Incarnation
 from headrace.control.estimator import (
+    BatchProgress,
+    BatchStats,
+    EstimatorSettings,
     PIDRateEstimator,
     PIDTerms,
-    RateEstimator,
-    create_estimator,
+    batch_stats,
 )
-from headrace.control.hop_controller import HopController
-from headrace.control.hop_emission import Bound, Emission, Obeyed, Pressure
-from headrace.control.hop_queue import InputQueue, Upstream, takes_per_s
-from headrace.control.hop_rate import ChunkRate
-from headrace.control.hop_settings import HopSettings
-from headrace.control.limits import Limits, PartitionLimit
-from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, hold, plan, should_wait
+from headrace.control.fair_share import Demand, catch_up_rate, fair_shares
+from headrace.control.hop import (
+    ChunkRate,
+    HopController,
+    InputQueue,
+    SignalOutcome,
+    Upstream,
+    UpstreamThrottle,
+    takes_per_s,
+)
+from headrace.control.limits import BatchLimits, PartitionLimit
+from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
+from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
 from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.control.rate_law import max_messages_per_partition
-from headrace.control.reason import Reason
-from headrace.control.settings import EstimatorSettings
-from headrace.control.sharing import Taker, catching_up, parts
-from headrace.control.timing import BatchProgress, BatchStats, batch_stats
+from headrace.control.rate_law import Reason, max_messages_per_partition
 from headrace.control.token_bucket import TokenBucket
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
-    "Assertion",
+    "BatchLimits",
     "BatchProgress",
     "BatchStats",
-    "Bound",
     "ChunkRate",
-    "Emission",
+    "Demand",
+    "Epoch",
     "EstimatorSettings",
     "HopController",
     "HopSettings",
-    "Incarnation",
     "InputQueue",
-    "Limits",
-    "Obeyed",
     "OffsetRange",
     "PIDRateEstimator",
     "PIDTerms",
     "PartitionLimit",
     "Plan",
-    "Pressure",
-    "RateEstimator",
+    "PressureSignal",
+    "PressureState",
+    "RateLimit",
     "Reason",
-    "Taker",
+    "SignalOutcome",
     "TokenBucket",
     "TopicPartition",
     "Upstream",
+    "UpstreamThrottle",
     "batch_stats",
-    "catching_up",
-    "create_estimator",
-    "hold",
+    "catch_up_rate",
+    "empty_plan",
+    "fair_shares",
     "max_messages_per_partition",
-    "parts",
     "plan",
     "should_wait",
     "takes_per_s",

@@ -1,46 +1,35 @@
-"""Rate estimators: what a finished batch says about the rate that the next ones can bear.
+"""What a finished batch says about the rate that the next ones can bear.
 
-The law is the one of Spark's DStreams (``org.apache.spark.streaming.scheduler.rate``), with the
-same operations on doubles in the same order, so that equal batches give equal rates.
+The law is that of Spark's DStreams (``org.apache.spark.streaming.scheduler.rate``), with the same
+operations on doubles in the same order, so that equal batches give equal rates. With a batch of N
+records that took T and began D late, the time since the last update t, the interval i, and the
+gains P, I, Q::
+
+    processing    = N / T
+    error         = rate - processing
+    historical    = D * processing / i
+    d_error       = (error - last error) / t
+    new rate      = max(rate - P * error - I * historical - Q * d_error, min_rate)
+
+In DStreams the jobs of late batches queue, and D is the length of that queue. In Structured
+Streaming nothing queues: after an overrun the next trigger fires at once, and the missed ticks are
+skipped. `batch_stats` therefore reads D off two successive batches.
 """
 
-import math
-from dataclasses import dataclass
-from typing import Final, Protocol
+import json
+from dataclasses import asdict, astuple, dataclass
+from typing import Final, NamedTuple, Self
 
+from headrace.control.validation import require_number
 from headrace.errors import OptionError
 
-ESTIMATORS: Final = ("pid",)
-"""The names that `create_estimator` knows."""
+_AT_ONCE: Final = 0.1
+"""The part of the interval within which a batch that follows another one began at once.
 
-
-class RateEstimator(Protocol):
-    """Computes the rate at which a source may admit records, from the batches that have ended.
-
-    An estimator has a state and belongs to one source of one query. It is told of every batch, in
-    the order in which they end, from one thread at a time.
-    """
-
-    def compute(
-        self,
-        time_ms: int,
-        num_elements: int,
-        processing_delay_ms: int,
-        scheduling_delay_ms: int,
-    ) -> float | None:
-        """Take one finished batch into account.
-
-        Args:
-            time_ms: When the batch ended (milliseconds since the epoch).
-            num_elements: The records of this source in it.
-            processing_delay_ms: How long it took, planning and commit included.
-            scheduling_delay_ms: How late it began.
-
-        Returns:
-            The new rate in records/s over all partitions together, or None if there is none: the
-            rate in force then stays in force.
-        """
-        ...
+Some milliseconds always lie between two batches (the end of one trigger, the lookup of offsets in
+the next, a pause of the engine), more on a slow machine, where users set longer intervals. A batch
+that waited for data begins when the data comes, nine times out of ten later than this.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +46,7 @@ class PIDTerms:
         historical_error: The records that waited because the batch began late, spread over one
             interval (records/s).
         d_error: The change of the error since the update before, per second (records/s²).
-        proportional: What the proportional term added to the rate (records/s); below 0, what it
-            took away.
+        proportional: What the proportional term added to the rate (records/s).
         integral: The same of the integral term.
         derivative: The same of the derivative term.
     """
@@ -75,10 +63,9 @@ class PIDTerms:
 class PIDRateEstimator:
     """The estimator of Spark's DStreams: a controller with three terms over the rate.
 
-    The rate in force is corrected by its distance from the rate at which the last batch was
-    processed. It is steady when batches take exactly one interval and begin in time.
-
-    The first batch gives no rate: its processing rate is where the corrections start from. ::
+    It is steady when batches take exactly one interval and begin in time. The first batch gives no
+    rate: its processing rate is where the corrections start from. An estimator belongs to one
+    source of one query; batches are reported in the order in which they end, by one thread. ::
 
         >>> estimator = PIDRateEstimator(batch_interval_ms=1000)
         >>> estimator.compute(1_000, 5_000, processing_delay_ms=1000, scheduling_delay_ms=0)
@@ -87,22 +74,19 @@ class PIDRateEstimator:
 
     Args:
         batch_interval_ms: The time that a batch should take (ms); above 0.
-        proportional: How much of the present error is corrected at once; 0 or more, 1.0 unless
-            told otherwise. It does the bulk of the work: at 1.0 the rate goes straight to the last
-            processing rate. Too large, and the rate overshoots and swings; too small, and it
-            follows a slower job too late. At 0 only the other two terms move the rate.
-        integral: How much of what waited is worked off; 0 or more, 0.2 unless told otherwise. It
-            lowers the rate while batches begin late, so that they catch up. Too large, and the rate
-            undershoots and leaves the job idle in turns; too small, and a delay that has built up
-            stays.
-        derivative: How much the trend of the error is anticipated; 0 or more, 0.0 unless told
-            otherwise. It damps fast changes. Too large, and the noise of batch times is amplified
-            until the rate is unstable, which is why it is rarely used; at 0 there is no
-            anticipation.
-        min_rate: The smallest rate that is ever answered (records/s); above 0, 100 unless told
-            otherwise, so that batches never become empty and there is always something to learn
-            from. Too large, and a job slower than that falls behind without bound; too small, and
-            the way back up from a standstill is long.
+        proportional: How much of the present error is corrected at once; 0 or more. Default: 1.0,
+            at which the rate goes straight to the last processing rate. Too large: the rate
+            overshoots and swings. Too small: it follows a slower job too late. At 0 only the other
+            two terms move the rate.
+        integral: How fast records that waited are caught up with; 0 or more. Default: 0.2. It
+            lowers the rate while batches begin late. Too large: the rate undershoots and leaves
+            the job idle in turns. Too small: a delay that has built up stays.
+        derivative: How much the trend of the error is anticipated; 0 or more. Default: 0.0. It
+            damps fast changes. Too large: the noise of batch times is amplified until the rate is
+            unstable, which is why it is rarely used.
+        min_rate: The smallest rate that is ever returned (records/s); above 0. Default: 100, so
+            that batches never become empty. Too large: a job slower than that falls behind without
+            bound. Too small: the way back up from a standstill is long.
 
     Raises:
         OptionError: An argument is out of its range, or not a finite number.
@@ -116,11 +100,11 @@ class PIDRateEstimator:
         derivative: float = 0.0,
         min_rate: float = 100.0,
     ) -> None:
-        _require_above_zero("batch_interval_ms", batch_interval_ms)
-        _require_zero_or_more("proportional", proportional)
-        _require_zero_or_more("integral", integral)
-        _require_zero_or_more("derivative", derivative)
-        _require_above_zero("min_rate", min_rate)
+        require_number("batch_interval_ms", batch_interval_ms, above=True)
+        require_number("proportional", proportional)
+        require_number("integral", integral)
+        require_number("derivative", derivative)
+        require_number("min_rate", min_rate, above=True)
         self._batch_interval_ms = batch_interval_ms
         self._proportional = proportional
         self._integral = integral
@@ -129,12 +113,8 @@ class PIDRateEstimator:
         self._latest_time_ms = -1
         self._latest_rate: float | None = None
         self._latest_error = 0.0
-        self._terms: PIDTerms | None = None
-
-    @property
-    def terms(self) -> PIDTerms | None:
-        """What went into the last rate answered; None until there is one."""
-        return self._terms
+        self.terms: PIDTerms | None = None
+        """What went into the last rate returned; None until there is one."""
 
     def compute(
         self,
@@ -143,11 +123,20 @@ class PIDRateEstimator:
         processing_delay_ms: int,
         scheduling_delay_ms: int,
     ) -> float | None:
-        """Take one finished batch into account; see `RateEstimator.compute`.
+        """Take one finished batch into account.
 
-        A batch that did not end after the one before, that had no records or that took no time
-        teaches nothing: the answer is None and the state stays as it was. The first batch that
-        does teach something answers None too.
+        A batch that did not end after the one before, had no records or took no time changes
+        nothing.
+
+        Args:
+            time_ms: When the batch ended (Unix time in ms).
+            num_elements: The records of this source in it.
+            processing_delay_ms: How long it took, planning and commit included (ms).
+            scheduling_delay_ms: How late it began (ms).
+
+        Returns:
+            The new rate (records/s over all partitions together). None if there is none: the batch
+            changed nothing, or was the first; the rate in force then stays in force.
         """
         if time_ms <= self._latest_time_ms or num_elements <= 0 or processing_delay_ms <= 0:
             return None
@@ -170,12 +159,12 @@ class PIDRateEstimator:
         )
         self._latest_rate = new_rate
         self._latest_error = error
-        self._terms = PIDTerms(
+        self.terms = PIDTerms(
             processing_rate_per_s=processing_rate,
             error=error,
             historical_error=historical_error,
             d_error=d_error,
-            # Not `-x`: nobody wants to be shown a minus zero.
+            # Not `-x`, which would show a minus zero.
             proportional=0.0 - by_proportional,
             integral=0.0 - by_integral,
             derivative=0.0 - by_derivative,
@@ -183,40 +172,120 @@ class PIDRateEstimator:
         return new_rate
 
 
-def create_estimator(
-    name: str,
-    batch_interval_ms: int,
-    *,
-    proportional: float,
-    integral: float,
-    derivative: float,
-    min_rate: float,
-) -> RateEstimator:
-    """Make the estimator that the option ``backpressure.rateEstimator`` names.
+@dataclass(frozen=True, slots=True)
+class EstimatorSettings:
+    """The estimator of ``backpressure.rateEstimator`` (``pid``) and its gains.
+
+    `PIDRateEstimator` documents and checks each gain. The settings go as text through the ledger
+    from the source's process, which knows the options, to the driver's listener.
+    """
+
+    name: str = "pid"
+    proportional: float = 1.0
+    integral: float = 0.2
+    derivative: float = 0.0
+    min_rate: float = 100.0
+
+    def create(self, batch_interval_ms: int) -> PIDRateEstimator:
+        """A new estimator.
+
+        Raises:
+            OptionError: There is no estimator of that name, or a gain is out of its range.
+        """
+        if self.name != "pid":
+            raise OptionError(
+                f"backpressure.rateEstimator is {self.name!r}; it must be one of: pid."
+            )
+        return PIDRateEstimator(
+            batch_interval_ms, self.proportional, self.integral, self.derivative, self.min_rate
+        )
+
+    def to_text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The opposite of ``to_text``.
+
+        Raises:
+            OptionError: It was not written by ``to_text`` of this version.
+        """
+        unreadable = OptionError(
+            f"The settings of an estimator are {text!r}; this version of Headrace reads only what"
+            " it writes itself, so use one version throughout."
+        )
+        try:
+            settings = cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise unreadable from error
+        name, *gains = astuple(settings)
+        if not isinstance(name, str) or not all(isinstance(gain, int | float) for gain in gains):
+            raise unreadable
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """What is known of a batch when it has ended.
+
+    Attributes:
+        start_ms: When its trigger fired (Unix time in ms).
+        duration_ms: How long it took, planning and commit included
+            (``durationMs.triggerExecution``).
+        records: The records of one source in it; 0 if its handler failed or it was skipped.
+        left_over: The offsets that its plan left unread (`Plan.left_over`).
+        waited_ms: How much of its time it waited for something else, such as a backfill that had
+            the handler.
+    """
+
+    start_ms: int
+    duration_ms: int
+    records: int
+    left_over: int
+    waited_ms: int = 0
+
+    @property
+    def end_ms(self) -> int:
+        """When it ended (Unix time in ms)."""
+        return self.start_ms + self.duration_ms
+
+    @property
+    def own_ms(self) -> int:
+        """How long it took by itself."""
+        return max(self.duration_ms - self.waited_ms, 0)
+
+
+class BatchStats(NamedTuple):
+    """The four arguments of `PIDRateEstimator.compute`, in their order."""
+
+    time_ms: int
+    num_elements: int
+    processing_delay_ms: int
+    scheduling_delay_ms: int
+
+
+def batch_stats(
+    previous: BatchProgress | None, present: BatchProgress, interval_ms: int
+) -> BatchStats:
+    """What the batch that has just ended tells the estimator.
+
+    Its scheduling delay is the time by which it began later than one interval after the batch
+    before, if data was waiting by then. Data was waiting if the batch before left some unread, or
+    took longer than the interval and was followed at once. Otherwise the source had nothing to
+    give, and the delay is 0. Time for which a batch waited for something else does not count.
 
     Args:
-        name: One of `ESTIMATORS`.
-        batch_interval_ms: As for `PIDRateEstimator`, like all that follow.
-        proportional: The gain of the present error.
-        integral: The gain of what waited.
-        derivative: The gain of the error's trend.
-        min_rate: The smallest rate answered (records/s).
-
-    Raises:
-        OptionError: There is no estimator of that name, or one of its arguments is out of range.
+        previous: The batch that ran before; None for the first of a run, and where the time of the
+            one before says nothing of the job.
+        present: The batch that has just ended.
+        interval_ms: The trigger's interval or, where the trigger has none, the gate's (ms).
     """
-    if name not in ESTIMATORS:
-        raise OptionError(
-            f"backpressure.rateEstimator is {name!r}; it must be one of: {', '.join(ESTIMATORS)}."
-        )
-    return PIDRateEstimator(batch_interval_ms, proportional, integral, derivative, min_rate)
-
-
-def _require_above_zero(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise OptionError(f"{name} is {value!r}; it must be a finite number above 0.")
-
-
-def _require_zero_or_more(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise OptionError(f"{name} is {value!r}; it must be a finite number of 0 or more.")
+    delay_ms = 0
+    if previous is not None:
+        at_once = present.start_ms - previous.end_ms <= _AT_ONCE * interval_ms
+        overran = previous.own_ms > interval_ms
+        if previous.left_over > 0 or (overran and at_once):
+            due_ms = previous.start_ms + previous.waited_ms + interval_ms
+            delay_ms = max(0, present.start_ms - due_ms)
+    return BatchStats(present.end_ms, present.records, present.own_ms, delay_ms)

@@ -1,4 +1,4 @@
-"""Isolation: halve what failed until what cannot be processed stands alone, and do the rest.
+"""Isolation: halve what failed until each record that cannot be processed is alone.
 
 A batch of n records of which k cannot be processed takes about 2·k·log2(n) runs more: each bad
 record is on one path of a binary tree, and each node of the path has two halves that are run.
@@ -9,20 +9,21 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from headrace.control.ranges import OffsetRange
-from headrace.errors import OptionError
+from headrace.control.validation import require_whole
 
 Ranges = tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class IsolationBudget:
     """How much isolation may take; what is left then is deferred.
 
     Attributes:
-        max_runs: Of the handler, the first failed one not counted; 1 or more. 200 finds some 5 bad
-            records in a million. Too low, and good records wait for the backfill beside bad ones.
-        max_time_ms: From the first failure on (ms); above 0. The stream waits that long at most,
-            and one run more.
+        max_runs: Runs of the handler after the first failed one; 1 or more. Default: 200, which
+            finds some 5 bad records in a million. Too low: good records wait for the backfill
+            beside bad ones.
+        max_time_ms: From the first failure on (ms); above 0. Default: 60 000. The stream waits
+            that long at most, and one run more.
 
     Raises:
         OptionError: A number is out of its range.
@@ -32,10 +33,8 @@ class Budget:
     max_time_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        if self.max_runs < 1:
-            raise OptionError(f"isolate's max_runs is {self.max_runs}; it must be 1 or more.")
-        if self.max_time_ms <= 0:
-            raise OptionError(f"isolate's max_time is {self.max_time_ms} ms; it must be above 0.")
+        require_whole("isolate's max_runs", self.max_runs, 1)
+        require_whole("isolate's max_time", self.max_time_ms, 1, unit="ms")
 
 
 Why = TypeVar("Why")
@@ -47,8 +46,8 @@ class Isolated(Generic[Why]):
 
     Attributes:
         alone: The single offsets that cannot be processed, each with why.
-        left: Ranges that were not run any more, each with why: its whole's failure where the budget
-            was spent, or what `Isolation.defer` was told.
+        left: Ranges that were not run, each with why: their parent's failure where the budget was
+            spent, or what `Isolation.defer` was given.
         runs: How often the handler ran.
     """
 
@@ -58,13 +57,13 @@ class Isolated(Generic[Why]):
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
-    """Two parts with as many offsets each, or one more in the first, in the order of the ranges.
+    """Two children with as many offsets each, or one more in the first, in the ranges' order.
 
     ::
 
-        >>> first, second = halves([OffsetRange("orders", 0, 0, 2), OffsetRange("orders", 1, 0, 5)])
-        >>> [str(r) for r in first], [str(r) for r in second]
-        (['orders-0 [0, 2)', 'orders-1 [0, 2)'], ['orders-1 [2, 5)'])
+    >>> first, second = halves([OffsetRange("orders", 0, 0, 2), OffsetRange("orders", 1, 0, 5)])
+    >>> [str(r) for r in first], [str(r) for r in second]
+    (['orders-0 [0, 2)', 'orders-1 [0, 2)'], ['orders-1 [2, 5)'])
     """
     total = sum(r.count for r in ranges)
     wanted = (total + 1) // 2 if total > 1 else total
@@ -81,34 +80,32 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
 
 
 class Isolation(Generic[Why]):
-    """Decides which part of a failed batch is run next.
+    """Decides which ranges of a failed batch are run next.
 
     ::
 
-        isolation = Isolation(Budget())
-        isolation.settle(batch, error)
-        while (part := isolation.next_part(elapsed_ms)) is not None:
-            isolation.settle(part, run(part))    # None, or why it failed
+        isolation = Isolation(IsolationBudget())
+        isolation.record(batch, error)
+        while (child := isolation.next_child(elapsed_ms)) is not None:
+            isolation.record(child, run(child))    # None, or why it failed
 
-    The parts that succeed are disjoint, and with what is ``alone`` or ``left`` at the end they are
-    the whole batch. Earlier ranges come before later ones.
+    The children that succeed are disjoint, and with ``alone`` and ``left`` at the end they make up
+    the batch. Earlier ranges come before later ones.
 
     Args:
         budget: How much this may take.
-        not_run: Parts of the batch that an earlier isolation had still to run, with why their
-            wholes failed.
+        not_run: Children that an earlier isolation had still to run, with why their parents failed.
     """
 
-    def __init__(self, budget: Budget, not_run: Sequence[tuple[Ranges, Why]] = ()) -> None:
+    def __init__(self, budget: IsolationBudget, not_run: Sequence[tuple[Ranges, Why]] = ()) -> None:
         self.result: Isolated[Why] = Isolated()
         self._budget = budget
         self._waiting: list[tuple[Ranges, Why]] = list(reversed(not_run))
 
-    def next_part(self, elapsed_ms: int) -> Ranges | None:
-        """The ranges to run now; None when there are no more, or the budget is spent.
+    def next_child(self, elapsed_ms: int) -> Ranges | None:
+        """The ranges to run now, so long after the batch failed (ms).
 
-        Args:
-            elapsed_ms: The time since the batch failed (ms).
+        None when there are no more, or the budget is spent.
         """
         spent = self.result.runs >= self._budget.max_runs or elapsed_ms >= self._budget.max_time_ms
         if spent:
@@ -119,16 +116,17 @@ class Isolation(Generic[Why]):
         self.result.runs += 1
         return self._waiting.pop()[0]
 
-    def defer(self, part: Ranges, why: Why) -> None:
-        """Leave a part that could not be run, and all that still waits, which cannot be either."""
-        self.result.left += [(each, why) for each in (part, *(p for p, _ in self._waiting[::-1]))]
+    def defer(self, ranges: Ranges, why: Why) -> None:
+        """Leave a child that could not be run, and all that still wait, which cannot be either."""
+        waiting = [each for each, _ in self._waiting[::-1]]
+        self.result.left += [(each, why) for each in (ranges, *waiting)]
         self._waiting.clear()
 
-    def settle(self, part: Ranges, error: Why | None) -> None:
-        """Say how a part, or first of all the batch itself, ended."""
+    def record(self, ranges: Ranges, error: Why | None) -> None:
+        """Record how a child, or first of all the batch itself, ended; None for success."""
         if error is None:
             return
-        first, second = halves(part)
+        first, second = halves(ranges)
         if second:
             self._waiting += [(second, error), (first, error)]
         else:

@@ -1,11 +1,11 @@
 """The limits that a user sets on a batch, checked against each other when they are read."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from headrace.control.ranges import TopicPartition
+from headrace.control.validation import require_number, require_whole
 from headrace.errors import OptionError
 
 Number_co = TypeVar("Number_co", bound=float, covariant=True)
@@ -30,19 +30,19 @@ class PartitionLimit(Generic[Number_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Everything that bounds a batch besides the estimated rate.
 
     Attributes:
         seconds_per_batch: The interval for which a batch is planned (s); above 0.
         initial_rate: The rate of the whole source while none has been estimated (records/s); above
-            0. Too high, and the first batch after a long stop overruns; too low, and the first
-            few batches are smaller than they could be. None: backpressure is off, and an estimated
-            rate is not looked at.
-        max_rate_per_partition: The cap of each partition (records/s); 0, the default, is no cap.
-        min_per_partition: What each partition is given at least in every batch, if it has that much
-            (records); 1 or more, so that a small share never becomes nothing and no partition
-            starves. The two caps on the whole batch are stronger than this floor.
+            0. Too high: the first batch after a long stop overruns. Too low: the first few batches
+            are smaller than they could be. None: backpressure is off, and an estimated rate is
+            ignored.
+        max_rate_per_partition: The cap of each partition (records/s). Default: 0, no cap.
+        min_per_partition: What each partition gets at least in every batch, if it has that much
+            (records); 1 or more, so that no partition starves. The two caps on the whole batch are
+            stronger.
         max_records: ``maxOffsetsPerTrigger``, the native connector's cap of the whole batch
             (records); 1 or more. A batch may exceed it by one record for each partition whose share
             is less than one. None: no cap.
@@ -60,23 +60,19 @@ class Limits:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        _require_above_zero("headrace.interval", self.seconds_per_batch, "s")
+        require_number("headrace.interval", self.seconds_per_batch, "s", above=True)
         if self.initial_rate is not None:
-            _require_above_zero("backpressure.initialRate", self.initial_rate, "records/s")
-        _require_one_or_more("maxOffsetsPerTrigger", self.max_records)
-        _require_one_or_more("maxBytesPerTrigger", self.max_bytes)
+            require_number("backpressure.initialRate", self.initial_rate, "records/s", above=True)
+        for name, most in (
+            ("maxOffsetsPerTrigger", self.max_records),
+            ("maxBytesPerTrigger", self.max_bytes),
+        ):
+            if most is not None:
+                require_whole(name, most, 1)
         for where, cap in _each(self.max_rate_per_partition):
-            if not (math.isfinite(cap) and cap >= 0):
-                raise OptionError(
-                    f"maxRatePerPartition is {cap} records/s{where}; it must be above 0, or 0 for"
-                    " no cap."
-                )
+            require_number("maxRatePerPartition", cap, f"records/s{where}")
         for where, floor in _each(self.min_per_partition):
-            if not (isinstance(floor, int) and floor >= 1):
-                raise OptionError(
-                    f"minRatePerPartition is {floor} records a batch{where}; it must be a whole"
-                    " number of 1 or more."
-                )
+            require_whole("minRatePerPartition", floor, 1, unit=f"records a batch{where}")
         self._refuse_a_floor_above_a_cap()
 
     def _refuse_a_floor_above_a_cap(self) -> None:
@@ -108,13 +104,3 @@ def _each(limit: PartitionLimit[Number_co]) -> Iterable[tuple[str, Number_co]]:
     yield "", limit.default
     for partition, number in limit.overrides.items():
         yield f" for {partition}", number
-
-
-def _require_above_zero(name: str, value: float, unit: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise OptionError(f"{name} is {value:g} {unit}; it must be a finite number above 0.")
-
-
-def _require_one_or_more(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise OptionError(f"{name} is {value}; it must be 1 or more, or left out for no cap.")

@@ -2,24 +2,24 @@
 
 Three laws follow one another, and each only takes away from what the one before has left:
 
-1. The rate law (`headrace.control.rate_law`).
-2. ``maxOffsetsPerTrigger``, with the meaning it has in Spark's native Kafka source.
-3. ``maxBytesPerTrigger``, in the same way, with the records' measured mean size.
+1. The rate law (`headrace.control.rate_law`): ``count = min(messages, lag)``.
+2. ``maxOffsetsPerTrigger``, as in Spark's native Kafka source, where the sum of counts exceeds it:
+   ``count = max(int(max / sum * count), 1)``.
+3. ``maxBytesPerTrigger``, the same with the records' measured mean size.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.control.hop_emission import Bound
-from headrace.control.limits import Limits
+from headrace.control.limits import BatchLimits
+from headrace.control.pressure import RateLimit
 from headrace.control.ranges import TopicPartition
-from headrace.control.rate_law import grant, rate_in_force
-from headrace.control.reason import Reason
+from headrace.control.rate_law import Reason, grant, rate_in_force
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
-"""The size of a record while none has been measured: the largest that a Kafka broker takes unless
-told otherwise (``message.max.bytes``), so that a cap in bytes holds for the first batch too."""
+"""The size of a record while none has been measured: the default of a Kafka broker's
+``message.max.bytes``, so that a cap in bytes holds for the first batch too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Plan:
             `Reason.EVERYTHING`, or `Reason.NOTHING_NEW` for an empty batch.
         reasons: What limited each partition: the last law that took something away from it.
         unread: How many offsets are left unread for each reason; their sum is `left_over`.
-        held_by: The stage after this one whose bound was in force, whether it was the least or not.
+        throttled_by: The stage after this one whose rate limit was in force, strictest or not.
     """
 
     until: dict[TopicPartition, int]
@@ -47,11 +47,11 @@ class Plan:
     reason: Reason
     reasons: dict[TopicPartition, Reason]
     unread: dict[Reason, int]
-    held_by: str | None = None
+    throttled_by: str | None = None
 
-    def told(self, reason: Reason) -> str:
-        """A reason in words, with the name of the stage if it is `Reason.HELD_BACK`."""
-        return f"{reason} by {self.held_by}" if reason is Reason.HELD_BACK else str(reason)
+    def describe(self, reason: Reason) -> str:
+        """A reason in words, with the stage's name if it is `Reason.THROTTLED`."""
+        return f"{reason} by {self.throttled_by}" if reason is Reason.THROTTLED else str(reason)
 
     @property
     def left_over(self) -> int:
@@ -63,10 +63,10 @@ def plan(
     current: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
     rate: float | None,
-    limits: Limits,
+    limits: BatchLimits,
     record_bytes: float | Mapping[str, float] | None = None,
     *,
-    bound: Bound | None = None,
+    rate_limit: RateLimit | None = None,
 ) -> Plan:
     """Plan the next batch.
 
@@ -74,30 +74,30 @@ def plan(
 
         >>> near, far = TopicPartition("orders", 0), TopicPartition("orders", 1)
         >>> positions, ends = {near: 500, far: 500}, {near: 1500, far: 3500}
-        >>> planned = plan(positions, ends, 400.0, Limits(seconds_per_batch=1, initial_rate=50))
+        >>> limits = BatchLimits(seconds_per_batch=1, initial_rate=50)
+        >>> planned = plan(positions, ends, 400.0, limits)
         >>> planned.until[near], planned.until[far], str(planned.reason)
         (600, 800, 'rate')
 
-    A partition whose position lies past its latest offset (the topic was truncated or made anew) is
-    given nothing: what that means is for the source to say before it plans.
+    A partition whose position lies past its latest offset (the topic was truncated or recreated)
+    gets nothing: the source handles that before it plans.
 
     Args:
-        current: The position of every partition in ``latest``; others are not looked at.
+        current: The position of every partition in ``latest``; others are ignored.
         latest: The latest offset of every partition to read. The plan has the same partitions.
-        rate: The estimated rate (records/s, all partitions together); None or at most 0 if there is
-            none.
+        rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
         limits: What else bounds the batch.
         record_bytes: The mean size of a record (bytes), for all or by topic. Where it is not known,
             `ASSUMED_RECORD_BYTES`. Only ``limits.max_bytes`` needs it.
-        bound: What a stage after this one leaves of the rate. It holds where backpressure is off
-            too; the floor of each partition is stronger.
+        rate_limit: What a stage after this one leaves of the rate. It applies where backpressure is
+            off too; the floor of each partition is stronger.
 
     Raises:
         KeyError: A partition in ``latest`` has no position.
         OptionError: The rate is not a finite number.
     """
     backlog = _Backlog.of(current, latest)
-    in_force = rate_in_force(rate, limits, bound)
+    in_force = rate_in_force(rate, limits, rate_limit)
     counts = backlog.lags
     reasons = [Reason.EVERYTHING if lag else Reason.NOTHING_NEW for lag in counts]
 
@@ -117,11 +117,13 @@ def plan(
             before, counts = counts, _prorated(counts, limits.max_bytes, size_bytes)
             reasons = _updated(reasons, before, counts, [Reason.MAX_BYTES] * len(counts))
     per_s = None if in_force is None else in_force.per_s
-    return _plan_of(backlog, counts, reasons, per_s, None if bound is None else bound.held_by)
+    return _plan_of(
+        backlog, counts, reasons, per_s, None if rate_limit is None else rate_limit.throttled_by
+    )
 
 
-def hold(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
-    """The plan of no batch at all, because `should_wait` said so: nobody moves.
+def empty_plan(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Plan:
+    """The plan of no batch at all, because `should_wait` said so.
 
     Raises:
         KeyError: A partition in ``latest`` has no position.
@@ -132,12 +134,12 @@ def hold(current: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, 
 
 
 def should_wait(available: int, min_records: int, waited_ms: int, max_delay_ms: int) -> bool:
-    """Whether ``minOffsetsPerTrigger`` holds a batch back, as in Spark's native Kafka source.
+    """Whether ``minOffsetsPerTrigger`` delays a batch, as in Spark's native Kafka source.
 
     Args:
         available: The offsets that are unread (`Plan.lag`).
         min_records: ``minOffsetsPerTrigger``: fewer are not worth a batch.
-        waited_ms: The time since the last batch that was not held back. Before the first one the
+        waited_ms: The time since the last batch that was not delayed. Before the first one the
             native source does not wait: pass ``max_delay_ms``.
         max_delay_ms: ``maxTriggerDelay``: once this has passed, what is there is read.
     """
@@ -217,7 +219,7 @@ def _plan_of(
     counts: Sequence[int],
     reasons: Sequence[Reason],
     rate_per_s: float | None,
-    held_by: str | None = None,
+    throttled_by: str | None = None,
 ) -> Plan:
     unread: dict[Reason, int] = {}
     for lag, count, reason in zip(backlog.lags, counts, reasons, strict=True):
@@ -237,5 +239,5 @@ def _plan_of(
         reason=batch_reason,
         reasons=dict(zip(backlog.partitions, reasons, strict=True)),
         unread=unread,
-        held_by=held_by,
+        throttled_by=throttled_by,
     )

@@ -1,43 +1,68 @@
 """The rate law of Spark's direct stream: what a rate grants each partition.
 
-A partition's share of the rate is in proportion to how far it is behind, with a cap; what the share
-comes to in one batch has a floor.
+A partition's share of the rate is in proportion to its lag, with a cap; what the share comes to in
+one batch has a floor. With the rate R (a whole number), a partition's lag, cap c (records/s) and
+floor f (records), and the batch's seconds s::
+
+    share    = min(lag / sum of lags * R, c)
+    messages = max(int(s * share), f)
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from headrace.control.hop_emission import Bound
-from headrace.control.limits import Limits
+from headrace.control.limits import BatchLimits
+from headrace.control.pressure import RateLimit
 from headrace.control.ranges import TopicPartition
-from headrace.control.reason import Reason
 from headrace.errors import OptionError
 
 
+class Reason(StrEnum):
+    """What limited a batch, or one partition of it. The values are what users are shown."""
+
+    RATE = "rate"
+    """The estimated rate."""
+    INITIAL_RATE = "initial rate"
+    """``backpressure.initialRate``, while there is no estimated rate."""
+    THROTTLED = "throttled"
+    """The rate limit under pressure of a stage after this one, lower than either rate; the plan
+    knows which stage."""
+    PARTITION_CAP = "maxRatePerPartition"
+    """The partition's cap, lower than its share of the rate."""
+    PARTITION_FLOOR = "minRatePerPartition"
+    """The partition's floor, higher than its share of the rate."""
+    MAX_RECORDS = "maxOffsetsPerTrigger"
+    """The cap of the whole batch in records."""
+    MAX_BYTES = "maxBytesPerTrigger"
+    """The cap of the whole batch in bytes."""
+    WAITING = "waiting for minOffsetsPerTrigger"
+    """Too little was there to be worth a batch."""
+    EVERYTHING = "everything available"
+    """Nothing: all that was there is admitted."""
+    NOTHING_NEW = "nothing new"
+    """There was nothing to admit."""
+
+
 def max_messages_per_partition(
-    lags: Mapping[TopicPartition, int], rate: float | None, limits: Limits
+    lags: Mapping[TopicPartition, int], rate: float | None, limits: BatchLimits
 ) -> dict[TopicPartition, int] | None:
     """How many messages the rate law grants each partition, whether it has that many or not.
 
-    Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition``: with a rate, a partition's share is
-    in proportion to its lag and at most its cap; without one, its share is its cap. The share times
-    the batch's seconds, truncated, and at least the floor, is the number of messages.
-
-    It differs from Spark's where Spark's has a defect. A rate below one record per second counts as
-    1: Spark truncates it to 0 and then takes it for no rate at all. And a partition without a cap,
-    where others have one and there is no rate, is granted its whole lag: Spark reads its cap of 0
-    as a share of 0 and grants it the floor.
+    This is Spark's ``DirectKafkaInputDStream.maxMessagesPerPartition`` but for two defects. A rate
+    below one record per second counts as 1: Spark truncates it to 0 and then takes it for no rate.
+    A partition without a cap, where others have one and there is no rate, is granted its whole lag:
+    Spark reads its cap of 0 as a share of 0 and grants it the floor.
 
     Args:
         lags: How far each partition is behind (records); 0 or more.
-        rate: The estimated rate (records/s, all partitions together); None or at most 0 if there is
-            none.
-        limits: Of which the caps of the whole batch are not looked at.
+        rate: The estimated rate (records/s, all partitions together); None or at most 0 for none.
+        limits: The caps of the whole batch are ignored.
 
     Returns:
-        The messages of each partition, or None for no limit: because there is neither a rate nor a
-        cap, or because there is a rate and no partition has a lag.
+        The messages of each partition. None for no limit: there is neither a rate nor a cap, or
+        there is a rate and no partition has a lag.
 
     Raises:
         OptionError: The rate is not a finite number.
@@ -56,25 +81,25 @@ class RateInForce:
 
 
 def rate_in_force(
-    rate: float | None, limits: Limits, bound: Bound | None = None
+    rate: float | None, limits: BatchLimits, rate_limit: RateLimit | None = None
 ) -> RateInForce | None:
     """The rate that holds for the next batch, truncated as Spark's rate controller does.
 
     Returns:
-        The estimated rate, else the initial one; or the bound, where that is lower or backpressure
-        is off. None if it is off and there is no bound.
+        The estimated rate, else the initial one; or the rate limit, where that is lower or
+        backpressure is off. None if it is off and there is no rate limit.
 
     Raises:
         OptionError: The estimated rate is not a finite number.
     """
     own = _own_rate(rate, limits)
-    if bound is None:
+    if rate_limit is None:
         return own
-    held = RateInForce(float(max(int(bound.rate_per_s), 1)), Reason.HELD_BACK)
-    return own if own is not None and own.per_s <= held.per_s else held
+    limited = RateInForce(float(max(int(rate_limit.rate_per_s), 1)), Reason.THROTTLED)
+    return own if own is not None and own.per_s <= limited.per_s else limited
 
 
-def _own_rate(rate: float | None, limits: Limits) -> RateInForce | None:
+def _own_rate(rate: float | None, limits: BatchLimits) -> RateInForce | None:
     if limits.initial_rate is None:
         return None
     if rate is not None and not math.isfinite(rate):
@@ -96,7 +121,7 @@ def grant(
     partitions: Sequence[TopicPartition],
     lags: Sequence[int],
     rate: RateInForce | None,
-    limits: Limits,
+    limits: BatchLimits,
 ) -> Granted | None:
     """`max_messages_per_partition` on columns, with reasons; ``lags`` are in the partitions' order.
 

@@ -1,26 +1,28 @@
 """The token bucket: how many records or bytes may go through now, and when the next ones may."""
 
-import math
 from typing import Final
 
-from headrace.errors import OptionError
+from headrace.control.validation import require_number
 
 _IN_TIME_S: Final = 1e-6
-"""A taker this much too early is in time: whoever waits as long as it was told must not be sent
-back for what its clock rounds away. What it takes early is owed, so the rate stays what it is."""
+"""A caller this much too early is in time: its clock may round away a part of the delay. What it
+takes early is owed, so the rate stays what it is."""
 
 
 class TokenBucket:
     """Lets through a rate, and after a pause at most one burst on top of it.
 
-    The bucket gains ``rate_per_s`` tokens a second and holds ``burst_s`` seconds' worth of them;
-    it is full at first. A taker needs as many as it takes or, where that is more than a full bucket
-    holds, a full bucket, which it leaves in debt. So over any time of ``t`` seconds at most
-    ``rate_per_s * (t + burst_s)`` tokens are taken, and on top of that what the largest taking
-    exceeded a full bucket by; and a taker that is always waiting takes no less than ``rate_per_s``.
+    With r = ``rate_per_s``, b = ``burst_s`` and n tokens wanted after ``t`` seconds::
+
+        level  = min(level + r * t, r * b)             full at first
+        delay  = (min(n, r * b) - level) / r           0 if below 0
+        taken:   level - n                             below 0, a debt
+
+    So in any t seconds at most ``r * (t + b)`` tokens are taken, plus what the largest take exceeds
+    a full bucket by; and a caller that always waits takes no less than r.
 
     Time is an argument, in seconds from any one beginning; a time before the last one counts as
-    the last one. No thread may call while another one does. ::
+    the last one. Not safe for several threads at once. ::
 
         >>> bucket = TokenBucket(rate_per_s=100, burst_s=0.5)
         >>> bucket.try_take(50, now_s=0.0), bucket.try_take(10, now_s=0.0)
@@ -33,17 +35,17 @@ class TokenBucket:
 
     Args:
         rate_per_s: Tokens a second; a finite number above 0.
-        burst_s: How many seconds' worth of tokens a full bucket holds; a finite number above 0, 1
-            unless told otherwise. Too large, and what is let through after a pause floods whoever
-            comes after; too small, and tokens are lost whenever the taker comes a little late.
+        burst_s: How many seconds' worth of tokens a full bucket holds; a finite number above 0.
+            Default: 1. Too large: a flood after each pause. Too small: tokens are lost whenever
+            the caller comes a little late.
 
     Raises:
         OptionError: An argument is out of its range.
     """
 
     def __init__(self, rate_per_s: float, burst_s: float = 1.0) -> None:
-        _require_above_zero("rate_per_s", rate_per_s, "tokens/s")
-        _require_above_zero("burst_s", burst_s, "s")
+        require_number("rate_per_s", rate_per_s, "tokens/s", above=True)
+        require_number("burst_s", burst_s, "s", above=True)
         self._rate_per_s = float(rate_per_s)
         self._burst_s = float(burst_s)
         self._level = self.capacity
@@ -65,23 +67,16 @@ class TokenBucket:
         return self._level
 
     def delay_s(self, tokens: float, now_s: float) -> float:
-        """How long a taker of so many tokens has to wait if nobody takes any before it (s).
+        """How long a caller has to wait for so many tokens (s); 0.0 if it can take them now.
 
-        It holds until the rate is changed or somebody takes; who waits has to ask anew then.
-
-        Returns:
-            0.0 if they can be taken now.
+        It holds until the rate is changed or somebody takes.
         """
         missing = min(tokens, self.capacity) - self.level(now_s)
         delay_s = missing / self._rate_per_s
         return delay_s if delay_s > _IN_TIME_S else 0.0
 
     def try_take(self, tokens: float, now_s: float) -> bool:
-        """Take so many tokens, 0 or more, if `delay_s` says that they can be taken now.
-
-        Returns:
-            Whether they were taken; otherwise the bucket is as it was.
-        """
+        """Take so many tokens, 0 or more, if `delay_s` is 0.0; answers whether they were taken."""
         if self.delay_s(tokens, now_s) > 0:
             return False
         self._level -= tokens
@@ -93,7 +88,7 @@ class TokenBucket:
         Raises:
             OptionError: It is not a finite number above 0; the rate in force stays in force.
         """
-        _require_above_zero("rate_per_s", rate_per_s, "tokens/s")
+        require_number("rate_per_s", rate_per_s, "tokens/s", above=True)
         self._gain(now_s)
         self._rate_per_s = float(rate_per_s)
         self._level = min(self._level, self.capacity)
@@ -105,8 +100,3 @@ class TokenBucket:
             gained = (now_s - self._at_s) * self._rate_per_s
             self._level = min(self._level + gained, self.capacity)
             self._at_s = now_s
-
-
-def _require_above_zero(name: str, value: float, unit: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise OptionError(f"{name} is {value:g} {unit}; it must be a finite number above 0.")

@@ -10,11 +10,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Self
 
-from headrace.control.assertion import MOST_AHEAD_MS, Assertion, Incarnation, require_level
-from headrace.control.hop_controller import HopController
-from headrace.control.hop_emission import Bound, Emission, Pressure
-from headrace.control.hop_queue import InputQueue, Upstream
-from headrace.control.hop_settings import HopSettings
+from headrace.control.hop import HopController, InputQueue, Upstream, UpstreamThrottle
+from headrace.control.pressure import (
+    MAX_CLOCK_AHEAD_MS,
+    Epoch,
+    HopSettings,
+    PressureSignal,
+    PressureState,
+    RateLimit,
+    require_level,
+)
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
@@ -30,7 +35,7 @@ _LOG: Final = logging.getLogger("headrace.flow")
 
 
 @dataclass(frozen=True, slots=True)
-class PressureState:
+class SavedPressure:
     """The pressure that a run of a stage had received and sent last, for its next run.
 
     Attributes:
@@ -40,7 +45,7 @@ class PressureState:
     """
 
     written_ms: int = 0
-    pressures: tuple[Pressure, ...] = ()
+    pressures: tuple[PressureState, ...] = ()
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -57,7 +62,7 @@ class PressureState:
         try:
             found = json.loads(text)
             pressures = [
-                Pressure(**{**each, "incarnation": Incarnation(**each["incarnation"])})
+                PressureState(**{**each, "epoch": Epoch(**each["epoch"])})
                 for each in found["pressures"]
             ]
             for level in (*(each.level for each in pressures), *found["levels"].values()):
@@ -101,13 +106,13 @@ class StageSpec:
         """For how long at most a stage after it is believed."""
         return self.leases_ms.get(downstream, self.settings.lease_ms)
 
-    def restorable(self, state: PressureState, wall_ms: int) -> list[Pressure]:
+    def restorable(self, state: SavedPressure, wall_ms: int) -> list[PressureState]:
         """What an earlier run had received, as far as these neighbours can have said it."""
         return [
             replace(each, lease_ms=min(each.lease_ms, self.lease_ms(each.sender)))
             for each in state.pressures
             if each.sender in self.downstream
-            and each.incarnation.started_ms <= wall_ms + MOST_AHEAD_MS
+            and each.epoch.started_ms <= wall_ms + MAX_CLOCK_AHEAD_MS
         ]
 
 
@@ -151,9 +156,9 @@ class StageAgent:
         self._warnings = WarnOnce()
         self._neighbours = Neighbours(spec.stage, {*spec.upstream, *spec.downstream}, signals)
         before = self._pressure_state()
-        self._emission = Emission(spec.flow, spec.stage, spec.downstream, settings)
-        self._emission.restore(spec.restorable(before, wall_ms), now_ms)
-        run = Incarnation(wall_ms, uuid.uuid4().hex)
+        self._throttle = UpstreamThrottle(spec.flow, spec.stage, spec.downstream, settings)
+        self._throttle.restore(spec.restorable(before, wall_ms), now_ms)
+        run = Epoch(wall_ms, uuid.uuid4().hex)
         self._controllers = {
             upstream: HopController(
                 spec.flow,
@@ -166,7 +171,7 @@ class StageAgent:
             for upstream in spec.upstream
         }
         self._poll_interval = PollInterval(settings.overload_bytes)
-        self._written: Bound | None = None
+        self._written: RateLimit | None = None
         self._must_write = bool(before.pressures)
         self._published: StageState | None = None
         self._published_ms = 0
@@ -194,14 +199,14 @@ class StageAgent:
             self._send(controller.release(now_ms))
         if self._must_write:
             with self._trying("its bound"):
-                self._write(self._emission.bound(now_ms), now_ms, wall_clock_ms())
+                self._write(self._throttle.rate_limit(now_ms), now_ms, wall_clock_ms())
         self._signals.close()
         self._queue.close()
         if self._text_in_ledger is not None:
             with self._trying("its state"):
                 self._ledger.withdraw_state(self._spec.flow, self._spec.stage, self._text_in_ledger)
 
-    def step(self, now_ms: int, wall_ms: int, received: list[Assertion]) -> None:
+    def step(self, now_ms: int, wall_ms: int, received: list[PressureSignal]) -> None:
         """Apply what was received, measure the queue, send pressure, publish the state.
 
         Args:
@@ -215,14 +220,14 @@ class StageAgent:
         for assertion in received:
             with self._trying(f"a signal of {assertion.sender}"):
                 self._apply(assertion, now_ms)
-        for sender in self._emission.expire(now_ms):
+        for sender in self._throttle.expire(now_ms):
             _LOG.warning(
                 "Stage %r of flow %r is free of %r, which was not heard of within its lease.",
                 self._spec.stage,
                 self._spec.flow,
                 sender,
             )
-        bound, queue = self._emission.bound(now_ms), None
+        bound, queue = self._throttle.rate_limit(now_ms), None
         with self._trying("its queue"):
             queue = self._measure(bound, wall_ms)
             self._press(queue, now_ms)
@@ -244,23 +249,23 @@ class StageAgent:
                 self.step(_monotonic_ms(), wall_clock_ms(), received)
                 wait_s = self.next_poll_s(_monotonic_ms())
 
-    def _pressure_state(self) -> PressureState:
+    def _pressure_state(self) -> SavedPressure:
         text = self._ledger.pressures(self._spec.gate)
         if text is None:
-            return PressureState()
+            return SavedPressure()
         try:
-            return PressureState.of_json(text)
+            return SavedPressure.of_json(text)
         except OptionError as error:
             _LOG.warning("Gate %r begins without its pressure state: %s", self._spec.gate, error)
-            return PressureState()
+            return SavedPressure()
 
-    def _apply(self, assertion: Assertion, now_ms: int) -> None:
+    def _apply(self, assertion: PressureSignal, now_ms: int) -> None:
         assertion = self._believed(assertion)
-        outcome = self._emission.obey(assertion, now_ms, self._progress.emits_per_s(now_ms))
+        outcome = self._throttle.apply(assertion, now_ms, self._progress.emits_per_s(now_ms))
         _LOG.debug("%s is %s by stage %s.", assertion, outcome, self._spec.stage)
         self._must_write = True
 
-    def _believed(self, assertion: Assertion) -> Assertion:
+    def _believed(self, assertion: PressureSignal) -> PressureSignal:
         """An assertion with the lease that it has at most.
 
         Raises:
@@ -284,7 +289,7 @@ class StageAgent:
         )
         return replace(assertion, lease_ms=max_ms)
 
-    def _measure(self, bound: Bound | None, wall_ms: int) -> InputQueue:
+    def _measure(self, bound: RateLimit | None, wall_ms: int) -> InputQueue:
         queue = self._queue.measure()
         takes = self._progress.takes_bytes_per_s(queue, bound, wall_ms)
         return replace(queue, takes_bytes_per_s=takes, is_running=self._progress.is_running)
@@ -295,30 +300,30 @@ class StageAgent:
         for name, controller in self._controllers.items():
             self._send(controller.look(now_ms, queue, self._neighbours.upstream(name)))
 
-    def _send(self, assertion: Assertion | None) -> None:
+    def _send(self, assertion: PressureSignal | None) -> None:
         if assertion is not None:
             self._must_write = True
             self._signals.send(assertion)
 
-    def _write(self, bound: Bound | None, now_ms: int, wall_ms: int) -> None:
-        pressures = self._emission.pressures()
+    def _write(self, bound: RateLimit | None, now_ms: int, wall_ms: int) -> None:
+        pressures = self._throttle.states()
         until_ms = {pressure.sender: pressure.until_ms for pressure in pressures}
         levels = {name: controller.level for name, controller in self._controllers.items()}
         self._ledger.hold(
             self._spec.gate,
             bound,
-            0 if bound is None else until_ms[bound.held_by] - now_ms,
-            PressureState(wall_ms, tuple(pressures), levels).to_json(),
+            0 if bound is None else until_ms[bound.throttled_by] - now_ms,
+            SavedPressure(wall_ms, tuple(pressures), levels).to_json(),
         )
         self._written, self._must_write = bound, False
 
-    def _publish(self, bound: Bound | None, queue: InputQueue | None, now_ms: int) -> None:
+    def _publish(self, bound: RateLimit | None, queue: InputQueue | None, now_ms: int) -> None:
         spec = self._spec
         gone = (name for name in spec.upstream if self._neighbours.upstream(name) is Upstream.GONE)
         state = StageState(
             spec.flow,
             spec.stage,
-            None if bound is None else bound.held_by,
+            None if bound is None else bound.throttled_by,
             0.0 if bound is None else bound.level,
             None if bound is None else bound.rate_per_s,
             None if queue is None else queue.waiting_bytes,

@@ -5,8 +5,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.control.assertion import require_name
-from headrace.control.hop_settings import HopSettings
+from headrace.control.pressure import HopSettings
+from headrace.control.validation import require_name
 from headrace.errors import OptionError
 from headrace.flow.checks import check
 from headrace.flow.signals.zookeeper_settings import ZookeeperSettings

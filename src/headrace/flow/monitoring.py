@@ -4,9 +4,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from headrace.control.hop_emission import Bound
-from headrace.control.hop_queue import InputQueue, Upstream, takes_per_s
-from headrace.control.hop_rate import ChunkRate
+from headrace.control.hop import ChunkRate, InputQueue, Upstream, takes_per_s
+from headrace.control.pressure import RateLimit
 from headrace.flow.signals.codec import StageState
 from headrace.flow.signals.stage_signals import Signals
 from headrace.ledger import BatchRecord, Kind, Ledger, Status
@@ -72,7 +71,7 @@ class StageProgress:
         return self._emitted.per_s(time_ms, 2 * self._interval_ms)
 
     def takes_bytes_per_s(
-        self, queue: InputQueue, bound: Bound | None, wall_ms: int
+        self, queue: InputQueue, bound: RateLimit | None, wall_ms: int
     ) -> float | None:
         """What it would take if there were enough (bytes/s); None while that is not known.
 

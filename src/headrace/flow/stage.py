@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Union
 
-from headrace.control.hop_settings import HopSettings
+from headrace.control.pressure import HopSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

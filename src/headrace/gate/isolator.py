@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from headrace.backfill import LEASE_MS
-from headrace.control.isolation import Budget, Isolated, Isolation, Ranges, halves
+from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Ranges, halves
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.gate.owner import OWNER_POLL_S, Leases
 from headrace.gate.replay import Replay
@@ -61,7 +61,7 @@ class Isolator:
         replay: Replay,
         *,
         run: Run,
-        budget: Budget,
+        budget: IsolationBudget,
         topic: str | None,
         ends: Callable[[Exception], bool],
         report: Callable[[Exception], ErrorReport],
@@ -113,7 +113,7 @@ class Isolator:
 
     def _settle_all(self, isolation: Isolation[Why]) -> Isolated[Why]:
         began = time.monotonic()
-        while (part := isolation.next_part(round((time.monotonic() - began) * 1000))) is not None:
+        while (part := isolation.next_child(round((time.monotonic() - began) * 1000))) is not None:
             error = self._run(self._rows[part])
             if error is None:
                 self._succeed(self._rows[part])
@@ -158,7 +158,7 @@ class Isolator:
             self._ledger.fail(row.schedule_id, report, owner=self._owner, cut_short=cut_short)
 
     def _failed(self, isolation: Isolation[Why], part: Ranges, error: Exception) -> None:
-        isolation.settle(part, error)
+        isolation.record(part, error)
         first, second = halves(part)
         if second:
             self._split(self._rows[part], [first, second])

@@ -17,9 +17,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from headrace.control.estimator import PIDRateEstimator, RateEstimator
-from headrace.control.settings import EstimatorSettings
-from headrace.control.timing import BatchProgress, BatchStats, batch_stats
+from headrace.control.estimator import (
+    BatchProgress,
+    BatchStats,
+    EstimatorSettings,
+    PIDRateEstimator,
+    batch_stats,
+)
 from headrace.errors import HeadraceError, OptionError
 from headrace.gate.events import JsonStreamingQueryListener
 from headrace.gate.stream_state import Ended, state_of
@@ -44,7 +48,7 @@ class _Watched:
     ledger: Ledger
     run_id: str
     interval_ms: int
-    estimator: RateEstimator | None
+    estimator: PIDRateEstimator | None
     previous: BatchProgress | None = None
     """The batch before; None where its time says nothing of the job."""
     aside_ms: int = 0
@@ -243,7 +247,7 @@ def _on_batch(watched: _Watched, report: _Report, ended: Ended) -> None:
 
 
 def _sample(
-    report: _Report, stats: BatchStats, estimator: RateEstimator | None, time_ms: int
+    report: _Report, stats: BatchStats, estimator: PIDRateEstimator | None, time_ms: int
 ) -> RateSample:
     """What was measured; without an estimator, nothing is taught and the rate stays what it is.
 

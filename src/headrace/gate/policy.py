@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from headrace.control.isolation import Budget
+from headrace.control.isolation import IsolationBudget
 from headrace.errors import OptionError
 from headrace.source.values import duration_ms
 
@@ -30,7 +30,7 @@ class OnFailure:
     retries: int = 0
     backoff_ms: int = 1_000
     last: Last = "stop"
-    budget: Budget = field(default_factory=Budget)
+    budget: IsolationBudget = field(default_factory=IsolationBudget)
     topic: str | None = None
 
     @property
@@ -93,7 +93,7 @@ def isolate(
             f"isolate's topic is {topic!r}; a topic's name has 1 to 249 letters, digits, '.', '_'"
             " and '-'."
         )
-    budget = Budget(max_runs, duration_ms("isolate's max_time", max_time))
+    budget = IsolationBudget(max_runs, duration_ms("isolate's max_time", max_time))
     return OnFailure(last="isolate", budget=budget, topic=topic)
 
 

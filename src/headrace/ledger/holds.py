@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, case, select, update
 
-from headrace.control.hop_emission import Bound
+from headrace.control.pressure import RateLimit
 from headrace.ledger.base import Base
 from headrace.ledger.now import NowMs
 from headrace.ledger.records import Admission
@@ -49,12 +49,12 @@ class Holds(Base):
                 return Admission(None, None)
             if row.held_per_s is None:
                 return Admission(row.rate_per_s, None)
-            held = Bound(row.held_per_s, row.held_by, row.held_level, row.held_origin_per_s)
+            held = RateLimit(row.held_per_s, row.held_by, row.held_level, row.held_origin_per_s)
             return Admission(row.rate_per_s, held)
 
         return self._database.read(admission)
 
-    def hold(self, gate_name: str, bound: Bound | None, lease_ms: int, pressures: str) -> None:
+    def hold(self, gate_name: str, bound: RateLimit | None, lease_ms: int, pressures: str) -> None:
         """Hold a gate back for the time of a lease, or let it go.
 
         A gate that is not declared yet is not held: the next call may find it.
@@ -68,7 +68,7 @@ class Holds(Base):
         held = {
             "of": gate_name,
             "per_s": None if bound is None else bound.rate_per_s,
-            "by": None if bound is None else bound.held_by,
+            "by": None if bound is None else bound.throttled_by,
             "level": None if bound is None else bound.level,
             "origin_per_s": None if bound is None else bound.origin_per_s,
             "lease_ms": lease_ms,

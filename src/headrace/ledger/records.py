@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from traceback import TracebackException
 from typing import Final, Self
 
-from headrace.control.hop_emission import Bound
+from headrace.control.pressure import RateLimit
 from headrace.control.ranges import OffsetRange
 from headrace.ledger.identity import schedule_id
 from headrace.ledger.root_cause import root_cause
@@ -205,7 +205,7 @@ class Admission:
 
     rate_per_s: float | None
     """The rate learnt last; None while there is none."""
-    held: Bound | None
+    held: RateLimit | None
     """What a stage after it leaves of its rate; None while it is free."""
 
 

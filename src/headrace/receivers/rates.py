@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from headrace.control import Taker, catching_up, parts
+from headrace.control import Demand, catch_up_rate, fair_shares
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverSeen, StreamRate
 from headrace.receivers.settings import require_above_zero
@@ -69,14 +69,14 @@ class Limits:
         rate_per_s = self.initial_rate if stream.rate_per_s is None else stream.rate_per_s
         lane = own.journal_id, own.lane
         others = [each for each in stream.receivers if (each.journal_id, each.lane) != lane]
-        takers = [_taker(each) for each in (*others, own)]
-        even_per_s, part_per_s = rate_per_s / len(takers), parts(rate_per_s, takers)[-1]
+        demands = [_demand(each) for each in (*others, own)]
+        even_per_s, part_per_s = rate_per_s / len(demands), fair_shares(rate_per_s, demands)[-1]
         backlog = max(0, end - stream.begun.get(own.lane, end))
-        held_per_s = catching_up(part_per_s, backlog, stream.interval_ms or 0)
+        held_per_s = catch_up_rate(part_per_s, backlog, stream.interval_ms or 0)
         return Share(
             held_per_s if self.max_rate is None else min(held_per_s, self.max_rate),
             even_per_s * held_per_s / part_per_s,
-            len(takers),
+            len(demands),
             backlog if held_per_s < part_per_s else 0,
         )
 
@@ -98,9 +98,9 @@ class Share:
     backlog: int
 
 
-def _taker(seen: ReceiverSeen) -> Taker:
+def _demand(seen: ReceiverSeen) -> Demand:
     limit_per_s = math.inf if seen.limit_per_s is None else seen.limit_per_s
-    return Taker(limit_per_s, seen.records_per_s, seen.waiting_records > 0, seen.most_per_s)
+    return Demand(limit_per_s, seen.records_per_s, seen.waiting_records > 0, seen.most_per_s)
 
 
 class Rates:

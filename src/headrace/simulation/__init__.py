@@ -1,25 +1,42 @@
-"""Gates and flows in simulated time: the control code itself against a world that is scripted."""
+"""Gates and flows in simulated time: the control code itself against a scripted scenario."""
 
-from headrace.simulation.disturbance import Dead, Disturbance, Lost, Pause, Slow, Spike
-from headrace.simulation.engine import run
-from headrace.simulation.figures import Phase, StageFigures, phases, turns
-from headrace.simulation.file import read_world, world_of
-from headrace.simulation.gate import SimulatedBatch, batches_to_settle, simulate
-from headrace.simulation.load import Load, Shape
-from headrace.simulation.result import Move, Result, Series
-from headrace.simulation.stage import SimulatedStage
-from headrace.simulation.world import Policy, World
+from headrace.simulation.results import (
+    Phase,
+    RateLimitChange,
+    Result,
+    Series,
+    StageFigures,
+    phases,
+    turns,
+)
+from headrace.simulation.scenario import (
+    Dead,
+    Disturbance,
+    Load,
+    LostSignals,
+    Pause,
+    Policy,
+    Scenario,
+    Shape,
+    SimulatedStage,
+    Slow,
+    Spike,
+)
+from headrace.simulation.scenario_file import read_scenario
+from headrace.simulation.simulated_gate import SimulatedBatch, batches_to_settle, simulate
+from headrace.simulation.simulator import run
 
 __all__ = [
     "Dead",
     "Disturbance",
     "Load",
-    "Lost",
-    "Move",
+    "LostSignals",
     "Pause",
     "Phase",
     "Policy",
+    "RateLimitChange",
     "Result",
+    "Scenario",
     "Series",
     "Shape",
     "SimulatedBatch",
@@ -27,12 +44,10 @@ __all__ = [
     "Slow",
     "Spike",
     "StageFigures",
-    "World",
     "batches_to_settle",
     "phases",
-    "read_world",
+    "read_scenario",
     "run",
     "simulate",
     "turns",
-    "world_of",
 ]

@@ -201,7 +201,7 @@ class GateBooks:
                 )
                 for r in ranges
             ),
-            reason=plan.told(plan.reason) if plan else "run again after a restart",
+            reason=plan.describe(plan.reason) if plan else "run again after a restart",
             bootstrap_servers=self._gate.servers,
             lag=plan.lag if plan else None,
             rate_per_s=plan.rate_per_s if plan else None,
@@ -222,4 +222,4 @@ class GateBooks:
 
 def _told(plan: Plan | None, offsets: OffsetRange) -> str | None:
     reason = None if plan is None else plan.reasons.get(offsets.topic_partition)
-    return None if plan is None or reason is None else plan.told(reason)
+    return None if plan is None or reason is None else plan.describe(reason)

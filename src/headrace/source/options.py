@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, overload
 
-from headrace.control import EstimatorSettings, Limits, PartitionLimit
+from headrace.control import BatchLimits, EstimatorSettings, PartitionLimit
 from headrace.errors import OptionError
 from headrace.source import values
 from headrace.source.bounds import Bound, Edge, ending_bound, starting_bound
@@ -84,15 +84,15 @@ class SourceOptions:
     read: str | None
     interval_ms: int
     estimator: EstimatorSettings
-    limits: Limits
+    limits: BatchLimits
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     topic_ids: Mapping[str, str]
 
     @property
-    def no_limits(self) -> Limits:
+    def no_limits(self) -> BatchLimits:
         """For a trigger that takes everything there is."""
-        return Limits(seconds_per_batch=self.interval_ms / 1000, initial_rate=None)
+        return BatchLimits(seconds_per_batch=self.interval_ms / 1000, initial_rate=None)
 
 
 def exactly_named(
@@ -207,7 +207,7 @@ def _refuse_contradictions(
             )
 
 
-def _limits(given: Mapping[str, str]) -> Limits:
+def _limits(given: Mapping[str, str]) -> BatchLimits:
     learns = "headrace.gate" in given and _flag(given, "backpressure.enabled", default=True)
     least = _min_rate(given)
     initial = _rate(given, "backpressure.initialRate", default=least)
@@ -228,7 +228,7 @@ def _limits(given: Mapping[str, str]) -> Limits:
         lambda option, text: values.whole_number(option, text, at_least=1),
         1,
     )
-    return Limits(
+    return BatchLimits(
         seconds_per_batch=_interval_ms(given) / 1000,
         initial_rate=initial if learns else None,
         max_rate_per_partition=PartitionLimit(cap, caps),

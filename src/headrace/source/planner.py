@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.control import OffsetRange, Plan, TopicPartition, hold, plan, should_wait
+from headrace.control import OffsetRange, Plan, TopicPartition, empty_plan, plan, should_wait
 from headrace.errors import BrokerError, DataLossError
 from headrace.ledger import Admission, PlannedRange
 from headrace.ledger.tiles import merged, pieces
@@ -203,10 +203,10 @@ class StreamPlanner:
             admission.rate_per_s,
             options.limits,
             sizes,
-            bound=admission.held,
+            rate_limit=admission.held,
         )
         if self._too_few(decided.lag):
-            return hold(footing.current, latest)
+            return empty_plan(footing.current, latest)
         return decided
 
     def _too_few(self, unread: int) -> bool:

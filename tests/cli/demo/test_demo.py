@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.cli.commands import COMMAND, run
-from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.local import Java, KafkaBroker
+from headrace.local import Java
 
 MARK = "HEADRACE_TEST_MARK"
 
@@ -45,18 +42,18 @@ def assert_nothing_is_left(surroundings: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "source"),
+    ("options", "source"),
     [
         pytest.param((), "journal", id="journal"),
         pytest.param(("--broker",), "kafka", id="kafka", marks=pytest.mark.soak),
     ],
 )
 def test_it_ends_with_a_count_and_leaves_nothing(
-    tmp_path: Path, surroundings: Mapping[str, str], place: tuple[str, ...], source: str
+    tmp_path: Path, surroundings: Mapping[str, str], options: tuple[str, ...], source: str
 ) -> None:
     picture, ledger = tmp_path / "demo.svg", f"sqlite:///{tmp_path}/ledger.db"
     done = run(
-        *("demo", *place, "--seconds", "12", "--svg", str(picture), "--ledger", ledger),
+        *("demo", *options, "--seconds", "12", "--svg", str(picture), "--ledger", ledger),
         folder=tmp_path,
         variables=surroundings,
         timeout_s=200,
@@ -88,7 +85,7 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str,
             start_new_session=True,
         )
     try:
-        wait_until(lambda: "Rehearsing" in output.read_text(), timeout_s=120)
+        wait_until(lambda: "Starting Spark" in output.read_text(), timeout_s=120)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
         assert process.wait(60) == 130
     finally:
@@ -98,47 +95,9 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path, surroundings: Mapping[str,
     assert_nothing_is_left(surroundings)
 
 
-def test_a_topic_of_the_users_is_read_and_not_written(
-    tmp_path: Path, surroundings: Mapping[str, str], topic: TopicFactory, admin: AdminClient
-) -> None:
-    theirs = topic(2)
-    theirs.produce(*(b"%d" % number for number in range(300)), partition=1)
-    done = run(
-        *("demo", "--kafka", theirs.bootstrap_servers, "--topic", theirs.name, "--seconds", "10"),
-        folder=tmp_path,
-        variables=surroundings,
-        timeout_s=200,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    counted = re.search(r"^(\d+) records arrived from (\d+) offsets", done.stdout, re.MULTILINE)
-    assert counted is not None, done.stdout
-    assert 0 < int(counted[1]) == int(counted[2]) <= 300
-    assert "none missing, none twice" in done.stdout
-    end = {TopicPartition(theirs.name, 1): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
-    assert [each.result().offset for each in admin.list_offsets(end).values()] == [300]
-    assert_nothing_is_left(surroundings)
-
-
-def test_a_topic_that_does_not_exist_is_told_before_anything_starts(
-    tmp_path: Path, broker: KafkaBroker, surroundings: Mapping[str, str]
-) -> None:
-    done = run(
-        *("demo", "--kafka", broker.bootstrap_servers, "--topic", "no-such-topic"),
-        folder=tmp_path,
-        variables=surroundings,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("headrace: There is no topic 'no-such-topic' at 127.0.0.1:")
-    assert done.stderr.count("\n") == 1
-    assert_nothing_is_left(surroundings)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--kafka", "localhost:9092"),
-        ("--topic", "orders"),
-        ("--produce",),
         ("--seconds", "1"),
         ("--svg", "none/demo.svg"),
     ],

@@ -1,1 +1,1 @@
-"""``headrace demo``: a gated query on a real broker, watched live, and counted at the end."""
+"""``headrace demo``: a gated query, watched live, whose orders are counted at the end."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from headrace.control.hop_queue import InputQueue
+from headrace.control.hop import InputQueue
 from headrace.errors import LaneTakenError, NoJournalError, OptionError
 from headrace.flow.channels.channel import (
     ancestry,

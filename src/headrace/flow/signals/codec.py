@@ -9,14 +9,8 @@ from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final, NoReturn
 
-from headrace.control.assertion import (
-    MOST_LEASE_MS,
-    Assertion,
-    Incarnation,
-    require_level,
-    require_name,
-    require_whole,
-)
+from headrace.control.pressure import MAX_LEASE_MS, Epoch, PressureSignal, require_level
+from headrace.control.validation import require_name, require_whole
 from headrace.errors import OptionError
 
 MAX_BYTES: Final = 4096
@@ -33,11 +27,11 @@ class StageState:
         flow: The flow's name.
         stage: The stage's name.
         throttled_by: The stage directly after it whose pressure is in force; None while it is free.
-        throttle_level: How hard that one presses, above 0 to `MOST_LEVELS`; 0 while it is free.
+        throttle_level: How hard that one presses, above 0 to `MAX_LEVEL`; 0 while it is free.
         rate_limit_per_s: What it may emit under that pressure (records/s); None while it is free,
             or emits nothing of which there could be a part.
         queue_bytes: What waits on its input channel; None where that is not known.
-        lease_ms: How long this holds unless it is published again; 1 to `MOST_LEASE_MS`.
+        lease_ms: How long this holds unless it is published again; 1 to `MAX_LEASE_MS`.
         missing_upstream: A stage directly before it that does not run, so that nothing comes from
             there; None while all of them run.
 
@@ -70,7 +64,7 @@ class StageState:
             )
         if queue is not None:
             require_whole("The queue of a stage's state", queue, 0, unit="bytes")
-        require_whole("The lease of a stage's state", self.lease_ms, 1, MOST_LEASE_MS, unit="ms")
+        require_whole("The lease of a stage's state", self.lease_ms, 1, MAX_LEASE_MS, unit="ms")
         is_free = self.throttled_by is None
         if is_free != (self.throttle_level == 0) or (is_free and limit is not None):
             raise OptionError(
@@ -92,20 +86,20 @@ def bottlenecks(states: Iterable[StageState]) -> list[str]:
     return sorted(throttling & free)
 
 
-def encode(value: Assertion | StageState) -> str:
+def encode(value: PressureSignal | StageState) -> str:
     """An assertion or a state as text, in ASCII."""
     return json.dumps(asdict(value), allow_nan=False)
 
 
-def decode_assertion(text: str | bytes) -> Assertion:
+def decode_assertion(text: str | bytes) -> PressureSignal:
     """The assertion that `encode` wrote.
 
     Raises:
         OptionError: The text is no assertion; the sentence says why.
     """
-    found = _object(text, Assertion)
-    found["incarnation"] = Incarnation(**_checked(found["incarnation"], Incarnation))
-    return Assertion(**found)
+    found = _object(text, PressureSignal)
+    found["epoch"] = Epoch(**_checked(found["epoch"], Epoch))
+    return PressureSignal(**found)
 
 
 def decode_state(text: str | bytes) -> StageState:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from headrace.control.assertion import Assertion
+from headrace.control.pressure import PressureSignal
 from headrace.errors import LedgerError
 from headrace.flow.signals.codec import StageState, encode
 from headrace.flow.signals.stage_signals import KnownStates, Signals
@@ -77,10 +77,10 @@ class _LedgerTransport:
     def start(self, wake: Callable[[], None]) -> None:
         """Nothing wakes: a database is asked."""
 
-    def put(self, item: Assertion | StageState) -> None:
+    def put(self, item: PressureSignal | StageState) -> None:
         text = encode(item)
         with self._answering():
-            if isinstance(item, Assertion):
+            if isinstance(item, PressureSignal):
                 self._ledger.send_signal(item.flow, item.sender, item.receiver, text)
                 return
             if self._published is None:

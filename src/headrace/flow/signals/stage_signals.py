@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
-from headrace.control.assertion import Assertion, require_name, require_possible
+from headrace.control.pressure import PressureSignal
+from headrace.control.validation import require_name
 from headrace.errors import OptionError, SignalError
 from headrace.flow.signals.codec import StageState, decode_assertion, decode_state
 from headrace.flow.signals.transport import RawSignal, Transport, UnreachableError
@@ -59,11 +60,11 @@ class Inbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._last: dict[str, Assertion] = {}
-        self._waiting: dict[str, Assertion] = {}
+        self._last: dict[str, PressureSignal] = {}
+        self._waiting: dict[str, PressureSignal] = {}
         self._is_closed = False
 
-    def put(self, assertion: Assertion) -> None:
+    def put(self, assertion: PressureSignal) -> None:
         """Keep what was found, unless it was found there before."""
         with self._changed:
             if self._last.get(assertion.sender) != assertion:
@@ -71,7 +72,7 @@ class Inbox:
                 self._waiting[assertion.sender] = assertion
                 self._changed.notify_all()
 
-    def take(self, wait_s: float) -> list[Assertion]:
+    def take(self, wait_s: float) -> list[PressureSignal]:
         """What has come since the last call; waits if that is nothing."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or bool(self._waiting), wait_s)
@@ -87,7 +88,7 @@ class Inbox:
 
 @dataclass(slots=True)
 class _Queued:
-    item: Assertion | StageState
+    item: PressureSignal | StageState
     queued_s: float
     is_due: bool = True
 
@@ -104,12 +105,12 @@ class Outbox:
         self._lock = threading.Lock()
         self._newest: dict[str | None, _Queued] = {}
 
-    def put(self, item: Assertion | StageState, now_s: float) -> None:
+    def put(self, item: PressureSignal | StageState, now_s: float) -> None:
         """Queue this instead of what was queued for the same stage, or of the state before."""
         with self._lock:
             self._newest[_address(item)] = _Queued(item, now_s)
 
-    def due(self, now_s: float) -> list[Assertion | StageState]:
+    def due(self, now_s: float) -> list[PressureSignal | StageState]:
         """What must still be delivered."""
         with self._lock:
             for address, queued in list(self._newest.items()):
@@ -117,7 +118,7 @@ class Outbox:
                     del self._newest[address]
             return [queued.item for queued in self._newest.values() if queued.is_due]
 
-    def delivered(self, item: Assertion | StageState) -> None:
+    def delivered(self, item: PressureSignal | StageState) -> None:
         """Note the delivery. The item is kept, for it may get lost with a session."""
         with self._lock:
             queued = self._newest.get(_address(item))
@@ -131,8 +132,8 @@ class Outbox:
                 queued.is_due = True
 
 
-def _address(item: Assertion | StageState) -> str | None:
-    return item.receiver if isinstance(item, Assertion) else None
+def _address(item: PressureSignal | StageState) -> str | None:
+    return item.receiver if isinstance(item, PressureSignal) else None
 
 
 class KnownStates:
@@ -233,7 +234,7 @@ class Signals:
         )
         self._thread.start()
 
-    def send(self, assertion: Assertion) -> None:
+    def send(self, assertion: PressureSignal) -> None:
         """Have this delivered, instead of an assertion to the same stage that still waits.
 
         Raises:
@@ -242,7 +243,7 @@ class Signals:
         """
         self._queue(assertion, "an assertion", assertion.sender)
 
-    def receive(self, wait_s: float = 0) -> list[Assertion]:
+    def receive(self, wait_s: float = 0) -> list[PressureSignal]:
         """What has come since the last call: of each stage that presses this one, the newest.
 
         Each assertion comes once; one that is overtaken by a newer one before this is called does
@@ -303,7 +304,7 @@ class Signals:
     def __repr__(self) -> str:
         return f"Signals({self._flow!r}, {self._stage!r}, {self._transport!r})"
 
-    def _queue(self, item: Assertion | StageState, what: str, stage: str) -> None:
+    def _queue(self, item: PressureSignal | StageState, what: str, stage: str) -> None:
         if (item.flow, stage) != (self._flow, self._stage):
             raise OptionError(
                 f"Stage {self._stage!r} of flow {self._flow!r} was given {what} of stage {stage!r}"
@@ -391,13 +392,13 @@ class Signals:
         self._failures.clear(about)
         return True
 
-    def _decode(self, found: RawSignal) -> Assertion:
+    def _decode(self, found: RawSignal) -> PressureSignal:
         if found.stage not in self._downstream:
             raise OptionError("It is no stage directly after this one.")
         if found.fault is not None:
             raise OptionError(found.fault)
         assertion = decode_assertion(found.text)
-        require_possible(assertion, wall_clock_ms())
+        assertion.require_possible(wall_clock_ms())
         says = (assertion.flow, assertion.sender, assertion.receiver)
         if says != (self._flow, found.stage, self._stage):
             raise OptionError(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from headrace.control.assertion import Assertion
+from headrace.control.pressure import PressureSignal
 from headrace.errors import SignalError
 from headrace.flow.signals.codec import StageState
 
@@ -65,7 +65,7 @@ class Transport(Protocol):
     def start(self, wake: Callable[[], None]) -> None:
         """Call ``wake``, from any thread, whenever there is a reason to poll."""
 
-    def put(self, item: Assertion | StageState) -> None:
+    def put(self, item: PressureSignal | StageState) -> None:
         """Write an assertion for its receiver, or publish a state; it replaces the one before."""
 
     def poll(self) -> Sequence[RawSignal]:

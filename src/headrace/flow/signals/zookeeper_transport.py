@@ -26,7 +26,7 @@ from kazoo.exceptions import (
     NotEmptyError,
 )
 
-from headrace.control.assertion import Assertion
+from headrace.control.pressure import PressureSignal
 from headrace.errors import SignalError
 from headrace.flow.signals.codec import StageState, encode
 from headrace.flow.signals.stage_signals import Signals
@@ -109,10 +109,10 @@ class _ZookeeperTransport:
         self._wake = wake
         self._session.add_listener(self._connected)
 
-    def put(self, item: Assertion | StageState) -> None:
+    def put(self, item: PressureSignal | StageState) -> None:
         data = encode(item).encode("ascii")
         self._be_present()
-        if isinstance(item, Assertion):
+        if isinstance(item, PressureSignal):
             path = f"{self._messages}/{item.receiver}/{item.sender}"
             self._write(path, data, [self._create, self._set])
         else:

@@ -1,0 +1,92 @@
+"""A Spark on this machine that is silent, and gone at the end."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from headrace.errors import SetupError
+from headrace.gate import RECOMMENDED_CONF
+
+_STOP_S: Final = 20
+_LOG_LINES: Final = 20
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def local_spark(folder: Path, name: str, cores: int, *jars: Path) -> Iterator[SparkSession]:
+    """A session whose files and log are in ``folder``; its Java process has ended after.
+
+    Ctrl-C raises KeyboardInterrupt from then on and does not reach the Java process.
+
+    Raises:
+        SetupError: Spark did not start; the message has the end of its log.
+    """
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        "spark.master": f"local[{cores}]",
+        "spark.app.name": name,
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **RECOMMENDED_CONF,
+    }
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    log_file = folder / "spark.log"
+    with ExitStack() as cleanup:
+        with _signals_deferred(), log_file.open("wb") as log:
+            # In a session of its own: what the terminal sends is for us, who then end it.
+            where = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+            try:
+                gateway = launch_gateway(conf, where)  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError as error:
+                lines = log_file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+                raise SetupError(
+                    "Spark did not start; its log ends with:\n" + "\n".join(lines)
+                ) from error
+            cleanup.callback(_end, gateway.proc)
+        context = SparkContext(conf=conf, gateway=gateway)
+        # Spark's own handler would ask the Java process to cancel its jobs from within the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        spark = SparkSession(context)
+        cleanup.callback(spark.stop)
+        yield spark
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Defer signals while something starts that could not be closed if interrupted."""
+    seen: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: seen.append(number)) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if seen:
+            signal.raise_signal(seen[0])
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """The Java process ends when its input does."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

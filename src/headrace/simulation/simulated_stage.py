@@ -1,0 +1,306 @@
+"""A stage while it is simulated: its input queue, its gate and both sides of its pressure."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from headrace.control import (
+    BatchLimits,
+    ChunkRate,
+    Epoch,
+    HopController,
+    InputQueue,
+    Plan,
+    PressureSignal,
+    TopicPartition,
+    Upstream,
+    UpstreamThrottle,
+    takes_per_s,
+)
+from headrace.simulation.scenario import (
+    Dead,
+    Disturbance,
+    LostSignals,
+    Pause,
+    SimulatedStage,
+    Slow,
+    Spike,
+)
+from headrace.simulation.simulated_gate import (
+    SimulatedGate,
+    duration_ms,
+    next_trigger_ms,
+    partitions_of,
+    spread,
+)
+
+OUTSIDE: Final = ""
+"""The name of the channel that a source's load comes by."""
+
+_SLICE_MS: Final = 100
+"""What comes from outside is added up in slices of this length."""
+
+
+class SimulatedQueue:
+    """Counts what has come to a stage and what its batches have been given.
+
+    Args:
+        stage: The stage.
+        spikes: Those of its load.
+    """
+
+    def __init__(self, stage: SimulatedStage, spikes: Sequence[Spike]) -> None:
+        self.arrived = 0
+        self.admitted = 0
+        self._load = stage.load
+        self._spikes = spikes
+        self._partitions = {
+            name: partitions_of(name, stage.partitions) for name in stage.after or (OUTSIDE,)
+        }
+        self._came = dict.fromkeys(self._partitions, 0)
+        self._from_outside = float(stage.backlog)
+        self._accrued_ms = 0
+        self._waits_since: deque[tuple[int, int]] = deque()
+        self.accrue(0)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Those of all channels."""
+        return [partition for names in self._partitions.values() for partition in names]
+
+    @property
+    def waiting(self) -> int:
+        """The records that no batch has been given yet."""
+        return self.arrived - self.admitted
+
+    def latest(self) -> dict[TopicPartition, int]:
+        """The latest offset of each partition."""
+        latest: dict[TopicPartition, int] = {}
+        for name, partitions in self._partitions.items():
+            latest |= spread(self._came[name], partitions)
+        return latest
+
+    def take(self, channel: str, records: int, time_ms: int) -> None:
+        """Take in what a stage before has made, or the outside."""
+        if records:
+            self._came[channel] += records
+            self.arrived += records
+            self._waits_since.append((time_ms, self.arrived))
+
+    def accrue(self, time_ms: int) -> None:
+        """Take in what has come from outside up to this time; nothing where there is no load."""
+        if self._load is None:
+            return
+        while self._accrued_ms < time_ms:
+            until_ms = min(time_ms, (self._accrued_ms // _SLICE_MS + 1) * _SLICE_MS)
+            per_s = self._load.per_s(self._accrued_ms)
+            for spike in self._spikes:
+                per_s *= spike.factor if spike.holds(self._accrued_ms) else 1.0
+            self._from_outside += per_s * (until_ms - self._accrued_ms) / 1000
+            self._accrued_ms = until_ms
+        self.take(OUTSIDE, int(self._from_outside) - self.arrived, time_ms)
+
+    def admit(self, records: int) -> None:
+        """Give records to a batch, those first that came first; below 0, take them back from it."""
+        self.admitted += records
+        while self._waits_since and self._waits_since[0][1] <= self.admitted:
+            self._waits_since.popleft()
+
+    def delay_s(self, time_ms: int) -> float:
+        """How long the oldest record that waits has waited (s); 0 if none does."""
+        return (time_ms - self._waits_since[0][0]) / 1000 if self._waits_since else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """A batch at hand."""
+
+    planned: Plan
+    start_ms: int
+    end_ms: int
+
+
+class RunningStage:
+    """One stage of a scenario that runs; what it decides, its gate and its controllers decide.
+
+    Args:
+        flow: The flow's name.
+        stage: The stage.
+        downstreams: The names of the stages directly after it.
+        disturbances: Those at this stage.
+        random: Where noise and losses come from.
+    """
+
+    def __init__(
+        self,
+        flow: str,
+        stage: SimulatedStage,
+        downstreams: Sequence[str],
+        disturbances: Sequence[Disturbance],
+        random: Random,
+    ) -> None:
+        self.stage = stage
+        self.downstreams = tuple(downstreams)
+        self.run = 0
+        self.batch: RunningBatch | None = None
+        self.processed = 0
+        self.is_stopped = False
+        self._flow = flow
+        self._random = random
+        self.deaths = [d for d in disturbances if isinstance(d, Dead)]
+        self._slow = [d for d in disturbances if isinstance(d, Slow)]
+        self._lost = [d for d in disturbances if isinstance(d, LostSignals)]
+        pauses = [d for d in disturbances if isinstance(d, Pause)]
+        self._pauses = sorted(pauses, key=lambda pause: pause.from_s)
+        self.queued = SimulatedQueue(stage, [d for d in disturbances if isinstance(d, Spike)])
+        initial_per_s = stage.initial_rate_per_s or stage.estimator.min_rate
+        self._gate = SimulatedGate(
+            stage.estimator.create(stage.interval_ms),
+            BatchLimits(stage.interval_ms / 1000, initial_rate=initial_per_s),
+            self.queued.partitions,
+        )
+        self._emitted = ChunkRate(5 * stage.interval_ms, 5 * stage.interval_ms)
+        self._left = 0
+        self._looked_at = (-1, -1)
+        self._made = 0.0
+        self.throttle = UpstreamThrottle(flow, stage.name, downstreams, stage.hop)
+        self._controllers = [self._controller(name, 0, 0.0) for name in stage.after]
+
+    def rate_per_s(self, time_ms: int) -> float | None:
+        """The rate in force (records/s): the least of estimator and rate limit; None for none."""
+        limit = self.throttle.rate_limit(time_ms)
+        rate = self._gate.rate_per_s
+        return rate if limit is None else limit.applied_to(rate)
+
+    def emits_per_s(self, time_ms: int) -> float | None:
+        """What it has really been admitting lately (records/s)."""
+        return self._emitted.per_s(time_ms, 2 * self.stage.interval_ms)
+
+    def plan(self, time_ms: int) -> RunningBatch | None:
+        """Fire a trigger: the batch that begins, or None if there is nothing for one."""
+        self.queued.accrue(time_ms)
+        planned = self._gate.plan(self.queued.latest(), self.throttle.rate_limit(time_ms))
+        self._left = planned.left_over
+        if planned.records == 0:
+            return None
+        self.queued.admit(planned.records)
+        self._emitted.look(time_ms, self.queued.admitted)
+        capacity_per_s = self.capacity_per_s(time_ms) * self._noise()
+        lasts_ms = duration_ms(planned.records, capacity_per_s, self.stage.fixed_ms)
+        self.batch = RunningBatch(planned, time_ms, self._with_pauses(time_ms, time_ms + lasts_ms))
+        return self.batch
+
+    def end(self, batch: RunningBatch) -> int:
+        """The batch at hand has ended; how many records it has made for each stage after it."""
+        self._gate.end(batch.planned, batch.start_ms, batch.end_ms - batch.start_ms)
+        self.batch = None
+        self.processed += batch.planned.records
+        self._made += batch.planned.records * self.stage.makes
+        whole = int(self._made)
+        self._made -= whole
+        return whole
+
+    def die(self) -> None:
+        """The run ends: what it had at hand is lost, and will be read again."""
+        self.run += 1
+        if self.batch is not None:
+            self.queued.admit(-self.batch.planned.records)
+            self.batch = None
+
+    def revive(self, time_ms: int) -> None:
+        """Another run begins, with what the ledger has of the one before."""
+        states = self.throttle.states()
+        self.throttle = UpstreamThrottle(
+            self._flow, self.stage.name, self.downstreams, self.stage.hop
+        )
+        self.throttle.restore(states, time_ms)
+        self._controllers = [
+            self._controller(name, time_ms, controller.level)
+            for name, controller in zip(self.stage.after, self._controllers, strict=True)
+        ]
+
+    def queue(self, time_ms: int) -> InputQueue:
+        """What a look finds."""
+        self.queued.accrue(time_ms)
+        size, rate, batch = self.stage.record_bytes, self._gate.rate_per_s, self.batch
+        takes = takes_per_s(
+            rate,
+            self.throttle.rate_limit(time_ms),
+            self.stage.interval_ms,
+            0 if batch is None else batch.planned.records,
+            0 if batch is None else time_ms - batch.start_ms,
+        )
+        return InputQueue(
+            waiting_bytes=self.queued.waiting * size,
+            left_bytes=self._left * size,
+            arrived_bytes=self.queued.arrived * size,
+            takes_bytes_per_s=None if takes is None else takes * size,
+            is_running=batch is not None,
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a look would find what the last one found, and time alone changes nothing."""
+        counts = (self.queued.arrived, self.queued.admitted)
+        before, self._looked_at = self._looked_at, counts
+        return counts == before and not any(c.is_watching for c in self._controllers)
+
+    def look(
+        self, time_ms: int, queue: InputQueue, before: Sequence[Upstream]
+    ) -> list[PressureSignal]:
+        """Look at the queue, and at how the stages before fare: what to send to them."""
+        looks = [
+            controller.look(time_ms, queue, upstream)
+            for controller, upstream in zip(self._controllers, before, strict=True)
+        ]
+        return [signal for signal in looks if signal is not None]
+
+    def loses_a_signal(self, time_ms: int) -> bool:
+        """Whether what it sends now is lost."""
+        return any(self._random.random() < d.part for d in self._lost if d.holds(time_ms))
+
+    def is_dead(self, time_ms: int) -> bool:
+        """Whether it is not there."""
+        return any(d.holds(time_ms) for d in self.deaths)
+
+    def next_trigger_ms(self, start_ms: int, end_ms: int) -> int:
+        """When the trigger fires that follows the one at ``start_ms``."""
+        return self._with_pauses_before(next_trigger_ms(start_ms, end_ms, self.stage.interval_ms))
+
+    def capacity_per_s(self, time_ms: int) -> float:
+        """How many records are processed in a second of a batch that begins now, without noise."""
+        capacity = self.stage.capacity_per_s
+        for slow in self._slow:
+            capacity *= slow.factor if slow.holds(time_ms) else 1.0
+        return capacity
+
+    def _noise(self) -> float:
+        if self.stage.noise == 0:
+            return 1.0
+        return max(self._random.gauss(1.0, self.stage.noise), 0.1)
+
+    def _with_pauses(self, start_ms: int, end_ms: int) -> int:
+        """When a batch ends that would end then, did nothing pause."""
+        for pause in self._pauses:
+            from_ms, until_ms = round(pause.from_s * 1000), round(pause.until_s * 1000)
+            if start_ms < until_ms and from_ms < end_ms:
+                end_ms += until_ms - max(from_ms, start_ms)
+        return end_ms
+
+    def _with_pauses_before(self, time_ms: int) -> int:
+        for pause in self._pauses:
+            if pause.holds(time_ms):
+                time_ms = round(pause.until_s * 1000)
+        return time_ms
+
+    def _controller(self, upstream: str, time_ms: int, level: float) -> HopController:
+        return HopController(
+            self._flow,
+            self.stage.name,
+            upstream,
+            Epoch(time_ms, f"run-{self.run}"),
+            self.stage.hop,
+            level=level,
+        )
