@@ -43,10 +43,10 @@ def test_what_failed_is_chosen_by_key_by_filter_or_as_a_whole(shop: Shop) -> Non
     ("name", "said"),
     [
         ("good", "is success, so it is processed"),
-        ("split", "was split; name the parts that failed"),
+        ("split", "was split; name the children that failed"),
         ("busy", "is run by another backfill, which has it at least until"),
         ("dead", "is dead (DataLossError: orders-0 [40, 50) has left Kafka.), which is final"),
-        ("bad_part", "sent again with `headrace letters send`"),
+        ("bad_part", "sent again with `headrace dead-letters send`"),
         ("open", "is in_progress, so the live stream runs it"),
     ],
 )

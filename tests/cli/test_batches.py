@@ -97,13 +97,13 @@ def test_everything_is_told_about_one_batch(shop: Shop, digits: int) -> None:
 
 def test_one_batch_is_told_with_its_parts_and_a_part_with_its_batch(shop: Shop) -> None:
     whole = invoke(shop.url, "batches", shop.split).stdout
-    assert "split into 2 parts" in whole
+    assert "split into 2 children" in whole
     assert shop.bad_part[:8] in whole
     assert shop.good_part[:8] in whole
     part = invoke(shop.url, "batches", shop.bad_part).stdout
-    assert f"part of     {shop.split}" in part
+    assert f"parent      {shop.split}" in part
     full = json.loads(invoke(shop.url, "batches", shop.split, "--json").stdout)
-    assert [each["schedule_id"] for each in full["parts"]] == [shop.bad_part, shop.good_part]
+    assert [each["schedule_id"] for each in full["children"]] == [shop.bad_part, shop.good_part]
     assert full["ranges"] == [
         {
             "topic": "orders",
@@ -137,7 +137,13 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
         ledger.fail(first, ValueError(f"no {trick}"))
         second = ledger.begin(planned(10, 11, f"a{trick}", run_id=trick)).schedule_id
         ledger.bury_record(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
-    for command in (["batches"], ["batches", first], ["failures"], ["verify"], ["letters", "list"]):
+    for command in (
+        ["batches"],
+        ["batches", first],
+        ["failures"],
+        ["verify"],
+        ["dead-letters", "list"],
+    ):
         shown = invoke(url, *command)
         assert isinstance(shown.exception, SystemExit | None)
         printable = "".join(c if c.isprintable() else " " for c in trick)

@@ -25,14 +25,20 @@ from headrace.ledger import Ledger
         (["failures", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
         (["failures", "--ledger", "sqlite:///none.db"], "There is no ledger"),
         (["verify", "--ledger", "sqlite:///none.db"], "There is no ledger"),
-        (["letters", "list", "--gate", "order"], "has no gate 'order'; the gates it has: orders."),
         (
-            ["letters", "export", "--gate", "order"],
+            ["dead-letters", "list", "--gate", "order"],
             "has no gate 'order'; the gates it has: orders.",
         ),
-        (["letters", "list", "--ledger", "sqlite:///none.db"], "There is no ledger"),
-        (["letters", "drop", "1", "--reason", " "], "--reason is empty; say why"),
-        (["letters", "drop", "99999999999999999999", "--reason", "x"], "has no dead letter 9999"),
+        (
+            ["dead-letters", "export", "--gate", "order"],
+            "has no gate 'order'; the gates it has: orders.",
+        ),
+        (["dead-letters", "list", "--ledger", "sqlite:///none.db"], "There is no ledger"),
+        (["dead-letters", "drop", "1", "--reason", " "], "--reason is empty; say why"),
+        (
+            ["dead-letters", "drop", "99999999999999999999", "--reason", "x"],
+            "has no dead letter 9999",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_sentence_without_a_secret(
@@ -56,9 +62,9 @@ def test_a_ledger_of_a_newer_headrace_is_refused_by_every_command(
         ["batches"],
         ["batches", shop.good],
         ["failures"],
-        ["letters", "list"],
-        ["letters", "export"],
-        ["letters", "drop", "1", "--reason", "x"],
+        ["dead-letters", "list"],
+        ["dead-letters", "export"],
+        ["dead-letters", "drop", "1", "--reason", "x"],
     ):
         assert "of a newer Headrace" in complaint(shop.url, command, monkeypatch, capsys)
 
@@ -79,9 +85,9 @@ def test_commands_that_only_tell_open_the_ledger_for_reading_only(
         ["batches"],
         ["batches", shop.good],
         ["failures"],
-        ["letters", "list"],
-        ["letters", "export"],
-        ["letters", "drop", "77", "--reason", "there is none"],
+        ["dead-letters", "list"],
+        ["dead-letters", "export"],
+        ["dead-letters", "drop", "77", "--reason", "there is none"],
     ):
         assert invoke(shop.url, *command).exit_code in (0, 1, 3)
     assert opened == [False] * 7

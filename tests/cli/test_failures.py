@@ -70,7 +70,7 @@ def test_nothing_that_failed_is_0(tmp_path: Path) -> None:
         ledger.begin(planned(10, 20))
     result = invoke(url, "failures")
     assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
-    assert "Nothing has failed" in result.stdout
+    assert "Nothing is unresolved" in result.stdout
     assert invoke(url, "failures", "--json").stdout == ""
 
 

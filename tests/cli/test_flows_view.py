@@ -30,9 +30,9 @@ def url(tmp_path: Path) -> str:
 
 def test_each_stage_is_shown_and_the_culprit_is_named(url: str) -> None:
     shown = runner.invoke(app, ["status", "--ledger", url]).output
-    assert shown.count("held back") >= 2
+    assert shown.count("throttled") >= 2
     assert "1.2 MB" in shown
-    assert "Look at stage c of flow clicks: it holds the others back." in shown
+    assert "Look at stage c of flow clicks: it throttles the others." in shown
     assert "Look at stage b" not in shown
 
 
@@ -54,12 +54,12 @@ def test_stages_follow_the_gates_as_json(url: str) -> None:
     lines = runner.invoke(app, ["status", "--ledger", url, "--json"]).output.splitlines()
     gate, *stages = map(json.loads, lines)
     assert gate["gate"] == "clicks.a"
-    assert [(each["stage"], each["state"], each["held_by"]) for each in stages] == [
-        ("a", "held back", "b"),
-        ("b", "held back", "c"),
-        ("c", "culprit", None),
+    assert [(each["stage"], each["state"], each["throttled_by"]) for each in stages] == [
+        ("a", "throttled", "b"),
+        ("b", "throttled", "c"),
+        ("c", "bottleneck", None),
     ]
-    assert stages[0]["rate_bound_per_s"] == 250.5
+    assert stages[0]["rate_limit_per_s"] == 250.5
 
 
 def test_one_gate_is_shown_without_flows(url: str) -> None:

@@ -1,4 +1,4 @@
-"""``headrace letters``: the list, the export, and how one is dropped."""
+"""``headrace dead-letters``: the list, the export, and how one is dropped."""
 
 import json
 from base64 import b64decode
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
 
-from headrace.cli import letters as letters_module
+from headrace.cli import dead_letters
 from headrace.ledger import Ledger, LetterStatus
 
 
@@ -21,7 +21,7 @@ def more_letters(shop: Shop, number: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_letter_is_one_line_that_shows_its_record(shop: Shop, width: int) -> None:
-    result = invoke(shop.url, "letters", "list", width=width)
+    result = invoke(shop.url, "dead-letters", "list", width=width)
     assert result.exit_code == 0
     header, line = result.stdout.splitlines()
     assert max(len(header), len(line)) <= width
@@ -34,19 +34,23 @@ def test_a_letter_is_one_line_that_shows_its_record(shop: Shop, width: int) -> N
 
 def test_what_was_resolved_is_listed_with_its_reason_where_it_is_asked_for(shop: Shop) -> None:
     more_letters(shop, 1)
-    dropped = invoke(shop.url, "letters", "drop", "1", "--reason", " a test order ")
+    dropped = invoke(shop.url, "dead-letters", "drop", "1", "--reason", " a test order ")
     assert (dropped.exit_code, dropped.stdout) == (0, "Dead letter 1 is dropped.\n")
-    assert "at 50" not in invoke(shop.url, "letters", "list").stdout
-    listed = invoke(shop.url, "letters", "list", "--status", "dropped", "--status", "sent").stdout
+    assert "at 50" not in invoke(shop.url, "dead-letters", "list").stdout
+    listed = invoke(
+        shop.url, "dead-letters", "list", "--status", "dropped", "--status", "sent"
+    ).stdout
     assert "at 50" in listed
     assert "dropped: a test order" in listed
     assert "at 100" not in listed
-    nothing = invoke(shop.url, "letters", "list", "--status", "sent").stdout
+    nothing = invoke(shop.url, "dead-letters", "list", "--status", "sent").stdout
     assert nothing == "There is no dead letter that is sent.\n"
 
 
 def test_the_list_as_json_leaves_the_record_out(shop: Shop) -> None:
-    (letter,) = map(json.loads, invoke(shop.url, "letters", "list", "--json").stdout.splitlines())
+    (letter,) = map(
+        json.loads, invoke(shop.url, "dead-letters", "list", "--json").stdout.splitlines()
+    )
     assert letter.pop("created_ms") > NOW_MS
     assert letter == {
         "dead_letter_id": 1,
@@ -70,17 +74,17 @@ def test_the_list_as_json_leaves_the_record_out(shop: Shop) -> None:
 
 def test_a_list_that_is_cut_says_so(shop: Shop) -> None:
     more_letters(shop, 3)
-    cut = invoke(shop.url, "letters", "list", "--limit", "2").stdout
+    cut = invoke(shop.url, "dead-letters", "list", "--limit", "2").stdout
     assert "oldest 2; --limit shows more" in cut
-    assert "shows more" not in invoke(shop.url, "letters", "list", "--limit", "4").stdout
+    assert "shows more" not in invoke(shop.url, "dead-letters", "list", "--limit", "4").stdout
 
 
 def test_the_export_has_every_letter_whole(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters_module, "_PAGE", 2)
+    monkeypatch.setattr(dead_letters, "PAGE", 2)
     more_letters(shop, 4)
     with Ledger.open(shop.url) as ledger:
         ledger.resolve(3, LetterStatus.SENT, "to orders-retry")
-    result = invoke(shop.url, "letters", "export")
+    result = invoke(shop.url, "dead-letters", "export")
     assert result.exit_code == 0
     first, *others = map(json.loads, result.stdout.splitlines())
     assert [each["offset"] for each in others] == [100, 102, 103]
@@ -90,7 +94,7 @@ def test_the_export_has_every_letter_whole(shop: Shop, monkeypatch: pytest.Monke
     assert tuple(headers) == LETTER.headers
     assert (others[0]["key"], others[0]["headers"]) == (None, None)
     assert first["error"]["trace"] == ERROR.trace
-    (sent,) = invoke(shop.url, "letters", "export", "--status", "sent").stdout.splitlines()
+    (sent,) = invoke(shop.url, "dead-letters", "export", "--status", "sent").stdout.splitlines()
     assert json.loads(sent)["resolution"] == "to orders-retry"
 
 
@@ -99,9 +103,9 @@ def test_one_gate_of_several_is_listed_and_exported_alone(shop: Shop) -> None:
         ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
         key = ledger.begin(planned(0, 1, gate="clicks")).schedule_id
         ledger.bury_record(key, replace(LETTER, topic="clicks", offset=0))
-    assert "clicks-0 at 0" in invoke(shop.url, "letters", "list").stdout
-    assert "orders-0" not in invoke(shop.url, "letters", "list", "--gate", "clicks").stdout
-    (line,) = invoke(shop.url, "letters", "export", "--gate", "clicks").stdout.splitlines()
+    assert "clicks-0 at 0" in invoke(shop.url, "dead-letters", "list").stdout
+    assert "orders-0" not in invoke(shop.url, "dead-letters", "list", "--gate", "clicks").stdout
+    (line,) = invoke(shop.url, "dead-letters", "export", "--gate", "clicks").stdout.splitlines()
     assert json.loads(line)["gate"] == "clicks"
 
 
@@ -109,30 +113,32 @@ def test_several_letters_are_dropped_at_once_or_none_if_one_cannot_be(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more_letters(shop, 1)
-    arguments = ["letters", "drop", "1", "2", "77", "--reason", "tests"]
+    arguments = ["dead-letters", "drop", "1", "2", "77", "--reason", "tests"]
     assert "has no dead letter 77" in complaint(shop.url, arguments, monkeypatch, capsys)
     with Ledger.open(shop.url) as ledger:
         assert len(ledger.dead_letters(statuses=[LetterStatus.WAITING])) == 2
-        assert invoke(shop.url, "letters", "drop", "1", "2", "--reason", "tests").exit_code == 0
+        assert (
+            invoke(shop.url, "dead-letters", "drop", "1", "2", "--reason", "tests").exit_code == 0
+        )
         assert ledger.dead_letters(statuses=[LetterStatus.WAITING]) == ()
 
 
 def test_a_letter_is_dropped_once(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    invoke(shop.url, "letters", "drop", "1", "--reason", "a test order")
-    again = ["letters", "drop", "1", "--reason", "another reason"]
+    invoke(shop.url, "dead-letters", "drop", "1", "--reason", "a test order")
+    again = ["dead-letters", "drop", "1", "--reason", "another reason"]
     said = complaint(shop.url, again, monkeypatch, capsys)
     assert "Dead letter 1 was dropped already (a test order)" in said
 
 
 def test_a_drop_makes_no_ledger_where_there_is_none(tmp_path: Path) -> None:
     file = tmp_path / "none.db"
-    result = invoke(f"sqlite:///{file}", "letters", "drop", "1", "--reason", "x")
+    result = invoke(f"sqlite:///{file}", "dead-letters", "drop", "1", "--reason", "x")
     assert result.exit_code == 1
     assert not file.exists()
 
 
 @pytest.mark.parametrize("arguments", [["drop", "1"], ["drop", "--reason", "x"], ["drop", "one"]])
 def test_a_drop_without_id_or_reason_is_a_usage_error(shop: Shop, arguments: list[str]) -> None:
-    assert invoke(shop.url, "letters", *arguments).exit_code == 2
+    assert invoke(shop.url, "dead-letters", *arguments).exit_code == 2

@@ -1,4 +1,4 @@
-"""``headrace letters send``: what is sent, what it says, and what it refuses."""
+"""``headrace dead-letters send``: what is sent, what it says, and what it refuses."""
 
 import sys
 from pathlib import Path
@@ -78,7 +78,7 @@ def records_in(topic: Topic) -> list[Message]:
 
 
 def test_all_that_wait_are_sent_with_where_they_were(url: str, orders: Topic) -> None:
-    result = invoke(url, "letters", "send", "--all", "--gate", "orders", *at(orders))
+    result = invoke(url, "dead-letters", "send", "--all", "--gate", "orders", *at(orders))
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
         f"Dead letter 1 is sent to {orders.name}-0 at 0.",
@@ -96,13 +96,13 @@ def test_all_that_wait_are_sent_with_where_they_were(url: str, orders: Topic) ->
     assert second.key() == b"other"
     kept = letter(url, 1)
     assert (kept.status, kept.resolution) == (LetterStatus.SENT, f"sent to {orders.name}-0 at 0")
-    again = invoke(url, "letters", "send", "--all", *at(orders))
+    again = invoke(url, "dead-letters", "send", "--all", *at(orders))
     assert again.stdout == "0 dead letters sent.\n"
     assert len(records_in(orders)) == 2
 
 
 def test_a_letter_is_edited_on_its_way(url: str, orders: Topic) -> None:
-    result = invoke(url, "letters", "send", "2", *at(orders), "--edit", "letter_edits:mend")
+    result = invoke(url, "dead-letters", "send", "2", *at(orders), "--edit", "letter_edits:mend")
     assert result.exit_code == 0, result.output
     (sent,) = records_in(orders)
     assert sent.value() == b"2!"
@@ -113,7 +113,7 @@ def test_a_letter_is_edited_on_its_way(url: str, orders: Topic) -> None:
 
 def test_what_an_edit_leaves_out_still_waits(url: str, orders: Topic) -> None:
     edit = ["--edit", "letter_edits:only_first"]
-    result = invoke(url, "letters", "send", "2", "1", "2", *at(orders), *edit)
+    result = invoke(url, "dead-letters", "send", "2", "1", "2", *at(orders), *edit)
     assert result.stdout.splitlines()[-1] == (
         "1 dead letter sent, 1 skipped by letter_edits:only_first."
     )
@@ -138,7 +138,7 @@ def test_an_edit_that_does_not_work_sends_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ["letters", "send", "--all", "--edit", edit]
+    arguments = ["dead-letters", "send", "--all", "--edit", edit]
     assert said in complaint(url, arguments, monkeypatch, capsys)
     assert letter(url, 1).status is LetterStatus.WAITING
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_sent_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    message = complaint(url, ["letters", "send", *arguments], monkeypatch, capsys)
+    message = complaint(url, ["dead-letters", "send", *arguments], monkeypatch, capsys)
     assert said in message
     assert "hunter2" not in message
     assert letter(url, 1).status is LetterStatus.WAITING
@@ -173,7 +173,7 @@ def test_a_letter_that_was_resolved_is_not_sent(
 ) -> None:
     with Ledger.open(url) as ledger:
         ledger.resolve(2, LetterStatus.DROPPED, "a test order")
-    message = complaint(url, ["letters", "send", "1", "2"], monkeypatch, capsys)
+    message = complaint(url, ["dead-letters", "send", "1", "2"], monkeypatch, capsys)
     assert "Dead letter 2 was dropped already (a test order)" in message
 
 
@@ -188,7 +188,7 @@ def test_what_the_brokers_have_is_sent_though_another_letter_is_refused(
     with Ledger.open(url) as ledger:
         assert ledger.bury_record(ledger.begin(planned(71, 72)).schedule_id, long)
     monkeypatch.setenv("HEADRACE_LEDGER", url)
-    monkeypatch.setattr("sys.argv", ["headrace", "letters", "send", "2", "3", *at(small)])
+    monkeypatch.setattr("sys.argv", ["headrace", "dead-letters", "send", "2", "3", *at(small)])
     with pytest.raises(SystemExit):
         main()
     said = capsys.readouterr()

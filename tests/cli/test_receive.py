@@ -200,7 +200,6 @@ def test_what_is_wrong_is_told_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("headrace.cli.receive.log_to_terminal", lambda **_: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         known = {"taken": taken.getsockname()[1], "folder": tmp_path}
         words = [word.format(**known) for word in arguments]

@@ -14,9 +14,8 @@ from tests.cli.histories import (
     with_lags,
 )
 
-from headrace.cli.lag import Trend
-from headrace.cli.snapshot import GateHistory, State, take_snapshot
-from headrace.cli.view import gate_view, overview
+from headrace.cli.gate_view import gate_view, overview
+from headrace.cli.snapshot import GateHistory, GateState, Trend, take_snapshot
 from headrace.control import EstimatorSettings
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
@@ -34,27 +33,32 @@ from headrace.ledger import (
 @pytest.mark.parametrize(
     ("history", "state"),
     [
-        (GateHistory(a_gate(rate_per_s=None)), State.NEW),
-        (with_lags(900, 1_000), State.KEEPING_UP),
-        (with_lags(9_000, 8_500, 8_000), State.DRAINING),
-        (with_lags(9_000, 9_010, 9_000), State.HOLDING),
-        (with_lags(9_000), State.HOLDING),
-        (with_lags(9_000, 9_500, 10_000), State.FALLING_BEHIND),
-        (with_lags(900, 1_000, ended_ms_ago=60_000), State.IDLE),
-        (with_lags(9_000, 9_000, ended_ms_ago=60_000), State.STALLED),
+        (GateHistory(a_gate(rate_per_s=None)), GateState.NEW),
+        (with_lags(900, 1_000), GateState.KEEPING_UP),
+        (with_lags(9_000, 8_500, 8_000), GateState.DRAINING),
+        (with_lags(9_000, 9_010, 9_000), GateState.HOLDING),
+        (with_lags(9_000), GateState.HOLDING),
+        (with_lags(9_000, 9_500, 10_000), GateState.FALLING_BEHIND),
+        (with_lags(900, 1_000, ended_ms_ago=60_000), GateState.IDLE),
+        (with_lags(9_000, 9_000, ended_ms_ago=60_000), GateState.STALLED),
         (
             GateHistory(a_gate(), (a_batch(1, NOW_MS - 90_000, 1_000, status=Status.IN_PROGRESS),)),
-            State.OVERDUE,
+            GateState.OVERDUE,
         ),
         (
             GateHistory(a_gate(), (a_batch(1, NOW_MS - 4_000, 1_000, status=Status.IN_PROGRESS),)),
-            State.KEEPING_UP,
+            GateState.KEEPING_UP,
         ),
-        (GateHistory(a_gate(), (a_batch(1, NOW_MS, 1_000, status=Status.FAILED),)), State.FAILED),
+        (
+            GateHistory(a_gate(), (a_batch(1, NOW_MS, 1_000, status=Status.FAILED),)),
+            GateState.FAILED,
+        ),
     ],
-    ids=lambda value: value.name.lower() if isinstance(value, State) else "",
+    ids=lambda value: value.name.lower() if isinstance(value, GateState) else "",
 )
-def test_a_gate_is_in_the_state_that_its_batches_show(history: GateHistory, state: State) -> None:
+def test_a_gate_is_in_the_state_that_its_batches_show(
+    history: GateHistory, state: GateState
+) -> None:
     assert take_snapshot(history, NOW_MS).state is state
 
 
@@ -85,7 +89,7 @@ def test_failures_are_counted_and_the_newest_error_is_told_in_one_line() -> None
             a_batch(2, NOW_MS - 1_000, 1_000, status=Status.FAILED, error=newer),
             a_batch(1, NOW_MS - 2_000, 1_000, status=Status.DEAD, error=older),
         ),
-        not_made_good=NotMadeGood(failed=7, dead=3, letters=12),
+        unresolved=NotMadeGood(failed=7, dead=3, letters=12),
     )
     snapshot = take_snapshot(history, NOW_MS)
     assert (snapshot.failed, snapshot.dead, snapshot.dead_letters) == (7, 3, 12)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.cli.outcomes import Shop
 
-from headrace.cli.source_options import Reached, reached, source_options
+from headrace.cli.options import SourceAccess, source_access, source_options
 from headrace.errors import OptionError
 from headrace.kafka.connector import KAFKA
 from headrace.ledger import Ledger
@@ -51,19 +51,21 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_the_brokers_are_those_that_the_ledger_has_unless_others_are_given(shop: Shop) -> None:
     with Ledger.open(shop.url) as ledger:
         both = {shop.failed: "orders", shop.left: "orders"}
-        known = reached(ledger, both, {"kafka.client.id": "me"})
-        given = reached(ledger, {shop.failed: "orders"}, {"Kafka.Bootstrap.Servers": "other:1"})
+        known = source_access(ledger, both, {"kafka.client.id": "me"})
+        given = source_access(
+            ledger, {shop.failed: "orders"}, {"Kafka.Bootstrap.Servers": "other:1"}
+        )
     expected = {"kafka.client.id": "me", "kafka.bootstrap.servers": "localhost:9092"}
-    assert known == dict.fromkeys(both, Reached(KAFKA, expected))
-    assert given == {shop.failed: Reached(KAFKA, {"Kafka.Bootstrap.Servers": "other:1"})}
+    assert known == dict.fromkeys(both, SourceAccess(KAFKA, expected))
+    assert given == {shop.failed: SourceAccess(KAFKA, {"Kafka.Bootstrap.Servers": "other:1"})}
 
 
 def test_options_are_a_streams(shop: Shop) -> None:
     stream = {"subscribePattern": "orders.*", "maxOffsetsPerTrigger": "7"}
     with Ledger.open(shop.url) as ledger:
         failed = {shop.failed: "orders"}
-        assert reached(ledger, failed, stream)[shop.failed].options.items() >= stream.items()
+        assert source_access(ledger, failed, stream)[shop.failed].options.items() >= stream.items()
         with pytest.raises(OptionError, match="There is no option startingOffset "):
-            reached(ledger, failed, {"startingOffset": "latest"})
+            source_access(ledger, failed, {"startingOffset": "latest"})
         with pytest.raises(OptionError, match=r"kafka\.bootstrap\.server is unknown"):
-            reached(ledger, failed, {"kafka.bootstrap.server": "x:1"})
+            source_access(ledger, failed, {"kafka.bootstrap.server": "x:1"})

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import main
 from headrace.cli.app import app
-from headrace.cli.receivers_view import ReceiverSnapshot
-from headrace.cli.snapshot import GateSnapshot
+from headrace.cli.snapshot import GateSnapshot, ReceiverSnapshot
 from headrace.ledger import Ledger
 
 runner = CliRunner()

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.cli.times import full_time, moment_ms, short_time
+from headrace.cli.options import moment_ms
+from headrace.cli.printing import full_time, short_time
 from headrace.errors import OptionError
 
 NOW_MS = 1_732_197_600_500  # 2024-11-21T14:00:00.500Z

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from tests.cli.histories import NOW_MS, a_batch, a_gate, ranges, text_of, with_lags
 
+from headrace.cli.gate_view import BATCHES, PARTITIONS, gate_view, overview
 from headrace.cli.snapshot import GateHistory, take_snapshot
-from headrace.cli.view import BATCHES, PARTITIONS, gate_view, overview
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
     BatchRecord,
@@ -160,7 +160,7 @@ def test_failures_and_losses_are_told_at_the_end() -> None:
         a_gate(),
         (a_batch(0, NOW_MS, 10, status=Status.FAILED, error=error),),
         losses=(Loss("orders", 1, OffsetRange("orders", 0, 5, 25)),),
-        not_made_good=NotMadeGood(failed=1, letters=2),
+        unresolved=NotMadeGood(failed=1, letters=2),
     )
     text = text_of(gate_view(take_snapshot(history, NOW_MS)), width=140)
     assert "20 records lost before they were read · 1 failed batch to be run again" in text

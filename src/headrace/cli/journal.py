@@ -1,22 +1,46 @@
 """``headrace journal``: what a journal holds, whether it is whole, and what makes it so."""
 
-import json
-import time
-from dataclasses import asdict
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.exit_status import BROKEN
-from headrace.cli.journal_view import LaneListing, findings_view, lanes_table, verification_view
-from headrace.cli.words import plural
+from headrace.cli.options import BROKEN, DEFAULT_LEDGER, AsJson, LedgerUrl, age_ms, gates_of
+from headrace.cli.printing import (
+    UNKNOWN,
+    count,
+    duration,
+    grid,
+    line,
+    mebibytes,
+    plural,
+    print_json,
+    printable,
+    show,
+    table,
+)
 from headrace.errors import OptionError
-from headrace.journal import Journal, Verification
+from headrace.journal import DEFECTS, Finding, FindingKind, Journal, Kept, LanePruning, Verification
+from headrace.journal import prune as prune_journal
 from headrace.journal import repair as repair_journal
 from headrace.journal import verify as verify_journal
 from headrace.journal.names import MAX_OFFSET, lane_of
-from headrace.ledger import Ledger
+from headrace.ledger import Ledger, Processed, Status
+from headrace.ledger.base import wall_clock_ms
+
+FINDINGS: Final = 100
+"""Findings with a line of their own; beyond it they are counted."""
+
+_STYLES: Final = {**dict.fromkeys(DEFECTS, "bold red"), FindingKind.LOST: "red"}
+_BECAUSE: Final = {
+    Kept.YOUNG: "the next block is too young",
+    Kept.LAST: "the last block of a lane stays",
+    None: "there is no block",
+}
 
 journal = typer.Typer(
     help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
@@ -30,8 +54,6 @@ Url = Annotated[
         metavar="JOURNAL", help="Its directory, s3://bucket/prefix or webhdfs://host:port/path."
     ),
 ]
-
-
 Reached = Annotated[
     list[str] | None,
     typer.Option(
@@ -49,13 +71,41 @@ GatesLedger = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class LaneListing:
+    """A lane as it is listed: offsets from ``start`` to before ``until``, ``lost`` of them lost."""
+
+    lane: int
+    start: int
+    until: int
+    lost: int
+    blocks: int
+    stored_bytes: int
+    oldest_ms: int | None
+    newest_ms: int | None
+
+    @classmethod
+    def of(cls, opened: Journal, lane: int) -> "LaneListing":
+        """What a journal has of a lane; no block is read."""
+        start, until = opened.lane_bounds(lane)
+        blocks = opened.blocks(lane)
+        return cls(
+            lane=lane,
+            start=start,
+            until=until,
+            lost=sum(each.until - max(each.first, start) for each in opened.lost(lane)),
+            blocks=len(blocks),
+            stored_bytes=sum(block.stored_bytes for block in blocks),
+            oldest_ms=blocks[0].created_ms if blocks else None,
+            newest_ms=blocks[-1].created_ms if blocks else None,
+        )
+
+
 @journal.command("ls")
 def list_lanes(
     url: Url,
     lane: Annotated[int | None, typer.Option(help="Only this lane.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per lane, each on a line of its own.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List a journal's lanes: their offsets, blocks, bytes and ages. No block is read."""
     opened = Journal.open(url)
@@ -63,25 +113,39 @@ def list_lanes(
     if lane is not None and lane not in lanes:
         there = ", ".join(map(str, lanes)) or "none at all"
         raise OptionError(f"The journal {url} has no lane {lane}; the lanes it has: {there}.")
-    listings = [_listing(opened, each) for each in lanes if lane in (None, each)]
+    listings = [LaneListing.of(opened, each) for each in lanes if lane in (None, each)]
     if as_json:
         for listing in listings:
-            typer.echo(json.dumps({"journal": opened.name, "id": opened.id, **asdict(listing)}))
+            print_json({"journal": opened.name, "id": opened.id, **asdict(listing)})
     elif listings:
-        Console().print(lanes_table(listings, time.time_ns() // 1_000_000))
+        show(lanes_table(listings, wall_clock_ms()))
     else:
         typer.echo("The journal has no lane yet; a receiver makes its own when it starts.")
 
 
-@journal.command()
-def verify(
-    url: Url,
-    *,
-    ledger: GatesLedger = None,
-    reached: Reached = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object with lanes and findings.")
-    ] = False,
+def lanes_table(lanes: Sequence[LaneListing], now_ms: int) -> Table:
+    """A line for each lane."""
+
+    def age(ms: int | None) -> str:
+        return UNKNOWN if ms is None else duration(max(now_ms - ms, 0))
+
+    return table(
+        lanes,
+        (">lane", lambda each: str(each.lane)),
+        (">start", lambda each: str(each.start)),
+        (">until", lambda each: str(each.until)),
+        (">lost", lambda each: Text(count(each.lost), style="bold red" if each.lost else "")),
+        (">blocks", lambda each: count(each.blocks)),
+        (">MiB", lambda each: mebibytes(each.stored_bytes)),
+        (">oldest", lambda each: age(each.oldest_ms)),
+        (">newest", lambda each: age(each.newest_ms)),
+        wide=False,
+    )
+
+
+@journal.command("verify")
+def verify_blocks(
+    url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: AsJson = False
 ) -> None:
     """Read every block of a journal and prove that it is what was written, without a gap.
 
@@ -95,14 +159,22 @@ def verify(
     opened = Journal.open(url)
     found = verify_journal(opened, _reached(opened, ledger, reached))
     if as_json:
-        typer.echo(json.dumps(_values(opened, found)))
+        print_json(
+            {
+                "journal": opened.name,
+                "id": opened.id,
+                "whole": found.whole,
+                "lanes": [asdict(lane) for lane in found.lanes],
+                "findings": [asdict(finding) for finding in found.findings],
+            }
+        )
     else:
-        Console().print(verification_view(opened.name, found))
+        show(journal_view(opened.name, found))
     raise typer.Exit(0 if found.whole else BROKEN)
 
 
-@journal.command()
-def repair(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> None:
+@journal.command("repair")
+def repair_blocks(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> None:
     """Declare lost what cannot be read, so that the rest can be.
 
     Nothing is deleted: a damaged block is set aside under another name. No lane may be written
@@ -117,7 +189,7 @@ def repair(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> 
     known = _reached(opened, ledger, reached)
     mended = repair_journal(opened, known)
     if mended:
-        Console().print(findings_view(mended))
+        show(_findings(mended))
     found = verify_journal(opened, known)
     after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
     typer.echo(f"{plural(len(mended), 'finding')} mended. {after}")
@@ -141,27 +213,125 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
     return reached
 
 
-def _listing(opened: Journal, lane: int) -> LaneListing:
-    start, until = opened.lane_bounds(lane)
-    blocks = opened.blocks(lane)
-    lost = sum(each.until - max(each.first, start) for each in opened.lost(lane))
-    return LaneListing(
-        lane=lane,
-        start=start,
-        until=until,
-        lost=lost,
-        blocks=len(blocks),
-        stored_bytes=sum(block.stored_bytes for block in blocks),
-        oldest_ms=blocks[0].created_ms if blocks else None,
-        newest_ms=blocks[-1].created_ms if blocks else None,
+def journal_view(name: str, found: Verification) -> RenderableType:
+    """What was found of a journal: a verdict, and what there is to say."""
+    records = plural(sum(lane.records for lane in found.lanes), "record")
+    blocks = plural(sum(lane.blocks for lane in found.lanes), "block")
+    holds = f"{records} in {blocks} of {plural(len(found.lanes), 'lane')}"
+    if found.whole:
+        headline = line(f"{name}: whole, {holds}", style="green")
+    else:
+        headline = line(f"{name}: BROKEN; {holds} can be read", style="bold red")
+    if not found.findings:
+        return headline
+    return Group(headline, Text(), _findings(found.findings))
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    """A sentence for each, beyond ``FINDINGS`` a count."""
+    rows = [
+        (
+            Text(finding.kind, style=_STYLES.get(finding.kind, "dim")),
+            Text(printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
+        )
+        for finding in findings[:FINDINGS]
+    ]
+    if len(findings) > FINDINGS:
+        more = f"and {len(findings) - FINDINGS:,} more; --json tells them all."
+        rows.append((Text(), Text(more)))
+    return grid(rows)
+
+
+def _offsets(finding: Finding) -> str:
+    return "" if finding.first is None else f" [{finding.first}, {finding.until})"
+
+
+@journal.command("prune")
+def prune_blocks(
+    url: Url,
+    *,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
+        ),
+    ],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    lane: Annotated[
+        list[int] | None, typer.Option(help="A lane to prune; all, if none is named.")
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GATE", help="A gate that will never read the journal again."),
+    ] = None,
+    unread: Annotated[
+        bool, typer.Option("--unread", help="Also if no gate of the ledger has read the journal.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the blocks that are processed, that no failed batch needs, and that are old enough.
+
+    The ledger has to be that of the gates that read the journal: it says what is processed. The
+    last batch of each gate is kept, and the last block of each lane. A gate that has read the
+    journal holds all its lanes, for it may come to each; of one that by its option `lanes` never
+    will, prune the other lanes apart: --lane 3 --without GATE.
+
+    Exit status 0: what could be removed is removed, be it nothing.
+    Exit status 1: there was an error.
+    """
+    min_age_ms = age_ms("--older-than", older_than)
+    opened = Journal.open(url)
+    with Ledger.open(ledger, create=False) as reader:
+        for gate in without or ():
+            gates_of(reader, gate, ledger)
+        lanes = prune_journal(
+            opened,
+            reader,
+            min_age_ms,
+            now_ms=wall_clock_ms(),
+            only=lane,
+            without=without or (),
+            unread=unread,
+            dry_run=dry_run,
+        )
+    if as_json:
+        for each in lanes:
+            told = {"journal": opened.name, "id": opened.id, "dry_run": dry_run, **asdict(each)}
+            print_json(told)
+        return
+    if lanes:
+        show(pruned_table(lanes))
+    blocks = plural(sum(lane.blocks for lane in lanes), "block")
+    records = plural(sum(lane.records for lane in lanes), "record")
+    removed = mebibytes(sum(lane.stored_bytes for lane in lanes))
+    verb = "would be removed" if dry_run else "removed"
+    typer.echo(f"{blocks} with {records} {verb}, {removed} MiB.")
+
+
+def pruned_table(lanes: Sequence[LanePruning]) -> Table:
+    """A line for each lane: what is removed, what is kept, and why there is not more to remove."""
+    return table(
+        lanes,
+        (">lane", lambda each: str(each.lane)),
+        (">start", lambda each: str(each.until)),
+        (">removed", lambda each: count(each.blocks)),
+        (">MiB", lambda each: mebibytes(each.stored_bytes)),
+        (">kept", lambda each: count(each.kept_blocks)),
+        (">MiB", lambda each: mebibytes(each.kept_bytes)),
+        ("because", lambda each: line(_because(each))),
+        wide=False,
     )
 
 
-def _values(opened: Journal, found: Verification) -> dict[str, object]:
-    return {
-        "journal": opened.name,
-        "id": opened.id,
-        "whole": found.whole,
-        "lanes": [asdict(lane) for lane in found.lanes],
-        "findings": [asdict(finding) for finding in found.findings],
-    }
+def _because(lane: LanePruning) -> str:
+    by: Processed | None = lane.needed_by
+    if by is None:
+        return _BECAUSE[lane.kept]
+    if by.schedule_id is None:
+        has_read = f"has read up to {by.until}" if by.until else "has read nothing of it yet"
+        return f"{by.gate} {has_read}"
+    batch = f"{by.gate}: batch {by.schedule_id[:8]}"
+    return f"{batch} is its last" if by.status is Status.SUCCESS else f"{batch} is {by.status}"

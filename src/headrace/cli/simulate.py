@@ -10,12 +10,12 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from headrace.cli.options import DEFAULT_LEDGER, LedgerUrl
 from headrace.cli.simulate_chart import chart
 from headrace.cli.simulate_history import with_history
 from headrace.cli.simulate_picture import Picture
 from headrace.cli.simulate_svg import write_svg
 from headrace.cli.simulate_view import comparison, view
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl
 from headrace.errors import OptionError
 from headrace.simulation import Policy, Result, phases, read_world, run
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from headrace.cli.lag import newest_run
-from headrace.cli.status import gates_of
+from headrace.cli.options import gates_of
+from headrace.cli.snapshot import newest_run
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Kind, Ledger, redact_url
 from headrace.simulation import Load, World

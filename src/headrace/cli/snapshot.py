@@ -1,13 +1,19 @@
-"""What the ledger says of a gate at one moment, worked out for people and for ``--json``."""
+"""How a gate fares at one moment, worked out from the ledger's records of it.
 
+Its state, where its lag goes, its receivers, and what to do about a rate that stays at its lowest:
+for people and for ``headrace status --json``.
+"""
+
+import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from headrace.cli.advice import advice_on
-from headrace.cli.lag import LagChange, Trend, drain_trend, newest_run
-from headrace.cli.receivers_view import ReceiverSnapshot
+from headrace.cli.printing import count, duration
+from headrace.control.settings import EstimatorSettings
+from headrace.errors import OptionError
 from headrace.ledger import (
     BatchRecord,
     ErrorReport,
@@ -36,8 +42,31 @@ OVERDUE: Final = 10
 
 SHORTEST_OVERDUE_MS: Final = 60_000
 
+WINDOW: Final = 6
+"""Batches that one measurement of the lag spans: enough to even out one of an odd size, few enough
+to see a job slow down within seconds."""
 
-class State(StrEnum):
+STEADY: Final = 0.02
+"""A lag that changes by less than this part of the throughput is steady."""
+
+_RECENT: Final = 3
+"""Batches in a row that show what is usual by now."""
+
+_ABOUT: Final = 0.9
+"""The part of the interval from which on a batch takes about as long."""
+
+_NONE_UNRESOLVED: Final = NotMadeGood()
+
+
+class Trend(StrEnum):
+    """Where a quantity goes."""
+
+    FALLING = "falling"
+    STEADY = "steady"
+    RISING = "rising"
+
+
+class GateState(StrEnum):
     """How a gate fares, in the words of ``--json``."""
 
     NEW = "new"
@@ -62,7 +91,17 @@ class State(StrEnum):
     """The last batch failed."""
 
 
-_NOTHING: Final = NotMadeGood()
+class ReceiverState(StrEnum):
+    """How a receiver fares, in the words of ``--json``."""
+
+    RECEIVING = "receiving"
+    """Records come, and none waits for the rate."""
+    LIMITED = "limited"
+    """Records wait for the rate: more come than it allows."""
+    IDLE = "idle"
+    """No records came lately."""
+    SILENT = "silent"
+    """It has not been seen for a while: it has died, or cannot reach the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +114,7 @@ class GateHistory:
     ranges: tuple[PlannedRange, ...] = ()
     """Of the newest batch."""
     losses: tuple[Loss, ...] = ()
-    not_made_good: NotMadeGood = _NOTHING
+    unresolved: NotMadeGood = _NONE_UNRESOLVED
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
 
@@ -93,10 +132,140 @@ class GateHistory:
             samples=ledger.rates(gate.name, HISTORY),
             ranges=ledger.ranges(batches[0].schedule_id) if batches else (),
             losses=ledger.losses(gate.name),
-            not_made_good=ledger.not_made_good(gate.name),
+            unresolved=ledger.not_made_good(gate.name),
             receivers=ledger.receivers(gate.name),
             query=ledger.gate_query(gate.name),
         )
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether it has had batches, and none was planned for a while."""
+        if not self.batches:
+            return False
+        return now_ms - self.batches[0].created_time_ms > _silence_ms(self.gate.interval_ms)
+
+
+def _silence_ms(interval_ms: int) -> int:
+    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class LagChange:
+    """What went in and out between two plans of a checkpoint.
+
+    Attributes:
+        arrival_rate_per_s: Records that came to the source.
+        throughput_per_s: Records that were admitted.
+        lag_change_per_s: Above 0 where the lag grows; losses make it fall too.
+        lag: The lag at the later plan, before its batch.
+        left_over: What that batch left of it.
+    """
+
+    arrival_rate_per_s: float
+    throughput_per_s: float
+    lag_change_per_s: float
+    lag: int
+    left_over: int
+
+    @classmethod
+    def of(cls, batches: Sequence[BatchRecord]) -> Self | None:
+        """Measure over batches of one checkpoint, newest first; None while there are not two.
+
+        Where a batch was planned before a restart its lag is not known; its size is.
+        """
+        known = [place for place, batch in enumerate(batches[:WINDOW]) if batch.lag is not None]
+        if len(known) < 2:
+            return None
+        newest, oldest = batches[known[0]], batches[known[-1]]
+        seconds = (newest.created_time_ms - oldest.created_time_ms) / 1000
+        if newest.lag is None or oldest.lag is None or seconds <= 0:
+            return None
+        admitted = sum(b.planned_records for b in batches[known[0] + 1 : known[-1] + 1])
+        arrived = max(newest.lag - oldest.lag + admitted, 0)
+        return cls(
+            arrival_rate_per_s=arrived / seconds,
+            throughput_per_s=admitted / seconds,
+            lag_change_per_s=(newest.lag - oldest.lag) / seconds,
+            lag=newest.lag,
+            left_over=max(newest.lag - newest.planned_records, 0),
+        )
+
+    @property
+    def lag_trend(self) -> Trend:
+        """Whether the lag falls or rises, beyond what batches differ by anyway."""
+        if abs(self.lag_change_per_s) <= STEADY * self.throughput_per_s:
+            return Trend.STEADY
+        return Trend.FALLING if self.lag_change_per_s < 0 else Trend.RISING
+
+    @property
+    def drain_s(self) -> float | None:
+        """Seconds until nothing is left waiting: lag / (admitted - arriving); None if never."""
+        if self.left_over == 0:
+            return 0.0
+        net_per_s = self.throughput_per_s - self.arrival_rate_per_s
+        return self.lag / net_per_s if net_per_s > 0 else None
+
+
+def newest_run(batches: Sequence[BatchRecord]) -> list[BatchRecord]:
+    """The batches of the newest batch's checkpoint: offsets of others are not comparable."""
+    return [batch for batch in batches if batch.run_id == batches[0].run_id]
+
+
+def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
+    """Whether the time to drain grows, against half a window before; None if it was not known.
+
+    ``batches`` are of one checkpoint, newest first.
+    """
+    now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
+    if now is None or before is None or now.drain_s is before.drain_s is None:
+        return None
+    if now.drain_s is None or before.drain_s is None:  # of the two, one never ends
+        return Trend.RISING if now.drain_s is None else Trend.FALLING
+    if abs(now.drain_s - before.drain_s) <= 0.05 * before.drain_s:
+        return Trend.STEADY
+    return Trend.FALLING if now.drain_s < before.drain_s else Trend.RISING
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverSnapshot:
+    """A receiver, one for each lane.
+
+    Attributes:
+        journal: The journal's name.
+        lane: Its lane of it.
+        state: How it fares: a value of `ReceiverState`.
+        limit_per_s: What it lets in at most (records/s); None is no limit.
+        records_per_s: What it has made durable a second lately.
+        records: What it has made durable since it began.
+        bytes: Their keys, values and headers.
+        buffered_bytes: The memory that records take which are not durable yet.
+        waiting_records: Those of them that wait for the limit.
+        started_ms: When it began (ms since the epoch).
+        seen_ms: When it said all this.
+    """
+
+    journal: str
+    lane: int
+    state: ReceiverState
+    limit_per_s: float | None
+    records_per_s: float
+    records: int
+    bytes: int
+    buffered_bytes: int
+    waiting_records: int
+    started_ms: int
+    seen_ms: int
+
+    @classmethod
+    def of(cls, record: ReceiverRecord, now_ms: int) -> Self:
+        """Work out a snapshot from the ledger's record."""
+        if not record.is_present(now_ms):
+            state = ReceiverState.SILENT
+        elif record.waiting_records:
+            state = ReceiverState.LIMITED
+        else:
+            state = ReceiverState.RECEIVING if record.records_per_s else ReceiverState.IDLE
+        same = {name: getattr(record, name) for name in cls.__slots__ if name != "state"}
+        return cls(state=state, **same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +312,7 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """The query that stands behind a gate.
+    """The query that runs behind a gate.
 
     Attributes:
         program: Its process and host.
@@ -154,11 +323,6 @@ class QuerySnapshot:
     program: str
     checkpoint: str | None
     since_ms: int
-
-    @classmethod
-    def of(cls, query: GateQuery) -> Self:
-        """What the ledger knows of it."""
-        return cls(query.described, query.checkpoint, query.since_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +337,7 @@ class GateSnapshot:
         source: The kind of source, such as ``kafka``.
         time_ms: When the snapshot was taken.
         interval_ms: The time that a batch should take.
-        state: How it fares: a value of `State`.
+        state: How it fares: a value of `GateState`.
         reason: What limited the last batch.
         rate_per_s: The rate in force.
         processing_rate_per_s: How fast the last reported batch was processed.
@@ -190,7 +354,7 @@ class GateSnapshot:
         drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
         batches: The last batches, newest first.
         partitions: Those that the last batch reads.
-        failed: Batches, and parts of batches, that failed and wait for a backfill, or have one.
+        failed: Batches, and children of batches, that failed and wait for a backfill, or have one.
         dead: Those that no backfill takes any more, and that nobody has dropped.
         dead_letters: Records that cannot be processed, and wait for somebody.
         in_progress: How many of ``batches`` are.
@@ -198,14 +362,14 @@ class GateSnapshot:
         lost_records: Offsets that were gone from the source before they were read, ever.
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
-        query: The query that stands behind it; None where none runs.
+        query: The query that runs behind it; None where none runs.
     """
 
     gate: str
     source: str
     time_ms: int
     interval_ms: int
-    state: State
+    state: GateState
     reason: str | None
     rate_per_s: float | None
     processing_rate_per_s: float | None
@@ -240,17 +404,6 @@ class GateSnapshot:
         return self.lag_age_ms is not None and self.lag_age_ms > _silence_ms(self.interval_ms)
 
 
-def is_silent(history: GateHistory, now_ms: int) -> bool:
-    """Whether no batch of a gate that has had some was planned for a while."""
-    if not history.batches:
-        return False
-    return now_ms - history.batches[0].created_time_ms > _silence_ms(history.gate.interval_ms)
-
-
-def _silence_ms(interval_ms: int) -> int:
-    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
-
-
 def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None) -> GateSnapshot:
     """Work out a snapshot from the ledger's records, and what is known to wait in the source."""
     gate, batches, samples = history.gate, history.batches, history.samples
@@ -258,41 +411,40 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
     run = newest_run(batches)
     change = LagChange.of(run)
     sample = samples[0] if samples else None
-    statuses = [batch.status for batch in batches]
+    terms = ("processing_rate_per_s", "proportional", "integral", "derivative")
+    moved = ("lag_change_per_s", "lag_trend", "arrival_rate_per_s", "throughput_per_s", "drain_s")
+    query = history.query
     return GateSnapshot(
         gate=gate.name,
         source=gate.source,
         time_ms=now_ms,
         interval_ms=gate.interval_ms,
         state=_state(newest, change, gate.interval_ms, now_ms, lag_now),
-        reason=newest.reason if newest else None,
         rate_per_s=gate.rate_per_s,
-        processing_rate_per_s=sample.processing_rate_per_s if sample else None,
-        proportional=sample.proportional if sample else None,
-        integral=sample.integral if sample else None,
-        derivative=sample.derivative if sample else None,
-        lag=newest.lag if newest else None,
         lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
         lag_now=lag_now,
         left_over=_left_over(newest) if newest else None,
-        lag_change_per_s=change.lag_change_per_s if change else None,
-        lag_trend=change.lag_trend if change else None,
-        arrival_rate_per_s=change.arrival_rate_per_s if change else None,
-        throughput_per_s=change.throughput_per_s if change else None,
-        drain_s=change.drain_s if change else None,
         drain_trend=drain_trend(run),
-        batches=_batches(batches, samples, history.losses, now_ms),
+        batches=_batches(history, now_ms),
         partitions=tuple(map(_partition, history.ranges)),
-        failed=history.not_made_good.failed,
-        dead=history.not_made_good.dead,
-        dead_letters=history.not_made_good.letters,
-        in_progress=statuses.count(Status.IN_PROGRESS),
+        failed=history.unresolved.failed,
+        dead=history.unresolved.dead,
+        dead_letters=history.unresolved.letters,
+        in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
         error=_error(batches),
         lost_records=lost_records(history.losses),
-        advice=advice_on(gate, batches, samples),
+        advice=_advice(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
-        query=QuerySnapshot.of(history.query) if history.query is not None else None,
+        query=QuerySnapshot(query.described, query.checkpoint, query.since_ms) if query else None,
+        **_values(newest, "reason", "lag"),
+        **_values(sample, *terms),
+        **_values(change, *moved),
     )
+
+
+def _values(source: object | None, *names: str) -> dict[str, Any]:
+    """Values of these names; None where there is nothing to have them from."""
+    return {name: None if source is None else getattr(source, name) for name in names}
 
 
 def _state(
@@ -301,48 +453,43 @@ def _state(
     interval_ms: int,
     now_ms: int,
     lag_now: int | None,
-) -> State:
+) -> GateState:
     if newest is None:
-        return State.NEW
+        return GateState.NEW
     if newest.status in (Status.FAILED, Status.DEAD):
-        return State.INTERRUPTED if newest.interrupted else State.FAILED
+        return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
     left_over = _left_over(newest)
     if newest.end_time_ms is None:
         if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
-            return State.OVERDUE
+            return GateState.OVERDUE
     elif now_ms - newest.end_time_ms > _silence_ms(interval_ms):
         waiting = left_over if lag_now is None else lag_now
-        return State.STALLED if waiting else State.IDLE
+        return GateState.STALLED if waiting else GateState.IDLE
     if left_over == 0:
-        return State.KEEPING_UP
-    moving = {Trend.FALLING: State.DRAINING, Trend.RISING: State.FALLING_BEHIND}
-    return moving.get(change.lag_trend, State.HOLDING) if change else State.HOLDING
+        return GateState.KEEPING_UP
+    moving = {Trend.FALLING: GateState.DRAINING, Trend.RISING: GateState.FALLING_BEHIND}
+    return moving.get(change.lag_trend, GateState.HOLDING) if change else GateState.HOLDING
 
 
 def _left_over(batch: BatchRecord) -> int | None:
     return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
 
 
-def _batches(
-    batches: tuple[BatchRecord, ...],
-    samples: tuple[RateSample, ...],
-    losses: tuple[Loss, ...],
-    now_ms: int,
-) -> tuple[BatchSnapshot, ...]:
-    reported = {sample.schedule_id: sample.processing_delay_ms for sample in samples}
+def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
+    reported = {sample.schedule_id: sample.processing_delay_ms for sample in history.samples}
     lost: dict[str | None, list[Loss]] = defaultdict(list)
-    for loss in losses:
+    for loss in history.losses:
         lost[loss.schedule_id].append(loss)
     return tuple(
         BatchSnapshot(
             id=batch.query_batch_id,
             status=status_word(batch),
-            records=batch.planned_records if batch.records is None else batch.records,
+            records=planned_or_counted(batch),
             duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
             lost=lost_records(lost[batch.schedule_id]),
         )
-        for batch in batches
+        for batch in history.batches
     )
 
 
@@ -356,19 +503,19 @@ def _elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
 
 def _partition(planned: PlannedRange) -> PartitionSnapshot:
     offsets = planned.offsets
-    return PartitionSnapshot(
-        topic=offsets.topic,
-        partition=offsets.partition,
-        lag=None if planned.latest is None else max(planned.latest - offsets.start, 0),
-        admitted=offsets.count,
-        reason=planned.reason,
-    )
+    lag = None if planned.latest is None else max(planned.latest - offsets.start, 0)
+    return PartitionSnapshot(offsets.topic, offsets.partition, lag, offsets.count, planned.reason)
 
 
-def _error(batches: tuple[BatchRecord, ...]) -> str | None:
+def _error(batches: Sequence[BatchRecord]) -> str | None:
     failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
     error = next((batch.error for batch in failed if batch.error is not None), None)
     return None if error is None else error_line(error)
+
+
+def planned_or_counted(batch: BatchRecord) -> int:
+    """Its records, or the offsets in it while they have not been counted."""
+    return batch.planned_records if batch.records is None else batch.records
 
 
 def status_word(batch: BatchRecord) -> str:
@@ -380,3 +527,48 @@ def error_line(error: ErrorReport) -> str:
     """An error in short: its class, and the first line of its message."""
     first_line = error.message.strip().partition("\n")[0]
     return f"{error.error_class}: {first_line}" if first_line else error.error_class
+
+
+def _advice(
+    gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
+) -> tuple[str, ...]:
+    """What keeps a gate's rate at its lowest, and what helps; newest batches and samples first."""
+    found = (_nothing_read(batches, samples), _too_short_an_interval(gate, samples))
+    return tuple(sentence for sentence in found if sentence is not None)
+
+
+def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample]) -> str | None:
+    """Whether the handler has read nothing of the newest batches that were reported."""
+    by_batch = {batch.schedule_id: batch for batch in batches}
+    newest = samples[:_RECENT]
+    ended = [by_batch.get(sample.schedule_id or "") for sample in newest]
+    if len(newest) < _RECENT or any(sample.records for sample in newest):
+        return None
+    # One that failed, or had to be run again, may have failed before it read.
+    if not all(b and b.status is Status.SUCCESS and b.attempts == 1 for b in ended):
+        return None
+    return (
+        f"Spark has read no record of the last {_RECENT} batches, so no rate is learnt: have the"
+        " handler read its DataFrame."
+    )
+
+
+def _too_short_an_interval(gate: GateRecord, samples: Sequence[RateSample]) -> str | None:
+    """Whether batches at the lowest rate take about the interval, nearly all of it fixed cost."""
+    try:
+        lowest = EstimatorSettings.from_text(gate.estimator).min_rate
+    except OptionError:
+        return None
+    taught = [sample for sample in samples if sample.rate_per_s is not None][:_RECENT]
+    if gate.rate_per_s is None or gate.rate_per_s > lowest or len(taught) < _RECENT:
+        return None
+    took_ms = round(statistics.median(each.processing_delay_ms for each in taught))
+    if any(each.rate_per_s != gate.rate_per_s for each in taught):
+        return None
+    if took_ms < _ABOUT * gate.interval_ms:
+        return None
+    return (
+        f"The rate is at its lowest, {count(lowest)}/s (minRate), and batches still take"
+        f" {duration(took_ms)} of an interval of {duration(gate.interval_ms)}: the fixed cost of a"
+        " batch is near the interval, and a longer interval carries more."
+    )

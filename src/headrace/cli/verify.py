@@ -1,6 +1,5 @@
 """``headrace verify``: the proof that the gates in a ledger leave nothing out."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,9 +8,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.exit_status import BROKEN, OPEN
-from headrace.cli.source_options import Option, OptionsFile, reached, source_options
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl
+from headrace.cli.options import (
+    BROKEN,
+    DEFAULT_LEDGER,
+    OPEN,
+    AsJson,
+    GateName,
+    LedgerUrl,
+    OptionsFile,
+    SourceOption,
+    source_access,
+    source_options,
+)
+from headrace.cli.printing import print_json
 from headrace.cli.verify_view import verification_view
 from headrace.errors import OptionError
 from headrace.ledger import Finding, Kept, Ledger, Span, Verdict, Verification, extended, redact_url
@@ -54,13 +63,14 @@ class _Outside:
             from headrace.source import log_check  # noqa: PLC0415
 
             key = newest[0].schedule_id
-            way = reached(ledger, {key: gate}, self.options)[key]
-            yield log_check.compare(known, lambda each: way.connector.log_of(way.options, each))
+            source = source_access(ledger, {key: gate}, self.options)[key]
+            connector, options = source
+            yield log_check.compare(known, lambda each: connector.log_of(options, each))
 
 
 def verify(
     ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: Annotated[str | None, typer.Option(help="Only this gate.")] = None,
+    gate: GateName = None,
     *,
     checkpoint: Annotated[
         str | None,
@@ -76,11 +86,9 @@ def verify(
             help="Compare with where the topics or the journal begin and end now.",
         ),
     ] = False,
-    option: Option = None,
+    option: SourceOption = None,
     options_file: OptionsFile = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per gate, each on a line of its own.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prove that every offset from a gate's first to its last is accounted for.
 
@@ -104,7 +112,7 @@ def verify(
             verification, notes = _verified(opened, each, outside)
             verdicts.append(verification.verdict)
             if as_json:
-                typer.echo(json.dumps(_values(each, verification, notes, _words(outside))))
+                print_json(_values(each, verification, notes, _words(outside)))
             else:
                 if len(verdicts) > 1:
                     typer.echo()

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.batches_view import SHORT, new_table, short_error
-from headrace.cli.lines import line, printable
-from headrace.cli.words import count, plural
+from headrace.cli.batches import SHORT, short_error
+from headrace.cli.printing import count, line, plural, printable
 from headrace.ledger import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 
 SPANS: Final = 20
@@ -92,8 +91,7 @@ def _spans_table(spans: Sequence[Span]) -> Table:
     if any(span.pruned for span in spans):
         columns.insert(1, "pruned")
     ids = Counter(topic for topic, _ in {(span.offsets.topic, span.topic_id) for span in spans})
-    table = new_table()
-    table.expand = False
+    table = Table(box=None, pad_edge=False, header_style="dim")
     if name_runs:
         table.add_column("run", no_wrap=True)
     table.add_column("read", no_wrap=True)

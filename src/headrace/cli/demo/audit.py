@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.cli.words import count
+from headrace.cli.printing import count
 from headrace.control import OffsetRange, TopicPartition
 
 

@@ -13,8 +13,8 @@ from headrace.cli.demo.rehearsal import rehearse
 from headrace.cli.demo.script import COST_S, LATENESS_S, SLOWDOWN, Phase, Script
 from headrace.cli.demo.stage import Scene, Stage
 from headrace.cli.demo.work import CountingHandler, OrderHandler
+from headrace.cli.printing import count, plural
 from headrace.cli.snapshot import GateSnapshot
-from headrace.cli.words import count, plural
 from headrace.source.options import MIN_RATE_PER_S
 
 SEED: Final = 20_260_101

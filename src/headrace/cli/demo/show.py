@@ -7,9 +7,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from headrace.cli.gate_view import gate_view
+from headrace.cli.printing import count, duration
 from headrace.cli.snapshot import GateSnapshot
-from headrace.cli.view import gate_view
-from headrace.cli.words import count, duration
 
 LINE_EVERY_S: Final = 1.0
 

@@ -13,9 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console, RenderableType
 
 from headrace.cli.demo.show import Show, picture
+from headrace.cli.printing import duration, plural, write_picture
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
-from headrace.cli.status import write_picture
-from headrace.cli.words import duration, plural
 from headrace.errors import HeadraceError
 from headrace.gate import Gate, Handler
 from headrace.ledger import Ledger

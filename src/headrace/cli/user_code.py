@@ -1,23 +1,28 @@
-"""Functions of the user's own, named on their command line: only what is named is imported."""
+"""A user's own functions and flows, named on the command line, and a Spark session to run them.
+
+Only the module that is named is imported.
+"""
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.lines import printable
-from headrace.errors import OptionError
+from headrace.cli.printing import printable
+from headrace.errors import OptionError, SetupError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.flow import Flow
     from headrace.gate.batch import Batch, Handler
 
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
-    """What ``--handler`` names, on what ``--transform`` makes of each batch.
+    """The function of ``--handler``, called with what ``--transform`` makes of each batch.
 
     Raises:
         OptionError: As `load_function`.
@@ -50,7 +55,7 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
     Raises:
         OptionError: It is not of that form, cannot be imported, or is nothing that can be called.
     """
-    found = load(option, name, "a function", "module:function, such as shop.jobs:handle")
+    found = _load(option, name, "a function", "module:function, such as shop.jobs:handle")
     if not callable(found):
         raise OptionError(
             f"{option} is {name!r}, which is of type {type(found).__name__} and cannot be called;"
@@ -60,19 +65,28 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
     return function
 
 
-def load(option: str, name: str, kind: str, form: str) -> object:
-    """What ``module:name`` names.
-
-    Modules are found as ``python -m`` finds them: in the working directory too.
-
-    Args:
-        option: The option or argument that names it.
-        name: What it was given.
-        kind: What is to be named, for errors, such as ``a function``.
-        form: How it is written, for errors.
+def load_flow(name: str) -> "Flow":
+    """The flow that ``module:flow`` names, checked.
 
     Raises:
-        OptionError: It is not of that form, or cannot be imported.
+        OptionError: It is not of that form, cannot be imported, or is no flow, or a wrong one.
+    """
+    from headrace.flow import Flow  # noqa: PLC0415  (handlers do without)
+
+    found = _load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
+    if not isinstance(found, Flow):
+        raise OptionError(
+            f"The flow is {name!r}, which is of type {type(found).__name__}; name a"
+            " headrace.flow.Flow."
+        )
+    found.check()
+    return found
+
+
+def _load(option: str, name: str, kind: str, form: str) -> object:
+    """What ``module:name`` names; modules are found in the working directory too.
+
+    ``kind`` and ``form`` are for errors: what is to be named, and how it is written.
     """
     module_name, colon, path = name.partition(":")
     if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
@@ -95,3 +109,27 @@ def load(option: str, name: str, kind: str, form: str) -> object:
             f" {kind} that it has."
         ) from error
     return found
+
+
+def start_spark(name: str) -> "SparkSession":
+    """The session of an application of this name, set up by its environment as by ``spark-submit``.
+
+    Raises:
+        SetupError: Spark does not start.
+    """
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from headrace.gate import configure, register  # noqa: PLC0415
+
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        spark = configure(SparkSession.builder.appName(name)).getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SetupError(
+            f"Spark does not start ({error.getCondition()}); `headrace doctor` says what it needs."
+        ) from error
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark
