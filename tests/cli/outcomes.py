@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from sqlalchemy import Executable, create_engine
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
-from headrace.cli import main
 from headrace.cli.app import app
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
@@ -83,25 +81,6 @@ def invoke(url: str, *arguments: str, width: int = 120) -> Result:
     """Run a command on a ledger, in this process."""
     runner = CliRunner(env={"HEADRACE_LEDGER": url, "COLUMNS": str(width)})
     return runner.invoke(app, arguments)
-
-
-def complaint(
-    url: str,
-    arguments: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> str:
-    """What a command that cannot be carried out says: one line, with the exit status 1."""
-    monkeypatch.setenv("HEADRACE_LEDGER", url)
-    monkeypatch.setattr("sys.argv", ["headrace", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    assert ended.value.code == 1
-    assert said.out == ""
-    assert said.err.startswith("headrace: ")
-    assert said.err.count("\n") == 1
-    return said.err
 
 
 def damage(url: str, *statements: Executable) -> None:

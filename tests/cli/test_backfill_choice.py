@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Complain
 from tests.cli.failed import add_failed, one_range
-from tests.cli.outcomes import Shop, complaint, invoke
+from tests.cli.outcomes import Shop, invoke
 
 from headrace.control import OffsetRange
 from headrace.ledger import Ledger
@@ -54,11 +55,10 @@ def test_a_batch_that_cannot_be_run_is_refused_with_what_to_do(
     shop: Shop,
     name: str,
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
 ) -> None:
     arguments = ["backfill", *HANDLER, shop.failed, getattr(shop, name)]
-    message = complaint(shop.url, arguments, monkeypatch, capsys)
+    message = complain(shop.url, *arguments)
     assert message.startswith(f"headrace: Batch {getattr(shop, name)} of gate 'orders' ")
     assert said in message
 
@@ -87,29 +87,30 @@ def test_what_cannot_be_understood_is_told_in_one_line(
     shop: Shop,
     arguments: list[str],
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
 ) -> None:
     whole = ["backfill", *HANDLER, *arguments]
-    assert said in complaint(shop.url, whole, monkeypatch, capsys)
+    assert said in complain(shop.url, *whole)
 
 
 def test_a_ledger_that_is_not_there_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    complain: Complain,
 ) -> None:
     url = f"sqlite:///{tmp_path}/none.db"
-    message = complaint(url, ["backfill", *HANDLER, "--all"], monkeypatch, capsys)
+    message = complain(url, "backfill", *HANDLER, "--all")
     assert "none.db" in message
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("nothing_gone")
 def test_batches_of_several_gates_are_not_run_by_one_handler(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop,
+    complain: Complain,
 ) -> None:
     with Ledger.open(shop.url) as ledger:
         add_failed(ledger, "clicks", OffsetRange("clicks", 0, 0, 5), "localhost:9092")
-    message = complaint(shop.url, ["backfill", *HANDLER, "--all"], monkeypatch, capsys)
+    message = complain(shop.url, "backfill", *HANDLER, "--all")
     assert "of the gates 'clicks', 'orders'" in message
     assert "--gate" in message
     assert planned(shop, "--all", "--gate", "orders") == [shop.failed, shop.left]

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned
 
 from headrace.ledger import Kind, Ledger, Status
 
@@ -19,24 +20,6 @@ def listed(shop: Shop, *arguments: str) -> list[str]:
     result = invoke(shop.url, "batches", "--json", *arguments)
     assert result.exit_code == 0
     return [names[json.loads(each)["schedule_id"]] for each in result.stdout.splitlines()]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_batch_is_one_line_newest_first(shop: Shop, width: int) -> None:
-    result = invoke(shop.url, "batches", width=width)
-    assert result.exit_code == 0
-    header, *lines = result.stdout.splitlines()
-    assert max(map(len, [header, *lines])) <= width
-    assert header.split()[:6] == ["key", "planned", "status", "records", "time", "error,"]
-    for name, line in zip(NEWEST_FIRST, lines, strict=True):
-        assert getattr(shop, name)[:8] in line
-        assert line.startswith("↳ ") is name.endswith("part")
-    by_name = dict(zip(NEWEST_FIRST, lines, strict=True))
-    assert by_name["good"].split()[3:] == ["success", "9", "0.50", "s", "rate"]
-    assert by_name["failed"].split()[3:5] == ["failed", "10"]
-    assert "PriceError: pri" in by_name["failed"]
-    assert "shop." not in by_name["failed"]
-    assert "of order" not in result.stdout
 
 
 def test_batches_are_filtered(shop: Shop) -> None:
@@ -84,17 +67,6 @@ def test_json_is_the_row_of_each_batch(shop: Shop) -> None:
     }
 
 
-@pytest.mark.parametrize("digits", [8, 32])
-def test_everything_is_told_about_one_batch(shop: Shop, digits: int) -> None:
-    text = invoke(shop.url, "batches", shop.failed[:digits].upper(), width=80).stdout
-    for told in (
-        *(shop.failed, "orders", "run", "failed", "10 planned", "rate", "50/s", "90 when"),
-        *("orders-0 [10, 20)", "share", "shop.PriceError", "Traceback:", "  line 3"),
-    ):
-        assert told in text
-    assert "split into" not in text
-
-
 def test_one_batch_is_told_with_its_parts_and_a_part_with_its_batch(shop: Shop) -> None:
     whole = invoke(shop.url, "batches", shop.split).stdout
     assert "split into 2 children" in whole
@@ -115,12 +87,6 @@ def test_one_batch_is_told_with_its_parts_and_a_part_with_its_batch(shop: Shop) 
             "topic_id": None,
         }
     ]
-
-
-def test_one_batch_says_who_works_on_it(shop: Shop) -> None:
-    assert "a backfill (busy)" in invoke(shop.url, "batches", shop.busy).stdout
-    assert "a backfill (gone)" in invoke(shop.url, "batches", shop.left).stdout
-    assert "owner" not in invoke(shop.url, "batches", shop.failed).stdout
 
 
 @pytest.mark.parametrize(
@@ -160,12 +126,13 @@ def test_no_batch_is_said_in_words(tmp_path: Path, shop: Shop) -> None:
 
 
 def test_the_beginning_of_several_keys_is_refused(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop,
+    complain: Complain,
 ) -> None:
     with Ledger.open(shop.url) as ledger:
         keys = [ledger.begin(planned(at, at + 1)).schedule_id for at in range(100, 120)]
     ((digit, _),) = Counter(key[0] for key in keys).most_common(1)  # 20 keys, 16 digits
-    said = complaint(shop.url, ["batches", digit], monkeypatch, capsys)
+    said = complain(shop.url, "batches", digit)
     assert f"has several batches whose key begins with '{digit}', such as" in said
     assert "give more digits" in said
 

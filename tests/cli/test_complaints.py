@@ -2,7 +2,8 @@
 
 import pytest
 from sqlalchemy import text
-from tests.cli.outcomes import Shop, complaint, damage, invoke
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import Shop, damage, invoke
 
 from headrace.ledger import Ledger
 
@@ -45,16 +46,16 @@ def test_what_is_wrong_is_told_in_one_sentence_without_a_secret(
     shop: Shop,
     command: list[str],
     sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
 ) -> None:
-    said = complaint(shop.url, command, monkeypatch, capsys)
+    said = complain(shop.url, *command)
     assert sentence in said
     assert "secret" not in said
 
 
 def test_a_ledger_of_a_newer_headrace_is_refused_by_every_command(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop,
+    complain: Complain,
 ) -> None:
     damage(shop.url, text("UPDATE headrace_version SET version_num = '9999'"))
     for command in (
@@ -66,7 +67,7 @@ def test_a_ledger_of_a_newer_headrace_is_refused_by_every_command(
         ["dead-letters", "export"],
         ["dead-letters", "drop", "1", "--reason", "x"],
     ):
-        assert "of a newer Headrace" in complaint(shop.url, command, monkeypatch, capsys)
+        assert "of a newer Headrace" in complain(shop.url, *command)
 
 
 def test_commands_that_only_tell_open_the_ledger_for_reading_only(

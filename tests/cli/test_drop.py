@@ -1,7 +1,7 @@
 """Dead batches that are dropped, with a reason."""
 
-import pytest
-from tests.cli.outcomes import Shop, complaint, invoke
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import Shop, invoke
 
 from headrace.ledger import Ledger
 
@@ -19,10 +19,11 @@ def test_a_dropped_batch_is_listed_no_more_and_says_why(shop: Shop) -> None:
 
 
 def test_what_cannot_be_dropped_is_told_and_nothing_is(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop,
+    complain: Complain,
 ) -> None:
     def said(*arguments: str) -> str:
-        return complaint(shop.url, ["drop", *arguments], monkeypatch, capsys)
+        return complain(shop.url, "drop", *arguments)
 
     assert "is failed; only one that is dead" in said(shop.dead, shop.failed, "--reason", "x")
     assert "--reason is empty" in said(shop.dead, "--reason", " ")

@@ -11,35 +11,6 @@ from headrace.ledger import Ledger, LetterStatus
 EARLIEST_FIRST = ("failed", "busy", "left", "dead")
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_what_failed_is_listed_earliest_first_and_dead_letters_below(
-    shop: Shop, width: int
-) -> None:
-    result = invoke(shop.url, "failures", width=width)
-    assert result.exit_code == 3
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= width
-    batches, letters = lines.index("4 batches:"), lines.index("1 dead letter:")
-    for name, line in zip(EARLIEST_FIRST, lines[batches + 2 : letters - 2], strict=True):
-        assert line.startswith(getattr(shop, name)[:8])
-    told = dict(zip(EARLIEST_FIRST, lines[batches + 2 :], strict=False))
-    assert "failed" in told["failed"]
-    assert "backfilling, busy" in told["busy"]
-    assert "backfilling, gone" in told["left"]
-    assert "dead" in told["dead"]
-    assert "PriceError: price is -1" in told["failed"]
-    assert "DataLossError: orders" in told["dead"]
-    assert "orders-0 at 50" in lines[letters + 2]
-    assert "PriceError: price is -1" in lines[letters + 2]
-
-
-def test_a_batch_that_was_begun_more_than_once_says_how_often(shop: Shop) -> None:
-    with Ledger.open(shop.url) as ledger:
-        ledger.take(shop.failed, "me", 1_000)
-        ledger.give_back(shop.failed, "me", ERROR, max_backfills=9)
-    assert "failed ×2" in invoke(shop.url, "failures").stdout  # noqa: RUF001
-
-
 def test_json_is_a_line_for_each_batch_and_letter(shop: Shop) -> None:
     result = invoke(shop.url, "failures", "--json")
     assert result.exit_code == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import run
-from tests.cli.outcomes import complaint
+from tests.cli.conftest import Complain
 
 SHOP = """
 from tests.flow.flows import NoChannel, nothing
@@ -85,10 +85,9 @@ def test_a_flow_is_described_as_json(folder: Path) -> None:
 @pytest.mark.parametrize("command", ["show", "run"])
 @pytest.mark.usefixtures("inside")
 def test_what_is_no_flow_or_a_wrong_one_is_told_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
     command: str,
     name: str,
     sentence: str,
 ) -> None:
-    assert sentence in complaint("", ["flow", command, name], monkeypatch, capsys)
+    assert sentence in complain("", "flow", command, name)

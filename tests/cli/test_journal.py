@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import complaint, invoke
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import invoke
 from tests.journal.samples import numbered, values_of
 from tests.services.ledgers import new_ledger
 
@@ -71,17 +72,6 @@ def test_a_whole_journal_is_0(journal: Journal) -> None:
     assert result.stdout == "orders: whole, 12 records in 3 blocks of 2 lanes\n"
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_broken_journal_is_4_and_what_is_broken_is_told(journal: Journal, width: int) -> None:
-    damage(journal, 3)
-    result = invoke("", "journal", "verify", journal.storage.url, width=width)
-    assert result.exit_code == 4
-    assert max(map(len, result.stdout.splitlines())) <= width
-    words = " ".join(result.stdout.split())
-    assert "orders: BROKEN; 5 records in 2 blocks of 2 lanes can be read" in words
-    assert "damaged 0/00000000000000000003.block [3, 10): " in words
-
-
 def test_what_is_broken_is_told_as_json(journal: Journal) -> None:
     damage(journal, 3)
     result = invoke("", "journal", "verify", journal.storage.url, "--json")
@@ -146,12 +136,11 @@ def test_how_far_gates_have_read_their_ledger_tells(journal: Journal, tmp_path: 
 @pytest.mark.parametrize("given", ["0", "0:", ":5", "a:5", "0:-1", "0:1.5", f"0:{2**63}"])
 def test_what_is_no_lane_and_offset_is_refused(
     journal: Journal,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
     given: str,
 ) -> None:
     arguments = ["journal", "repair", journal.storage.url, "--reached", given]
-    told = complaint("", arguments, monkeypatch, capsys)
+    told = complain("", *arguments)
     assert f"--reached is '{given}'; write a lane" in told
 
 
@@ -177,9 +166,8 @@ def test_what_is_wrong_is_told_in_one_sentence(
     journal: Journal,
     command: list[str],
     sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
 ) -> None:
     folder = str(Path(journal.storage.url).parent)
     arguments = ["journal", *(each.format(folder) for each in command)]
-    assert sentence in complaint("", arguments, monkeypatch, capsys)
+    assert sentence in complain("", *arguments)

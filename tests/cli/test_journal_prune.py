@@ -5,7 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import complaint, invoke
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import invoke
 from tests.journal.samples import numbered, values_of
 
 from headrace.control.ranges import OffsetRange
@@ -158,10 +159,9 @@ def test_what_is_wrong_is_told_in_one_sentence(
     ledger_url: str,
     arguments: list[str],
     sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
 ) -> None:
     folder = str(Path(journal.storage.url).parent)
     command = ["journal", "prune", *(each.format(folder) for each in arguments)]
-    assert sentence in complaint(ledger_url, command, monkeypatch, capsys)
+    assert sentence in complain(ledger_url, *command)
     assert journal.lane_bounds(0) == (0, 12)

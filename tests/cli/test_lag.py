@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.histories import NOW_MS, a_batch, with_lags
 
-from headrace.cli.snapshot import WINDOW, LagChange, Trend, drain_trend, newest_run
+from headrace.cli.trends import WINDOW, LagChange, Trend, drain_trend, newest_run
 from headrace.ledger import BatchRecord
 
 steps = st.lists(

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned
 
 from headrace.cli import dead_letters
 from headrace.ledger import Ledger, LetterStatus
@@ -17,19 +18,6 @@ def more_letters(shop: Shop, number: int) -> None:
         for offset in range(100, 100 + number):
             key = ledger.begin(planned(offset, offset + 1)).schedule_id
             ledger.bury_record(key, replace(LETTER, offset=offset, key=None, headers=None))
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_letter_is_one_line_that_shows_its_record(shop: Shop, width: int) -> None:
-    result = invoke(shop.url, "dead-letters", "list", width=width)
-    assert result.exit_code == 0
-    header, line = result.stdout.splitlines()
-    assert max(len(header), len(line)) <= width
-    assert header.split() == ["id", "record", "age", "error", "value"]
-    assert line.split()[:4] == ["1", "orders-0", "at", "50"]
-    assert "PriceError: price is" in line
-    assert '{"id": 7' in line
-    assert "\x1b" not in line
 
 
 def test_what_was_resolved_is_listed_with_its_reason_where_it_is_asked_for(shop: Shop) -> None:
@@ -110,11 +98,12 @@ def test_one_gate_of_several_is_listed_and_exported_alone(shop: Shop) -> None:
 
 
 def test_several_letters_are_dropped_at_once_or_none_if_one_cannot_be(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop,
+    complain: Complain,
 ) -> None:
     more_letters(shop, 1)
     arguments = ["dead-letters", "drop", "1", "2", "77", "--reason", "tests"]
-    assert "has no dead letter 77" in complaint(shop.url, arguments, monkeypatch, capsys)
+    assert "has no dead letter 77" in complain(shop.url, *arguments)
     with Ledger.open(shop.url) as ledger:
         assert len(ledger.dead_letters(statuses=[LetterStatus.WAITING])) == 2
         assert (
@@ -124,11 +113,12 @@ def test_several_letters_are_dropped_at_once_or_none_if_one_cannot_be(
 
 
 def test_a_letter_is_dropped_once(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop,
+    complain: Complain,
 ) -> None:
     invoke(shop.url, "dead-letters", "drop", "1", "--reason", "a test order")
     again = ["dead-letters", "drop", "1", "--reason", "another reason"]
-    said = complaint(shop.url, again, monkeypatch, capsys)
+    said = complain(shop.url, *again)
     assert "Dead letter 1 was dropped already (a test order)" in said
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from tests.cli.outcomes import LETTER, Shop, complaint, invoke, planned
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import LETTER, Shop, invoke, planned
 from tests.services.kafka import Topic, TopicFactory
 
 from headrace.cli import main
@@ -135,11 +136,10 @@ def test_an_edit_that_does_not_work_sends_nothing(
     url: str,
     edit: str,
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
 ) -> None:
     arguments = ["dead-letters", "send", "--all", "--edit", edit]
-    assert said in complaint(url, arguments, monkeypatch, capsys)
+    assert said in complain(url, *arguments)
     assert letter(url, 1).status is LetterStatus.WAITING
 
 
@@ -159,21 +159,21 @@ def test_what_cannot_be_sent_is_told_in_one_line(
     url: str,
     arguments: list[str],
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complain: Complain,
 ) -> None:
-    message = complaint(url, ["dead-letters", "send", *arguments], monkeypatch, capsys)
+    message = complain(url, "dead-letters", "send", *arguments)
     assert said in message
     assert "hunter2" not in message
     assert letter(url, 1).status is LetterStatus.WAITING
 
 
 def test_a_letter_that_was_resolved_is_not_sent(
-    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    url: str,
+    complain: Complain,
 ) -> None:
     with Ledger.open(url) as ledger:
         ledger.resolve(2, LetterStatus.DROPPED, "a test order")
-    message = complaint(url, ["dead-letters", "send", "1", "2"], monkeypatch, capsys)
+    message = complain(url, "dead-letters", "send", "1", "2")
     assert "Dead letter 2 was dropped already (a test order)" in message
 
 

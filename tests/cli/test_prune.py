@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import Shop, complaint, invoke, planned
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import Shop, invoke, planned
 
 from headrace.ledger import Ledger
 from headrace.ledger.base import wall_clock_ms
@@ -39,18 +40,21 @@ def test_what_is_not_made_good_stays_whatever_its_age(shop: Shop) -> None:
 
 @pytest.mark.parametrize("age", ["", "soon", "30", "-1 day"])
 def test_an_age_that_is_none_is_told_and_nothing_is_deleted(
-    url: str, age: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    url: str,
+    age: str,
+    complain: Complain,
 ) -> None:
-    said = complaint(url, ["prune", f"--older-than={age}"], monkeypatch, capsys)
+    said = complain(url, "prune", f"--older-than={age}")
     assert "--older-than" in said
     with Ledger.open(url, create=False) as ledger:
         assert len(ledger.batches("orders")) == 4
 
 
 def test_a_ledger_that_is_not_there_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    complain: Complain,
 ) -> None:
     url = f"sqlite:///{tmp_path}/none.db"
-    said = complaint(url, ["prune", "--older-than", "1 day"], monkeypatch, capsys)
+    said = complain(url, "prune", "--older-than", "1 day")
     assert "There is no ledger" in said
     assert not (tmp_path / "none.db").exists()

@@ -9,19 +9,17 @@ from tests.cli.histories import (
     NOW_MS,
     a_batch,
     a_gate,
-    ranges,
     text_of,
     with_lags,
 )
 
 from headrace.cli.gate_view import gate_view, overview
-from headrace.cli.snapshot import GateHistory, GateState, Trend, take_snapshot
+from headrace.cli.snapshot import GateHistory, GateState, take_snapshot
 from headrace.control import EstimatorSettings
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
     Ledger,
-    Loss,
     NotMadeGood,
     PlannedBatch,
     PlannedRange,
@@ -140,20 +138,6 @@ def test_a_gate_that_stays_at_its_lowest_rate_says_why(
         assert all(sentence in shown for sentence in snapshot.advice)
 
 
-def test_losses_are_counted_in_offsets() -> None:
-    losses = (
-        Loss("orders", 1, OffsetRange("orders", 0, 5, 25)),
-        Loss("orders", 2, OffsetRange("orders", 1, 0, 7)),
-    )
-    assert take_snapshot(replace(with_lags(10), losses=losses), NOW_MS).lost_records == 27
-
-
-def test_a_partition_shows_what_waited_in_it_and_what_is_admitted() -> None:
-    snapshot = take_snapshot(replace(with_lags(10), ranges=ranges([250])), NOW_MS)
-    (partition,) = snapshot.partitions
-    assert (partition.lag, partition.admitted, partition.reason) == (250, 10, "rate")
-
-
 def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
         ledger.declare_gate("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
@@ -181,12 +165,6 @@ def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
     assert snapshot.batches[0].id == 7
     assert snapshot.partitions[0].partition == 4
     assert snapshot.lost_records == 7
-
-
-def test_a_falling_lag_says_by_how_much() -> None:
-    snapshot = take_snapshot(with_lags(9_000, 8_500, 8_000), NOW_MS)
-    assert snapshot.lag_trend is Trend.FALLING
-    assert snapshot.lag_change_per_s == -500
 
 
 def test_a_batch_that_was_split_is_one_batch_of_the_history(tmp_path: Path) -> None:

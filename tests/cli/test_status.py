@@ -11,24 +11,18 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import COMMAND, run
-from tests.cli.conftest import add_gate
+from tests.cli.conftest import Complain, add_gate
+from tests.flow.samples import state_of_stage
 from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
 from typer.testing import CliRunner
 
-from headrace.cli import main
 from headrace.cli.app import app
 from headrace.cli.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.flow.wire import text_of
 from headrace.ledger import Ledger
 
 runner = CliRunner()
-
-
-def test_a_gate_is_shown_in_full(ledger_url: str) -> None:
-    result = runner.invoke(app, ["status", "--ledger", ledger_url])
-    assert result.exit_code == 0
-    assert "orders · kafka · every 1.00 s" in result.output
-    assert "limited by: rate" in result.output
 
 
 def test_the_ledger_may_be_named_by_the_environment_or_be_the_one_in_this_folder(
@@ -111,7 +105,7 @@ def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("arguments", "sentence"),
     [
         (["--ledger", "sqlite:///{folder}/none.db"], "There is no ledger {folder}/none.db;"),
         (["--gate", "payment"], "has no gate 'payment'; the gates it has: orders."),
@@ -121,23 +115,32 @@ def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -
     ids=["ledger", "gate", "picture", "url"],
 )
 def test_what_is_wrong_is_told_in_one_sentence(
-    case: tuple[list[str], str],
-    ledger_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], sentence: str, ledger_url: str, tmp_path: Path, complain: Complain
 ) -> None:
-    arguments, sentence = case
-    monkeypatch.setenv("HEADRACE_LEDGER", ledger_url)
     words = [argument.format(folder=tmp_path) for argument in arguments]
-    monkeypatch.setattr("sys.argv", ["headrace", "status", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 1
-    assert said.startswith("headrace: ")
-    assert said.count("\n") == 1
-    assert sentence.format(folder=tmp_path) in said
+    assert sentence.format(folder=tmp_path) in complain(ledger_url, "status", *words)
+
+
+def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("clicks.a", interval_ms=1000, source="journal", estimator="{}")
+        for stage, throttled_by in [("a", "b"), ("b", "c"), ("c", None)]:
+            state = state_of_stage(stage, throttled_by, queue_bytes=1_250_000)
+            ledger.show_stage("clicks", stage, text_of(state))
+        ledger.show_stage("clicks", "forged", '{"stage": "forged"}')
+    lines = runner.invoke(app, ["status", "--ledger", url, "--json"]).output.splitlines()
+    gate, *stages = map(json.loads, lines)
+    assert gate["gate"] == "clicks.a"
+    assert [(each["stage"], each["state"], each["throttled_by"]) for each in stages] == [
+        ("a", "throttled", "b"),
+        ("b", "throttled", "c"),
+        ("c", "bottleneck", None),
+    ]
+    assert stages[0]["rate_limit_per_s"] == 250.5
+    for more, shown in (([], True), (["--gate", "clicks.a"], False)):
+        picture = runner.invoke(app, ["status", "--ledger", url, *more]).output
+        assert ("Look at stage c" in picture) is shown
 
 
 def test_a_command_that_cannot_be_understood_ends_with_2(tmp_path: Path) -> None:

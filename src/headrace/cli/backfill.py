@@ -9,31 +9,9 @@ import typer
 from rich.table import Table
 
 from headrace.backfill import MAX_BACKFILLS
+from headrace.cli import options as opt
+from headrace.cli import printing as out
 from headrace.cli.batches import find_batch, key_text, owner_word, short_error
-from headrace.cli.options import (
-    DEFAULT_LEDGER,
-    AsJson,
-    LedgerUrl,
-    OptionsFile,
-    Since,
-    SourceOption,
-    Until,
-    gates_of,
-    source_access,
-    source_options,
-    window_ms,
-)
-from headrace.cli.printing import (
-    count,
-    full_time,
-    line,
-    plural,
-    print_json,
-    printable,
-    short_time,
-    show,
-    table,
-)
 from headrace.cli.user_code import load_flow, load_handler
 from headrace.control.ranges import OffsetRange
 from headrace.errors import OptionError
@@ -85,7 +63,7 @@ def backfill(
             "handled and written as that stage does it.",
         ),
     ] = None,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     gate: Annotated[str | None, typer.Option(help="Those of this gate.")] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that failed; with --gate, all of that gate.")
@@ -97,8 +75,8 @@ def backfill(
             help=f"Those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
         ),
     ] = None,
-    since: Since = None,
-    until: Until = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
     transform: Annotated[
         str | None,
         typer.Option(
@@ -114,8 +92,8 @@ def backfill(
             "until what cannot be processed stands alone, as dead letters.",
         ),
     ] = FailurePolicy.DEFER,
-    option: SourceOption = None,
-    options_file: OptionsFile = None,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
     max_backfills: Annotated[
         int,
         typer.Option(
@@ -136,7 +114,7 @@ def backfill(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be run; nothing is claimed.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Run failed batches again, the earliest first, in an application of its own.
 
@@ -150,16 +128,18 @@ def backfill(
     Exit status 0: all is done, or there is nothing to do.
     Exit status 1: something failed again, is dead or was not run, or there was an error.
     """
-    since_ms, until_ms = window_ms(since, until, wall_clock_ms())
+    since_ms, until_ms = opt.window_ms(since, until, wall_clock_ms())
     choice = Choice(keys or (), everything, gate, status, since_ms, until_ms)
     choice.check()
-    given = source_options(option or (), options_file)
+    given = opt.source_options(option or (), options_file)
     work = work_of(handler, transform, flow, ledger)
     # What is to be run is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
-        batches = choose(reader, ledger, choice)
+        batches = _chosen(reader, ledger, choice)
         options = {**(work.options(batches[0].gate) if batches else {}), **given}
-        sources = source_access(reader, {each.schedule_id: each.gate for each in batches}, options)
+        sources = opt.source_access(
+            reader, {each.schedule_id: each.gate for each in batches}, options
+        )
         if dry_run:
             gone_of = {
                 key: source.connector.gone(source.options, reader.ranges(key))
@@ -186,19 +166,15 @@ def backfill(
 class Choice:
     """What the command line names: keys, or what the batches have in common, or all of them."""
 
-    keys: Sequence[str] = ()
-    everything: bool = False
-    gate: str | None = None
-    status: Status | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
+    keys: Sequence[str]
+    everything: bool
+    gate: str | None
+    status: Status | None
+    since_ms: int | None
+    until_ms: int | None
 
     def check(self) -> None:
-        """Require one way to choose.
-
-        Raises:
-            OptionError: There is none, or more than one; or no batch of the status can be run.
-        """
+        """Require one way to choose, and a status of which batches can be run."""
         filters = (self.status, self.since_ms, self.until_ms)
         by_filter = any(each is not None for each in filters)
         by_gate = self.gate is not None and not self.everything
@@ -222,26 +198,15 @@ class Choice:
         )
 
 
-def choose(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
-    """The batches that are meant, earliest created first; all of one gate.
-
-    Args:
-        ledger: Where they are.
-        url: The ledger's, for errors.
-        choice: Which are meant; checked.
-
-    Raises:
-        OptionError: A key is unknown, or of a batch that cannot be run; there is no such gate; or
-            the batches are of several gates.
-        LedgerError: The ledger cannot be read.
-    """
+def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
+    """The batches that are meant, earliest created first; all of one gate."""
     if choice.keys:
         named = [find_batch(ledger, key, url) for key in choice.keys]
         for batch in named:
             _refuse_unless_runnable(ledger, batch)
         found = list({batch.schedule_id: batch for batch in named}.values())
     else:
-        gates_of(ledger, choice.gate, url)
+        opt.gates_of(ledger, choice.gate, url)
         found = [b for b in ledger.failed(choice.gate, _NO_LIMIT) if choice.includes(b)]
     # A child of one of them is run with it.
     keys = {batch.schedule_id for batch in found}
@@ -266,7 +231,7 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
                 return
             why = (
                 "is run by another backfill, which has it at least until"
-                f" {full_time(batch.lease_until_ms, now_ms)}; wait for its outcome"
+                f" {out.full_time(batch.lease_until_ms, now_ms)}; wait for its outcome"
             )
         case Status.IN_PROGRESS:
             why = (
@@ -280,7 +245,7 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
                 "is success, so it is processed; name one that failed, as `headrace failures` does"
             )
         case Status.DEAD:
-            error = "" if batch.error is None else f" ({printable(short_error(batch.error))})"
+            error = "" if batch.error is None else f" ({out.printable(short_error(batch.error))})"
             why = (
                 f"is dead{error}, which is final; a record that is kept as a dead letter can be"
                 " sent again with `headrace dead-letters send`, and of a whole batch"
@@ -290,14 +255,10 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
 
 
 class Work(NamedTuple):
-    """What is done with the batches of a gate.
-
-    Attributes:
-        options: The options with which they are read again, as far as they are known, by gate.
-        handler: What each of them is given to, by gate.
-    """
+    """What is done with the batches of a gate, by its name."""
 
     options: Callable[[str], dict[str, str]]
+    """With which they are read again, as far as they are known."""
     handler: Callable[[str], "Handler"]
 
 
@@ -360,7 +321,7 @@ def _print_plan(
 ) -> None:
     if as_json:
         for batch in batches:
-            print_json(
+            out.print_json(
                 {
                     "schedule_id": batch.schedule_id,
                     "created_time_ms": batch.created_time_ms,
@@ -373,10 +334,12 @@ def _print_plan(
             )
         return
     if batches:
-        show(plan_table(batches, gone_of))
+        out.show(plan_table(batches, gone_of))
         typer.echo()
-    records = plural(sum(batch.planned_records for batch in batches), "record")
-    typer.echo(f"{plural(len(batches), 'batch')} with {records} would be run; nothing was claimed.")
+    records = out.plural(sum(batch.planned_records for batch in batches), "record")
+    typer.echo(
+        f"{out.plural(len(batches), 'batch')} with {records} would be run; nothing was claimed."
+    )
 
 
 def plan_table(
@@ -388,14 +351,14 @@ def plan_table(
         left = batch.planned_records - sum(each.count for each in gone_of[batch.schedule_id])
         if left == batch.planned_records:
             return "all"
-        return f"only {count(left)}" if left else "nothing"
+        return f"only {out.count(left)}" if left else "nothing"
 
-    return table(
+    return out.table(
         batches,
         ("key", key_text),
-        ("planned", lambda batch: short_time(batch.created_time_ms)),
-        ("gate|16", lambda batch: line(batch.gate)),
-        (">records", lambda batch: count(batch.planned_records)),
+        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
+        ("gate|16", lambda batch: out.line(batch.gate)),
+        (">records", lambda batch: out.count(batch.planned_records)),
         ("in Kafka", still_there),
-        ("*error", lambda batch: line(short_error(batch.error))),
+        ("*error", lambda batch: out.line(short_error(batch.error))),
     )

@@ -70,18 +70,7 @@ class Job:
 
 
 class ManualBackfill:
-    """Runs batches of one gate, each once.
-
-    Args:
-        ledger: Theirs.
-        spark: Reads them.
-        job: What is done with each.
-        view: Prints what happens.
-        batches: Which, in this order; one at least.
-
-    Attributes:
-        tally: What has become of them.
-    """
+    """Runs batches of one gate, one at least, each once and in this order."""
 
     def __init__(
         self,
@@ -243,13 +232,9 @@ _WORDS: Final = {
 
 
 class Tally:
-    """Counts outcomes as events report them, and the ledger has them.
+    """Counts outcomes of the chosen batches as events report them, and the ledger has them.
 
     A batch that is split counts as one, and its records each by what became of their child.
-
-    Args:
-        ledger: Of the batches.
-        chosen: Which are to be run.
     """
 
     def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:

@@ -10,31 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.options import (
-    DEFAULT_LEDGER,
-    AsJson,
-    GateName,
-    LedgerUrl,
-    Limit,
-    Since,
-    Until,
-    gates_of,
-    window_ms,
-)
-from headrace.cli.printing import (
-    UNKNOWN,
-    count,
-    duration,
-    full_time,
-    grid,
-    line,
-    plural,
-    print_json,
-    printable,
-    short_time,
-    show,
-    table,
-)
+from headrace.cli import options as opt
+from headrace.cli import printing as out
 from headrace.cli.snapshot import error_line, planned_or_counted, status_word
 from headrace.errors import OptionError
 from headrace.ledger import (
@@ -72,8 +49,8 @@ def batches(
         typer.Argument(help="A batch's key, or how it begins: all about this one.", metavar="KEY"),
     ] = None,
     *,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: GateName = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
     status: Annotated[
         list[Status] | None,
         typer.Option(
@@ -81,13 +58,13 @@ def batches(
             help=f"Only those of this status: {', '.join(Status)}; can be repeated.",
         ),
     ] = None,
-    since: Since = None,
-    until: Until = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
     kind: Annotated[
         Kind | None, typer.Option(metavar="KIND", help="Only those planned by it: live, backfill.")
     ] = None,
-    limit: Limit = 20,
-    as_json: AsJson = False,
+    limit: opt.Limit = 20,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List the newest batches, or show everything about one.
 
@@ -96,7 +73,7 @@ def batches(
     In JSON, times are milliseconds since the epoch.
     """
     now_ms = wall_clock_ms()
-    since_ms, until_ms = window_ms(since, until, now_ms)
+    since_ms, until_ms = opt.window_ms(since, until, now_ms)
     filtered = any((gate, status, since, until, kind))
     with Ledger.open(ledger, create=False) as opened:
         if key is not None:
@@ -104,7 +81,7 @@ def batches(
                 raise OptionError(f"KEY is {key!r}, which is one batch; name no filter with it.")
             _show_one(opened, find_batch(opened, key, ledger), as_json=as_json)
             return
-        gates = gates_of(opened, gate, ledger)
+        gates = opt.gates_of(opened, gate, ledger)
         found = opened.batches(
             gate,
             limit + 1,
@@ -117,11 +94,11 @@ def batches(
         losses = opened.losses_of([batch.schedule_id for batch in shown])
     if as_json:
         for batch in shown:
-            print_json(_with_losses(batch, losses))
+            out.print_json(_with_losses(batch, losses))
     elif not shown:
         typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
     else:
-        show(batches_view(shown, now_ms, name_gates=len(gates) > 1, losses=losses))
+        out.show(batches_view(shown, now_ms, name_gates=len(gates) > 1, losses=losses))
         if len(found) > limit:
             typer.echo(f"\nThese are the newest {limit}; --limit shows more.")
 
@@ -153,10 +130,10 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     ranges, children = ledger.ranges(batch.schedule_id), ledger.parts(batch.schedule_id)
     losses = ledger.losses_of([each.schedule_id for each in (batch, *children)])
     if not as_json:
-        show(batch_view(batch, ranges, children, losses, ledger.database_time_ms()))
+        out.show(batch_view(batch, ranges, children, losses, ledger.database_time_ms()))
         return
     own = losses.get(batch.schedule_id, ())
-    print_json(
+    out.print_json(
         {
             **_with_losses(batch, losses),
             "ranges": [{**asdict(each.offsets), **_but_offsets(asdict(each))} for each in ranges],
@@ -190,17 +167,17 @@ def batches_view(
 
     def remark(batch: BatchRecord) -> Text:
         lost = lost_records(losses.get(batch.schedule_id, ()))
-        said = line(f"{plural(lost, 'record')} lost · " if lost else "", style="bold red")
+        said = out.line(f"{out.plural(lost, 'record')} lost · " if lost else "", style="bold red")
         return said.append_text(_error_or_reason(batch))
 
-    return table(
+    return out.table(
         batches,
         ("key", key_text),
-        ("gate|16", lambda batch: line(batch.gate)) if name_gates else None,
-        ("planned", lambda batch: short_time(batch.created_time_ms)),
+        ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
+        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
         ("status", status_text),
-        (">records", lambda batch: count(planned_or_counted(batch))),
-        (">time", lambda batch: duration(_took_ms(batch, now_ms))),
+        (">records", lambda batch: out.count(planned_or_counted(batch))),
+        (">time", lambda batch: out.duration(_took_ms(batch, now_ms))),
         ("*error, or limited by", remark),
     )
 
@@ -214,24 +191,24 @@ def batch_view(
 ) -> RenderableType:
     """Everything about one batch; ``losses`` are its own and its children's, by key."""
     facts = (
-        (Text(name, style="dim"), value if isinstance(value, Text) else Text(printable(value)))
+        (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
         for name, value in _facts(batch, now_ms)
     )
-    shown: list[RenderableType] = [grid(facts), Text(), _ranges(ranges)]
+    shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
     if own := losses.get(batch.schedule_id, ()):
-        headline = f"{plural(lost_records(own), 'record')} lost: gone when this batch read them"
-        shown += [Text(), line(headline, style="bold red"), _losses(own)]
+        headline = f"{out.plural(lost_records(own), 'record')} lost: gone when this batch read them"
+        shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
     if children:
-        shown += [Text(), line(f"split into {len(children)} children", style="bold")]
+        shown += [Text(), out.line(f"split into {len(children)} children", style="bold")]
         shown.append(batches_view(children, now_ms, name_gates=False, losses=losses))
     if batch.error is not None:
         shown.append(Text())
         if batch.status is Status.SUCCESS:
-            shown.append(line(_COMMITTED))
-        shown.append(Text(printable(batch.error.error_class), style="bold red"))
+            shown.append(out.line(_COMMITTED))
+        shown.append(Text(out.printable(batch.error.error_class), style="bold red"))
         # A trace ends with the message; what the engine reports has none.
         lines = (batch.error.trace or batch.error.message).splitlines()
-        shown += [Text(printable(each), overflow="fold") for each in lines]
+        shown += [Text(out.printable(each), overflow="fold") for each in lines]
     return Group(*shown)
 
 
@@ -242,67 +219,73 @@ def _facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | Text]]:
     yield "gate", batch.gate
     yield "checkpoint", batch.run_id
     yield "status", status_text(batch)
-    by_stream = f"{count(batch.attempts - batch.backfills)} by the stream"
-    yield "attempts", f"{by_stream}, {plural(batch.backfills, 'backfill')} that failed"
+    by_stream = f"{out.count(batch.attempts - batch.backfills)} by the stream"
+    yield "attempts", f"{by_stream}, {out.plural(batch.backfills, 'backfill')} that failed"
     if batch.cut_short:
         yield "outcome", "unknown of an interrupted attempt; the sink may have its records"
-    yield "planned", full_time(batch.created_time_ms, now_ms)
-    yield "started", full_time(batch.start_time_ms, now_ms)
-    yield "ended", full_time(batch.end_time_ms, now_ms)
-    yield "took", duration(_took_ms(batch, now_ms))
-    yield "records", f"{count(batch.records)} processed, {count(batch.planned_records)} planned"
+    yield "planned", out.full_time(batch.created_time_ms, now_ms)
+    yield "started", out.full_time(batch.start_time_ms, now_ms)
+    yield "ended", out.full_time(batch.end_time_ms, now_ms)
+    yield "took", out.duration(_took_ms(batch, now_ms))
+    yield (
+        "records",
+        f"{out.count(batch.records)} processed, {out.count(batch.planned_records)} planned",
+    )
     yield "limited by", batch.reason
-    yield "lag", f"{count(batch.lag)} when it was planned"
-    yield "rate", f"{count(batch.rate_per_s)}/s when it was planned"
-    yield "in Spark", UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}"
+    yield "lag", f"{out.count(batch.lag)} when it was planned"
+    yield "rate", f"{out.count(batch.rate_per_s)}/s when it was planned"
+    yield (
+        "in Spark",
+        out.UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}",
+    )
     if batch.kind is not Kind.LIVE:
         yield "planned by", batch.kind
     if batch.resolution is not None:
         yield "dropped", batch.resolution
     if batch.owner is not None:
         yield "owner", f"{batch.owner} ({owner_word(batch, now_ms)})"
-        yield "leased until", full_time(batch.lease_until_ms, now_ms)
+        yield "leased until", out.full_time(batch.lease_until_ms, now_ms)
 
 
 def _ranges(ranges: Sequence[PlannedRange]) -> Table:
-    return table(
+    return out.table(
         ranges,
-        ("range", lambda each: line(str(each.offsets))),
-        (">offsets", lambda each: count(each.offsets.count)),
-        (">latest", lambda each: UNKNOWN if each.latest is None else str(each.latest)),
-        ("*limited by", lambda each: line(each.reason or UNKNOWN)),
+        ("range", lambda each: out.line(str(each.offsets))),
+        (">offsets", lambda each: out.count(each.offsets.count)),
+        (">latest", lambda each: out.UNKNOWN if each.latest is None else str(each.latest)),
+        ("*limited by", lambda each: out.line(each.reason or out.UNKNOWN)),
     )
 
 
 def _losses(losses: Sequence[Loss]) -> Table:
-    return table(
+    return out.table(
         losses,
-        ("range", lambda loss: line(str(loss.offsets))),
-        (">offsets", lambda loss: count(loss.offsets.count)),
-        ("*why", lambda loss: line(loss.reason or UNKNOWN)),
+        ("range", lambda loss: out.line(str(loss.offsets))),
+        (">offsets", lambda loss: out.count(loss.offsets.count)),
+        ("*why", lambda loss: out.line(loss.reason or out.UNKNOWN)),
     )
 
 
 def _error_or_reason(batch: BatchRecord) -> Text:
     """Why a batch failed, or what limited it."""
     if batch.error is None:
-        return line(batch.reason, style="dim")
+        return out.line(batch.reason, style="dim")
     if batch.interrupted:
-        return line(batch.error.message)
+        return out.line(batch.error.message)
     already = "already committed, then " if batch.status is Status.SUCCESS else ""
-    return line(already + short_error(batch.error))
+    return out.line(already + short_error(batch.error))
 
 
 def status_text(batch: BatchRecord) -> Text:
     """Where a batch stands, and how often it was begun where that was more than once."""
     times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
     style = "yellow" if batch.interrupted else _STYLES[batch.status]
-    return line(f"{status_word(batch)}{times}", style=style)
+    return out.line(f"{status_word(batch)}{times}", style=style)
 
 
 def key_text(batch: BatchRecord) -> Text:
     """The first digits of its key, with a sign that it is a child of another one."""
-    return line(f"{'' if batch.parent is None else '↳ '}{batch.schedule_id[:SHORT]}")
+    return out.line(f"{'' if batch.parent is None else '↳ '}{batch.schedule_id[:SHORT]}")
 
 
 def short_error(error: ErrorReport | None) -> str:

@@ -3,35 +3,15 @@
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
+from headrace.cli import options as opt
+from headrace.cli import printing as out
 from headrace.cli.batches import short_error
-from headrace.cli.options import (
-    DEFAULT_LEDGER,
-    AsJson,
-    GateName,
-    LedgerUrl,
-    Limit,
-    OptionsFile,
-    SourceOption,
-    gates_of,
-    source_access,
-    source_options,
-)
-from headrace.cli.printing import (
-    UNKNOWN,
-    duration,
-    line,
-    plural,
-    print_json,
-    printable,
-    show,
-    table,
-)
 from headrace.cli.user_code import load_function
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus, redact_url
@@ -65,45 +45,47 @@ Statuses = Annotated[
 
 @dead_letters.command("list")
 def list_letters(
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: GateName = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
     status: Statuses = None,
-    limit: Limit = 20,
-    as_json: AsJson = False,
+    limit: opt.Limit = 20,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List dead letters, oldest first; JSON leaves out the records."""
     statuses = status or [LetterStatus.WAITING]
     with Ledger.open(ledger, create=False) as opened:
-        gates = gates_of(opened, gate, ledger)
+        gates = opt.gates_of(opened, gate, ledger)
         found = opened.dead_letters(gate, statuses=statuses, limit=limit + 1)
     shown = found[:limit]
     if as_json:
         for each in shown:
-            print_json(letter_values(each))
+            out.print_json(letter_values(each))
         return
     if not shown:
         typer.echo(f"There is no dead letter that is {' or '.join(statuses)}.")
         return
     last = "value" if set(statuses) == {LetterStatus.WAITING} else "resolution"
-    show(letters_table(shown, wall_clock_ms(), name_gates=len(gates) > 1, last=last))
+    out.show(letters_table(shown, wall_clock_ms(), name_gates=len(gates) > 1, last=last))
     if len(found) > limit:
         typer.echo(f"\nThese are the oldest {limit}; --limit shows more.")
 
 
 @dead_letters.command("export")
 def export_letters(
-    ledger: LedgerUrl = DEFAULT_LEDGER, gate: GateName = None, status: Statuses = None
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
+    status: Statuses = None,
 ) -> None:
     """Write all dead letters, with their records, as one JSON object per line.
 
     Key, value and the headers' values are in base64, or null where there is none.
     """
     with Ledger.open(ledger, create=False) as opened:
-        gates_of(opened, gate, ledger)
+        opt.gates_of(opened, gate, ledger)
         for page in _pages(opened, gate, status or [LetterStatus.WAITING]):
             for record in page:
                 headers = record.letter.headers
-                print_json(
+                out.print_json(
                     {
                         **letter_values(record),
                         "key": _base64(record.letter.key),
@@ -119,7 +101,7 @@ def drop_letters(
         list[int], typer.Argument(metavar="ID", min=1, help="Which; the list has their ids.")
     ],
     reason: Annotated[str, typer.Option(help="Why; kept with the letter.")],
-    ledger: LedgerUrl = DEFAULT_LEDGER,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead letters without processing them, and say why; this is final."""
     if not reason.strip():
@@ -142,9 +124,9 @@ def send_letters(
         typer.Argument(metavar="[ID]...", min=1, help="Which; the list has their ids."),
     ] = None,
     *,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     everything: Annotated[bool, typer.Option("--all", help="All that wait.")] = False,
-    gate: GateName = None,
+    gate: opt.GateName = None,
     topic: Annotated[
         str | None, typer.Option(help="Send them to this topic, and not back to their own.")
     ] = None,
@@ -156,8 +138,8 @@ def send_letters(
             "what it answers are sent, and nothing if it answers None.",
         ),
     ] = None,
-    option: SourceOption = None,
-    options_file: OptionsFile = None,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
 ) -> None:
     """Send dead letters that wait to Kafka again, by ID or with --all.
 
@@ -167,11 +149,11 @@ def send_letters(
     """
     if bool(ids) == everything or (gate is not None and not everything):
         raise OptionError("Name the letters by their IDs, or with --all, if need be of one --gate.")
-    given = source_options(option or (), options_file)
+    given = opt.source_options(option or (), options_file)
     change = None if edit is None else load_function("--edit", edit)
     # What is to be sent is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
-        gates_of(reader, gate, ledger)
+        opt.gates_of(reader, gate, ledger)
         for each in ids or ():
             _waiting_letter(reader, each, ledger, "sent")
     with Ledger.open(ledger) as opened:
@@ -183,36 +165,23 @@ def send_letters(
             chosen = dict.fromkeys(ids or ())
             sender.send([_waiting_letter(opened, each, ledger, "sent") for each in chosen])
     skipped = f", {sender.skipped} skipped by {edit}" if edit is not None else ""
-    typer.echo(f"{plural(sender.sent, 'dead letter')} sent{skipped}.")
+    typer.echo(f"{out.plural(sender.sent, 'dead letter')} sent{skipped}.")
 
 
+@dataclass
 class LetterSender:
-    """Sends letters of a ledger, and resolves those that the brokers have.
+    """Sends letters of a ledger, and resolves those that the brokers have."""
 
-    Args:
-        ledger: Theirs.
-        options: Of the stream, as given.
-        topic: Where to, if not to their own.
-        edit: The name of ``change``.
-        change: Corrects a letter before it is sent.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        options: Mapping[str, str],
-        topic: str | None,
-        edit: str | None,
-        change: Callable[[DeadLetter], Any] | None,
-    ) -> None:
-        self._ledger = ledger
-        self._options = options
-        self._topic = topic
-        self._edit = edit
-        self._change = change
-        self._producers: dict[str, LetterProducer] = {}
-        self.sent = 0
-        self.skipped = 0
+    ledger: Ledger
+    options: Mapping[str, str]
+    topic: str | None
+    """Where to; None for each letter's own."""
+    edit: str | None
+    """The name of ``change``, which corrects a letter before it is sent."""
+    change: Callable[[DeadLetter], Any] | None
+    sent: int = 0
+    skipped: int = 0
+    producers: dict[str, "LetterProducer"] = field(default_factory=dict)
 
     def send(self, records: Sequence[DeadLetterRecord]) -> None:
         """Send these.
@@ -224,7 +193,7 @@ class LetterSender:
         """
         chosen = [(record, self._edited(record)) for record in records]
         gates = {record.schedule_id: record.gate for record in records}
-        sources = source_access(self._ledger, gates, self._options)
+        sources = opt.source_access(self.ledger, gates, self.options)
         for record in records:
             if sources[record.schedule_id].connector.name != "kafka":
                 raise OptionError(
@@ -238,7 +207,7 @@ class LetterSender:
             if edited is not None
         ]
         self.skipped += len(chosen) - len(submitted)
-        for producer in self._producers.values():
+        for producer in self.producers.values():
             producer.flush()
         refused: list[BaseException] = []
         for record, outcome in submitted:
@@ -252,20 +221,20 @@ class LetterSender:
 
     def _edited(self, record: DeadLetterRecord) -> DeadLetter | None:
         letter = record.letter
-        if self._change is None:
+        if self.change is None:
             return letter
         try:
-            edited = self._change(letter)
+            edited = self.change(letter)
         except Exception as error:
             raise OptionError(
-                f"--edit is {self._edit!r}, which failed on dead letter {record.dead_letter_id}"
-                f" ({type(error).__name__}: {printable(str(error))}); correct it."
+                f"--edit is {self.edit!r}, which failed on dead letter {record.dead_letter_id}"
+                f" ({type(error).__name__}: {out.printable(str(error))}); correct it."
             ) from error
         if edited is None:
             return None
         if not isinstance(edited, DeadLetter) or not _is_bytes(edited):
             raise OptionError(
-                f"--edit is {self._edit!r}, which for dead letter {record.dead_letter_id}"
+                f"--edit is {self.edit!r}, which for dead letter {record.dead_letter_id}"
                 f" answers a value of type {type(edited).__name__}; it must answer the letter, such"
                 " as dataclasses.replace(letter, value=...), in bytes, or None to skip it."
             )
@@ -276,16 +245,16 @@ class LetterSender:
     ) -> Future[str]:
         from headrace.kafka.letters import LetterProducer, sent_again  # noqa: PLC0415  (it is slow)
 
-        servers = self._ledger.servers(record.schedule_id) or ""
-        if servers not in self._producers:
-            self._producers[servers] = LetterProducer(options)
-        message = sent_again(record.letter, topic=self._topic, mended=edited)
-        return self._producers[servers].send(message)
+        servers = self.ledger.servers(record.schedule_id) or ""
+        if servers not in self.producers:
+            self.producers[servers] = LetterProducer(options)
+        message = sent_again(record.letter, topic=self.topic, mended=edited)
+        return self.producers[servers].send(message)
 
     def _resolve(self, record: DeadLetterRecord, place: str) -> None:
-        how = f"sent to {place}" + ("" if self._edit is None else f", edited by {self._edit}")
+        how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
         number = record.dead_letter_id
-        if self._ledger.resolve(number, LetterStatus.SENT, how):
+        if self.ledger.resolve(number, LetterStatus.SENT, how):
             self.sent += 1
             typer.echo(f"Dead letter {number} is {how}.")
         else:
@@ -358,16 +327,16 @@ def letters_table(
     """One line for each dead letter; the last column is its ``value``, ``resolution`` or none."""
     details: dict[str, Callable[[DeadLetterRecord], str]] = {
         "value": lambda record: (record.letter.value or b"").decode(errors="replace"),
-        "resolution": lambda record: f"{record.status}: {record.resolution or UNKNOWN}",
+        "resolution": lambda record: f"{record.status}: {record.resolution or out.UNKNOWN}",
     }
-    return table(
+    return out.table(
         records,
         (">id", lambda record: str(record.dead_letter_id)),
-        ("gate|16", lambda record: line(record.gate)) if name_gates else None,
-        ("record", lambda record: line(_place(record.letter))),
-        (">age", lambda record: duration(now_ms - record.created_ms)),
-        ("*error", lambda record: line(short_error(record.letter.error))),
-        (f"*{last}", lambda record: line(details[last](record))) if last else None,
+        ("gate|16", lambda record: out.line(record.gate)) if name_gates else None,
+        ("record", lambda record: out.line(_place(record.letter))),
+        (">age", lambda record: out.duration(now_ms - record.created_ms)),
+        ("*error", lambda record: out.line(short_error(record.letter.error))),
+        (f"*{last}", lambda record: out.line(details[last](record))) if last else None,
     )
 
 

@@ -124,7 +124,7 @@ def check_java() -> Check:
 
 
 def check_package(name: str, found: str | None, oldest: str) -> Check:
-    """A package that Headrace needs, and its version that is ``found``; None if there is none."""
+    """A package that Headrace needs; ``found`` is its version, None if it is not installed."""
     advice = f"pip install '{name}>={oldest}'"
     if found is None:
         return Check(name, Level.PROBLEM, "not installed", advice)
@@ -134,7 +134,7 @@ def check_package(name: str, found: str | None, oldest: str) -> Check:
 
 
 def check_pandas(found: str | None) -> Check:
-    """The package pandas, which Headrace does without and pyspark is particular about."""
+    """The package pandas, which Headrace does not need; pyspark warns of new versions."""
     if found is None:
         return Check("pandas", Level.OK, "not installed, and not needed")
     if _numbers(found) >= (TOO_NEW_PANDAS,):

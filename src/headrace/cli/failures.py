@@ -8,6 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli import options as opt
+from headrace.cli import printing as out
 from headrace.cli.batches import (
     batch_values,
     find_batch,
@@ -17,19 +19,6 @@ from headrace.cli.batches import (
     status_text,
 )
 from headrace.cli.dead_letters import letter_values, letters_table
-from headrace.cli.options import (
-    DEFAULT_LEDGER,
-    OPEN,
-    AsJson,
-    GateName,
-    LedgerUrl,
-    Limit,
-    Since,
-    Until,
-    gates_of,
-    window_ms,
-)
-from headrace.cli.printing import count, duration, line, plural, print_json, show, table
 from headrace.cli.snapshot import planned_or_counted
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
@@ -38,16 +27,16 @@ from headrace.ledger.base import wall_clock_ms
 
 def failures(
     *,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: GateName = None,
-    since: Since = None,
-    until: Until = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
     error: Annotated[
         str | None,
         typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
     ] = None,
-    limit: Limit = 20,
-    as_json: AsJson = False,
+    limit: opt.Limit = 20,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List unresolved failures: failed batches, and dead letters that wait.
 
@@ -59,9 +48,9 @@ def failures(
     Exit status 1: there was an error, and nobody knows.
     """
     now_ms = wall_clock_ms()
-    since_ms, until_ms = window_ms(since, until, now_ms)
+    since_ms, until_ms = opt.window_ms(since, until, now_ms)
     with Ledger.open(ledger, create=False) as opened:
-        gates = gates_of(opened, gate, ledger)
+        gates = opt.gates_of(opened, gate, ledger)
         batches = opened.failures(
             gate, limit + 1, since_ms=since_ms, until_ms=until_ms, error_class=error
         )
@@ -76,17 +65,17 @@ def failures(
         database_ms = opened.database_time_ms()
     if as_json:
         for batch in batches[:limit]:
-            print_json({"what": "batch", **batch_values(batch)})
+            out.print_json({"what": "batch", **batch_values(batch)})
         for letter in letters[:limit]:
-            print_json({"what": "dead letter", **letter_values(letter)})
+            out.print_json({"what": "dead letter", **letter_values(letter)})
     elif batches or letters:
-        show(failures_view(batches, letters, limit, database_ms, name_gates=len(gates) > 1))
+        out.show(failures_view(batches, letters, limit, database_ms, name_gates=len(gates) > 1))
     elif any((since, until, error)):
         typer.echo("There is no such failure.")
     else:
         typer.echo("Nothing is unresolved: no batch has failed, and no dead letter waits.")
     if batches or letters:
-        raise typer.Exit(OPEN)
+        raise typer.Exit(opt.OPEN)
 
 
 def failures_view(
@@ -103,7 +92,7 @@ def failures_view(
         shown += [
             _headline("batch", len(batches), limit),
             _batches_table(batches[:limit], now_ms, name_gates=name_gates),
-            line("headrace batches KEY shows one in full.", style="dim"),
+            out.line("headrace batches KEY shows one in full.", style="dim"),
         ]
     if batches and letters:
         shown.append(Text())
@@ -112,16 +101,16 @@ def failures_view(
         shown += [
             _headline("dead letter", len(letters), limit),
             letters_table(letters[:limit], now_ms, name_gates=name_gates),
-            line(hint, style="dim"),
+            out.line(hint, style="dim"),
         ]
     return Group(*shown)
 
 
 def _headline(noun: str, number: int, limit: int) -> Text:
-    told = f"{plural(number, noun)}:"
+    told = out.plural(min(number, limit), noun)
     if number > limit:
-        told = f"More than {plural(limit, noun)}, of which these are the first; --limit shows more:"
-    return line(told, style="bold red")
+        told = f"More than {told}, of which these are the first; --limit shows more"
+    return out.line(f"{told}:", style="bold red")
 
 
 def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: bool) -> Table:
@@ -131,21 +120,21 @@ def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: b
             text.append(f", {owner_word(batch, now_ms)}")
         return text
 
-    return table(
+    return out.table(
         batches,
         ("key", key_text),
-        ("gate|16", lambda batch: line(batch.gate)) if name_gates else None,
-        (">age", lambda batch: duration(now_ms - batch.created_time_ms)),
+        ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
+        (">age", lambda batch: out.duration(now_ms - batch.created_time_ms)),
         ("status", status),
-        (">records", lambda batch: count(planned_or_counted(batch))),
-        ("*error", lambda batch: line(short_error(batch.error))),
+        (">records", lambda batch: out.count(planned_or_counted(batch))),
+        ("*error", lambda batch: out.line(short_error(batch.error))),
     )
 
 
 def drop(
     keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Which; or how the key begins.")],
     reason: Annotated[str, typer.Option(help="Why; kept with the batch.")],
-    ledger: LedgerUrl = DEFAULT_LEDGER,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
 ) -> None:
     """Resolve dead batches without processing them, and say why; this is final.
 

@@ -1,28 +1,16 @@
 """``headrace journal``: what a journal holds, whether it is whole, and what makes it so."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Final
+from dataclasses import asdict
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.options import BROKEN, DEFAULT_LEDGER, AsJson, LedgerUrl, age_ms, gates_of
-from headrace.cli.printing import (
-    UNKNOWN,
-    count,
-    duration,
-    grid,
-    line,
-    mebibytes,
-    plural,
-    print_json,
-    printable,
-    show,
-    table,
-)
+from headrace.cli import options as opt
+from headrace.cli import printing as out
 from headrace.errors import OptionError
 from headrace.journal import DEFECTS, Finding, FindingKind, Journal, Kept, LanePruning, Verification
 from headrace.journal import prune as prune_journal
@@ -71,41 +59,11 @@ GatesLedger = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LaneListing:
-    """A lane as it is listed: offsets from ``start`` to before ``until``, ``lost`` of them lost."""
-
-    lane: int
-    start: int
-    until: int
-    lost: int
-    blocks: int
-    stored_bytes: int
-    oldest_ms: int | None
-    newest_ms: int | None
-
-    @classmethod
-    def of(cls, opened: Journal, lane: int) -> "LaneListing":
-        """What a journal has of a lane; no block is read."""
-        start, until = opened.lane_bounds(lane)
-        blocks = opened.blocks(lane)
-        return cls(
-            lane=lane,
-            start=start,
-            until=until,
-            lost=sum(each.until - max(each.first, start) for each in opened.lost(lane)),
-            blocks=len(blocks),
-            stored_bytes=sum(block.stored_bytes for block in blocks),
-            oldest_ms=blocks[0].created_ms if blocks else None,
-            newest_ms=blocks[-1].created_ms if blocks else None,
-        )
-
-
 @journal.command("ls")
 def list_lanes(
     url: Url,
     lane: Annotated[int | None, typer.Option(help="Only this lane.")] = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List a journal's lanes: their offsets, blocks, bytes and ages. No block is read."""
     opened = Journal.open(url)
@@ -113,39 +71,61 @@ def list_lanes(
     if lane is not None and lane not in lanes:
         there = ", ".join(map(str, lanes)) or "none at all"
         raise OptionError(f"The journal {url} has no lane {lane}; the lanes it has: {there}.")
-    listings = [LaneListing.of(opened, each) for each in lanes if lane in (None, each)]
+    listings = [_listing(opened, each) for each in lanes if lane in (None, each)]
     if as_json:
         for listing in listings:
-            print_json({"journal": opened.name, "id": opened.id, **asdict(listing)})
+            out.print_json(listing)
     elif listings:
-        show(lanes_table(listings, wall_clock_ms()))
+        out.show(lanes_table(listings, wall_clock_ms()))
     else:
         typer.echo("The journal has no lane yet; a receiver makes its own when it starts.")
 
 
-def lanes_table(lanes: Sequence[LaneListing], now_ms: int) -> Table:
+def _listing(opened: Journal, lane: int) -> dict[str, Any]:
+    """A lane as in JSON: offsets from ``start`` to before ``until``; no block is read."""
+    start, until = opened.lane_bounds(lane)
+    blocks = opened.blocks(lane)
+    return {
+        "journal": opened.name,
+        "id": opened.id,
+        "lane": lane,
+        "start": start,
+        "until": until,
+        "lost": sum(each.until - max(each.first, start) for each in opened.lost(lane)),
+        "blocks": len(blocks),
+        "stored_bytes": sum(block.stored_bytes for block in blocks),
+        "oldest_ms": blocks[0].created_ms if blocks else None,
+        "newest_ms": blocks[-1].created_ms if blocks else None,
+    }
+
+
+def lanes_table(lanes: Sequence[dict[str, Any]], now_ms: int) -> Table:
     """A line for each lane."""
 
     def age(ms: int | None) -> str:
-        return UNKNOWN if ms is None else duration(max(now_ms - ms, 0))
+        return out.UNKNOWN if ms is None else out.duration(max(now_ms - ms, 0))
 
-    return table(
+    return out.table(
         lanes,
-        (">lane", lambda each: str(each.lane)),
-        (">start", lambda each: str(each.start)),
-        (">until", lambda each: str(each.until)),
-        (">lost", lambda each: Text(count(each.lost), style="bold red" if each.lost else "")),
-        (">blocks", lambda each: count(each.blocks)),
-        (">MiB", lambda each: mebibytes(each.stored_bytes)),
-        (">oldest", lambda each: age(each.oldest_ms)),
-        (">newest", lambda each: age(each.newest_ms)),
+        (">lane", lambda each: str(each["lane"])),
+        (">start", lambda each: str(each["start"])),
+        (">until", lambda each: str(each["until"])),
+        (">lost", lambda each: Text(out.count(each["lost"]), "bold red" if each["lost"] else "")),
+        (">blocks", lambda each: out.count(each["blocks"])),
+        (">MiB", lambda each: out.mebibytes(each["stored_bytes"])),
+        (">oldest", lambda each: age(each["oldest_ms"])),
+        (">newest", lambda each: age(each["newest_ms"])),
         wide=False,
     )
 
 
 @journal.command("verify")
 def verify_blocks(
-    url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: AsJson = False
+    url: Url,
+    *,
+    ledger: GatesLedger = None,
+    reached: Reached = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Read every block of a journal and prove that it is what was written, without a gap.
 
@@ -159,7 +139,7 @@ def verify_blocks(
     opened = Journal.open(url)
     found = verify_journal(opened, _reached(opened, ledger, reached))
     if as_json:
-        print_json(
+        out.print_json(
             {
                 "journal": opened.name,
                 "id": opened.id,
@@ -169,8 +149,8 @@ def verify_blocks(
             }
         )
     else:
-        show(journal_view(opened.name, found))
-    raise typer.Exit(0 if found.whole else BROKEN)
+        out.show(journal_view(opened.name, found))
+    raise typer.Exit(0 if found.whole else opt.BROKEN)
 
 
 @journal.command("repair")
@@ -189,11 +169,11 @@ def repair_blocks(url: Url, *, ledger: GatesLedger = None, reached: Reached = No
     known = _reached(opened, ledger, reached)
     mended = repair_journal(opened, known)
     if mended:
-        show(_findings(mended))
+        out.show(_findings(mended))
     found = verify_journal(opened, known)
     after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
-    typer.echo(f"{plural(len(mended), 'finding')} mended. {after}")
-    raise typer.Exit(0 if found.whole else BROKEN)
+    typer.echo(f"{out.plural(len(mended), 'finding')} mended. {after}")
+    raise typer.Exit(0 if found.whole else opt.BROKEN)
 
 
 def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> dict[int, int]:
@@ -215,13 +195,13 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
 
 def journal_view(name: str, found: Verification) -> RenderableType:
     """What was found of a journal: a verdict, and what there is to say."""
-    records = plural(sum(lane.records for lane in found.lanes), "record")
-    blocks = plural(sum(lane.blocks for lane in found.lanes), "block")
-    holds = f"{records} in {blocks} of {plural(len(found.lanes), 'lane')}"
+    records = out.plural(sum(lane.records for lane in found.lanes), "record")
+    blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
+    holds = f"{records} in {blocks} of {out.plural(len(found.lanes), 'lane')}"
     if found.whole:
-        headline = line(f"{name}: whole, {holds}", style="green")
+        headline = out.line(f"{name}: whole, {holds}", style="green")
     else:
-        headline = line(f"{name}: BROKEN; {holds} can be read", style="bold red")
+        headline = out.line(f"{name}: BROKEN; {holds} can be read", style="bold red")
     if not found.findings:
         return headline
     return Group(headline, Text(), _findings(found.findings))
@@ -232,14 +212,14 @@ def _findings(findings: Sequence[Finding]) -> Table:
     rows = [
         (
             Text(finding.kind, style=_STYLES.get(finding.kind, "dim")),
-            Text(printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
+            Text(out.printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
         )
         for finding in findings[:FINDINGS]
     ]
     if len(findings) > FINDINGS:
         more = f"and {len(findings) - FINDINGS:,} more; --json tells them all."
         rows.append((Text(), Text(more)))
-    return grid(rows)
+    return out.grid(rows)
 
 
 def _offsets(finding: Finding) -> str:
@@ -256,7 +236,7 @@ def prune_blocks(
             metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
         ),
     ],
-    ledger: LedgerUrl = DEFAULT_LEDGER,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     lane: Annotated[
         list[int] | None, typer.Option(help="A lane to prune; all, if none is named.")
     ] = None,
@@ -270,7 +250,7 @@ def prune_blocks(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be removed.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Remove the blocks that are processed, that no failed batch needs, and that are old enough.
 
@@ -282,11 +262,11 @@ def prune_blocks(
     Exit status 0: what could be removed is removed, be it nothing.
     Exit status 1: there was an error.
     """
-    min_age_ms = age_ms("--older-than", older_than)
+    min_age_ms = opt.age_ms("--older-than", older_than)
     opened = Journal.open(url)
     with Ledger.open(ledger, create=False) as reader:
         for gate in without or ():
-            gates_of(reader, gate, ledger)
+            opt.gates_of(reader, gate, ledger)
         lanes = prune_journal(
             opened,
             reader,
@@ -300,28 +280,28 @@ def prune_blocks(
     if as_json:
         for each in lanes:
             told = {"journal": opened.name, "id": opened.id, "dry_run": dry_run, **asdict(each)}
-            print_json(told)
+            out.print_json(told)
         return
     if lanes:
-        show(pruned_table(lanes))
-    blocks = plural(sum(lane.blocks for lane in lanes), "block")
-    records = plural(sum(lane.records for lane in lanes), "record")
-    removed = mebibytes(sum(lane.stored_bytes for lane in lanes))
+        out.show(pruned_table(lanes))
+    blocks = out.plural(sum(lane.blocks for lane in lanes), "block")
+    records = out.plural(sum(lane.records for lane in lanes), "record")
+    removed = out.mebibytes(sum(lane.stored_bytes for lane in lanes))
     verb = "would be removed" if dry_run else "removed"
     typer.echo(f"{blocks} with {records} {verb}, {removed} MiB.")
 
 
 def pruned_table(lanes: Sequence[LanePruning]) -> Table:
     """A line for each lane: what is removed, what is kept, and why there is not more to remove."""
-    return table(
+    return out.table(
         lanes,
         (">lane", lambda each: str(each.lane)),
         (">start", lambda each: str(each.until)),
-        (">removed", lambda each: count(each.blocks)),
-        (">MiB", lambda each: mebibytes(each.stored_bytes)),
-        (">kept", lambda each: count(each.kept_blocks)),
-        (">MiB", lambda each: mebibytes(each.kept_bytes)),
-        ("because", lambda each: line(_because(each))),
+        (">removed", lambda each: out.count(each.blocks)),
+        (">MiB", lambda each: out.mebibytes(each.stored_bytes)),
+        (">kept", lambda each: out.count(each.kept_blocks)),
+        (">MiB", lambda each: out.mebibytes(each.kept_bytes)),
+        ("because", lambda each: out.line(_because(each))),
         wide=False,
     )
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from headrace.cli.options import gates_of
-from headrace.cli.snapshot import newest_run
+from headrace.cli.trends import newest_run
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Kind, Ledger, redact_url
 from headrace.simulation import Load, World

@@ -11,9 +11,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from headrace.cli import printing as out
 from headrace.cli.gate_view import gate_view, overview
 from headrace.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
-from headrace.cli.printing import UNKNOWN, count, line, print_json, size, table, write_picture
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.control.ranges import OffsetRange
 from headrace.errors import HeadraceError
@@ -57,7 +57,7 @@ def status(
             return gates, stages_of(opened) if gate is None else []
 
         if svg is not None:
-            write_picture(status_view(*look()), svg, "headrace status")
+            out.write_picture(status_view(*look()), svg, "headrace status")
         console = Console()
         if watch and console.is_terminal and not as_json:
             _watch(console, lambda: status_view(*look()))
@@ -65,7 +65,7 @@ def status(
             if as_json:
                 for group in look():
                     for each in group:
-                        print_json(asdict(each))
+                        out.print_json(asdict(each))
             else:
                 console.print(status_view(*look()))
             if not watch:
@@ -217,23 +217,23 @@ def status_view(gates: Sequence[GateSnapshot], stages: Sequence[StageSnapshot]) 
 
 def stages_view(stages: Sequence[StageSnapshot]) -> RenderableType:
     """A line for each stage; then the bottlenecks, and stages to which nothing comes."""
-    shown = table(
+    shown = out.table(
         stages,
-        ("flow", lambda each: line(each.flow)),
-        ("stage", lambda each: line(each.stage, style="bold")),
+        ("flow", lambda each: out.line(each.flow)),
+        ("stage", lambda each: out.line(each.stage, style="bold")),
         ("state", lambda each: Text(each.state, style=_STAGE_STYLES.get(each.state, "green"))),
-        (">queue", lambda each: size(each.queue_bytes)),
-        (">rate/s", lambda each: count(each.rate_per_s)),
-        (">at most", lambda each: count(each.rate_limit_per_s)),
-        ("*throttled by", lambda each: line(each.throttled_by or UNKNOWN)),
+        (">queue", lambda each: out.size(each.queue_bytes)),
+        (">rate/s", lambda each: out.count(each.rate_per_s)),
+        (">at most", lambda each: out.count(each.rate_limit_per_s)),
+        ("*throttled by", lambda each: out.line(each.throttled_by or out.UNKNOWN)),
     )
     blamed = [
-        line(f"Look at stage {each.stage} of flow {each.flow}: it throttles the others.", "red")
+        out.line(f"Look at stage {each.stage} of flow {each.flow}: it throttles the others.", "red")
         for each in stages
         if each.state == _BOTTLENECK
     ]
     alone = [
-        line(
+        out.line(
             f"Nothing comes to stage {each.stage} of flow {each.flow} from stage {each.without},"
             " which does not run.",
             "yellow",
