@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Complain
 from tests.cli.outcomes import invoke
 from tests.journal.samples import numbered, values_of
 from tests.services.ledgers import new_ledger
@@ -133,41 +132,8 @@ def test_how_far_gates_have_read_their_ledger_tells(journal: Journal, tmp_path: 
     assert journal.bounds() == {0: (0, 12), 7: (0, 30)}
 
 
-@pytest.mark.parametrize("given", ["0", "0:", ":5", "a:5", "0:-1", "0:1.5", f"0:{2**63}"])
-def test_what_is_no_lane_and_offset_is_refused(
-    journal: Journal,
-    complain: Complain,
-    given: str,
-) -> None:
-    arguments = ["journal", "repair", journal.storage.url, "--reached", given]
-    told = complain("", *arguments)
-    assert f"--reached is '{given}'; write a lane" in told
-
-
 def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:
     (Path(journal.storage.url) / "0" / "00000000000000000003.lost").write_text("{}")
     result = invoke("", "journal", "repair", journal.storage.url)
     assert result.exit_code == 4
     assert result.stdout.startswith("0 findings mended. It is not whole yet")
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        (["ls", "{}/none"], "There is no journal"),
-        (["verify", "{}/none"], "There is no journal"),
-        (["repair", "{}/none"], "There is no journal"),
-        (["ls", "{}/my orders"], "journal's name 'my orders'"),
-        (["verify", "http://host/orders"], "There can be no journal at http:// URLs"),
-        (["ls", "{}/orders", "--lane", "5"], "has no lane 5; the lanes it has: 0, 7."),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    journal: Journal,
-    command: list[str],
-    sentence: str,
-    complain: Complain,
-) -> None:
-    folder = str(Path(journal.storage.url).parent)
-    arguments = ["journal", *(each.format(folder) for each in command)]
-    assert sentence in complain("", *arguments)

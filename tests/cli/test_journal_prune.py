@@ -5,7 +5,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Complain
 from tests.cli.outcomes import invoke
 from tests.journal.samples import numbered, values_of
 
@@ -136,32 +135,3 @@ def test_what_is_removed_is_told_as_json(journal: Journal, ledger_url: str) -> N
         },
     }
     assert (lane7["lane"], lane7["kept"], lane7["needed_by"]) == (7, None, None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["{}/orders", "--older-than", "0s"], "No gate that counts has read the journal"),
-        (["{}/orders", "--older-than", "soon"], "--older-than is 'soon'; it must be a duration"),
-        (["{}/none", "--older-than", "7 days"], "There is no journal"),
-        (
-            ["{}/orders", "--older-than", "7"],
-            "--older-than is '7'; it must be a time with",
-        ),
-        (["{}/orders", "--older-than", "7 days", "--lane", "3"], "has no lane 3; it has: 0, 7"),
-        (["{}/orders", "--older-than", "7d", "--without", "a"], "has no gate 'a'"),
-        (["{}/orders", "--older-than", "7d", "--ledger", "sqlite:///{}/none.db"], "none.db"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    *,
-    journal: Journal,
-    ledger_url: str,
-    arguments: list[str],
-    sentence: str,
-    complain: Complain,
-) -> None:
-    folder = str(Path(journal.storage.url).parent)
-    command = ["journal", "prune", *(each.format(folder) for each in arguments)]
-    assert sentence in complain(ledger_url, *command)
-    assert journal.lane_bounds(0) == (0, 12)

@@ -3,7 +3,6 @@
 import json
 from base64 import b64decode
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Complain
@@ -110,23 +109,6 @@ def test_several_letters_are_dropped_at_once_or_none_if_one_cannot_be(
             invoke(shop.url, "dead-letters", "drop", "1", "2", "--reason", "tests").exit_code == 0
         )
         assert ledger.dead_letters(statuses=[LetterStatus.WAITING]) == ()
-
-
-def test_a_letter_is_dropped_once(
-    shop: Shop,
-    complain: Complain,
-) -> None:
-    invoke(shop.url, "dead-letters", "drop", "1", "--reason", "a test order")
-    again = ["dead-letters", "drop", "1", "--reason", "another reason"]
-    said = complain(shop.url, *again)
-    assert "Dead letter 1 was dropped already (a test order)" in said
-
-
-def test_a_drop_makes_no_ledger_where_there_is_none(tmp_path: Path) -> None:
-    file = tmp_path / "none.db"
-    result = invoke(f"sqlite:///{file}", "dead-letters", "drop", "1", "--reason", "x")
-    assert result.exit_code == 1
-    assert not file.exists()
 
 
 @pytest.mark.parametrize("arguments", [["drop", "1"], ["drop", "--reason", "x"], ["drop", "one"]])

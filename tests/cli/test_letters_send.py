@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from tests.cli.conftest import Complain
 from tests.cli.outcomes import LETTER, Shop, invoke, planned
 from tests.services.kafka import Topic, TopicFactory
 
@@ -121,60 +120,6 @@ def test_what_an_edit_leaves_out_still_waits(url: str, orders: Topic) -> None:
     assert [letter(url, number).status for number in (1, 2)] == [
         *(LetterStatus.SENT, LetterStatus.WAITING)
     ]
-
-
-@pytest.mark.parametrize(
-    ("edit", "said"),
-    [
-        ("letter_edits:fail", "failed on dead letter 1 (KeyError: 'price')"),
-        ("letter_edits:text", "answers a value of type DeadLetter; it must"),
-        ("letter_edits:nothing_of_it", "answers a value of type bytes; it must"),
-        ("letter_edits:absent", "has no 'absent'"),
-    ],
-)
-def test_an_edit_that_does_not_work_sends_nothing(
-    url: str,
-    edit: str,
-    said: str,
-    complain: Complain,
-) -> None:
-    arguments = ["dead-letters", "send", "--all", "--edit", edit]
-    assert said in complain(url, *arguments)
-    assert letter(url, 1).status is LetterStatus.WAITING
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "by their IDs, or with --all"),
-        (["1", "--all"], "by their IDs, or with --all"),
-        (["1", "--gate", "orders"], "by their IDs, or with --all"),
-        (["1", "9"], "has no dead letter 9"),
-        (["1", str(2**70)], f"has no dead letter {2**70}"),
-        (["--all", "--gate", "clicks"], "has no gate 'clicks'"),
-        (["1", "--option", "kafka.sasl.jaas.confg=hunter2"], "did you mean kafka.sasl.jaas.config"),
-    ],
-)
-def test_what_cannot_be_sent_is_told_in_one_line(
-    url: str,
-    arguments: list[str],
-    said: str,
-    complain: Complain,
-) -> None:
-    message = complain(url, "dead-letters", "send", *arguments)
-    assert said in message
-    assert "hunter2" not in message
-    assert letter(url, 1).status is LetterStatus.WAITING
-
-
-def test_a_letter_that_was_resolved_is_not_sent(
-    url: str,
-    complain: Complain,
-) -> None:
-    with Ledger.open(url) as ledger:
-        ledger.resolve(2, LetterStatus.DROPPED, "a test order")
-    message = complain(url, "dead-letters", "send", "1", "2")
-    assert "Dead letter 2 was dropped already (a test order)" in message
 
 
 def test_what_the_brokers_have_is_sent_though_another_letter_is_refused(

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Complain
 from tests.cli.outcomes import Shop, invoke, planned
 
 from headrace.ledger import Ledger
@@ -36,25 +35,3 @@ def test_what_is_not_made_good_stays_whatever_its_age(shop: Shop) -> None:
     before = invoke(shop.url, "failures", "--json").stdout
     assert invoke(shop.url, "prune", "--older-than", "1 ms").exit_code == 0
     assert invoke(shop.url, "failures", "--json").stdout == before != ""
-
-
-@pytest.mark.parametrize("age", ["", "soon", "30", "-1 day"])
-def test_an_age_that_is_none_is_told_and_nothing_is_deleted(
-    url: str,
-    age: str,
-    complain: Complain,
-) -> None:
-    said = complain(url, "prune", f"--older-than={age}")
-    assert "--older-than" in said
-    with Ledger.open(url, create=False) as ledger:
-        assert len(ledger.batches("orders")) == 4
-
-
-def test_a_ledger_that_is_not_there_is_not_made(
-    tmp_path: Path,
-    complain: Complain,
-) -> None:
-    url = f"sqlite:///{tmp_path}/none.db"
-    said = complain(url, "prune", "--older-than", "1 day")
-    assert "There is no ledger" in said
-    assert not (tmp_path / "none.db").exists()

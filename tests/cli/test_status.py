@@ -9,9 +9,8 @@ from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
 from tests.cli.commands import COMMAND, run
-from tests.cli.conftest import Complain, add_gate
+from tests.cli.conftest import add_gate
 from tests.flow.samples import state_of_stage
 from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
@@ -102,23 +101,6 @@ def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -
     assert svg.startswith("<svg")
     assert "url(" not in svg.replace("url(#", "")
     assert "orders" in svg
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--ledger", "sqlite:///{folder}/none.db"], "There is no ledger {folder}/none.db;"),
-        (["--gate", "payment"], "has no gate 'payment'; the gates it has: orders."),
-        (["--svg", "{folder}/none/a.svg"], "none/a.svg cannot be written: No such file"),
-        (["--ledger", "mysql://db"], "A ledger cannot be kept in 'mysql'"),
-    ],
-    ids=["ledger", "gate", "picture", "url"],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    arguments: list[str], sentence: str, ledger_url: str, tmp_path: Path, complain: Complain
-) -> None:
-    words = [argument.format(folder=tmp_path) for argument in arguments]
-    assert sentence.format(folder=tmp_path) in complain(ledger_url, "status", *words)
 
 
 def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from headrace.backfill import MAX_BACKFILLS
 from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import find_batch, key_text, owner_word, short_error
+from headrace.cli.batches import find_batch, key_text, owner_word
 from headrace.cli.user_code import load_flow, load_handler
 from headrace.control.ranges import OffsetRange
 from headrace.errors import OptionError
@@ -245,7 +245,9 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
                 "is success, so it is processed; name one that failed, as `headrace failures` does"
             )
         case Status.DEAD:
-            error = "" if batch.error is None else f" ({out.printable(short_error(batch.error))})"
+            error = (
+                "" if batch.error is None else f" ({out.printable(out.short_error(batch.error))})"
+            )
             why = (
                 f"is dead{error}, which is final; a record that is kept as a dead letter can be"
                 " sent again with `headrace dead-letters send`, and of a whole batch"
@@ -360,5 +362,5 @@ def plan_table(
         ("gate|16", lambda batch: out.line(batch.gate)),
         (">records", lambda batch: out.count(batch.planned_records)),
         ("in Kafka", still_there),
-        ("*error", lambda batch: out.line(short_error(batch.error))),
+        ("*error", lambda batch: out.line(out.short_error(batch.error))),
     )

@@ -175,10 +175,7 @@ def _without_exit(handler: Handler) -> Handler:
 
 
 def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: "ProgressLines") -> bool:
-    """Run batches of one gate in a Spark session of this application's own, in this order.
-
-    Returns:
-        Whether all is done.
+    """Run batches of one gate in a Spark session of its own; answers whether all is done.
 
     Raises:
         SetupError: Spark does not start.

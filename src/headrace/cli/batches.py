@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,11 +12,9 @@ from rich.text import Text
 
 from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.snapshot import error_line, planned_or_counted, status_word
 from headrace.errors import OptionError
 from headrace.ledger import (
     BatchRecord,
-    ErrorReport,
     Kind,
     Ledger,
     Loss,
@@ -176,7 +174,7 @@ def batches_view(
         ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
         ("planned", lambda batch: out.short_time(batch.created_time_ms)),
         ("status", status_text),
-        (">records", lambda batch: out.count(planned_or_counted(batch))),
+        (">records", lambda batch: out.count(out.planned_or_counted(batch))),
         (">time", lambda batch: out.duration(_took_ms(batch, now_ms))),
         ("*error, or limited by", remark),
     )
@@ -273,26 +271,19 @@ def _error_or_reason(batch: BatchRecord) -> Text:
     if batch.interrupted:
         return out.line(batch.error.message)
     already = "already committed, then " if batch.status is Status.SUCCESS else ""
-    return out.line(already + short_error(batch.error))
+    return out.line(already + out.short_error(batch.error))
 
 
 def status_text(batch: BatchRecord) -> Text:
     """Where a batch stands, and how often it was begun where that was more than once."""
     times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
     style = "yellow" if batch.interrupted else _STYLES[batch.status]
-    return out.line(f"{status_word(batch)}{times}", style=style)
+    return out.line(f"{out.status_word(batch)}{times}", style=style)
 
 
 def key_text(batch: BatchRecord) -> Text:
     """The first digits of its key, with a sign that it is a child of another one."""
     return out.line(f"{'' if batch.parent is None else '↳ '}{batch.schedule_id[:SHORT]}")
-
-
-def short_error(error: ErrorReport | None) -> str:
-    """An error in one line, its class without the module; empty where there is none."""
-    if error is None:
-        return ""
-    return error_line(replace(error, error_class=error.error_class.rpartition(".")[2]))
 
 
 def _took_ms(batch: BatchRecord, now_ms: int) -> int:

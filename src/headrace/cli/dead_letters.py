@@ -11,7 +11,6 @@ from rich.table import Table
 
 from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import short_error
 from headrace.cli.user_code import load_function
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus, redact_url
@@ -335,7 +334,7 @@ def letters_table(
         ("gate|16", lambda record: out.line(record.gate)) if name_gates else None,
         ("record", lambda record: out.line(_place(record.letter))),
         (">age", lambda record: out.duration(now_ms - record.created_ms)),
-        ("*error", lambda record: out.line(short_error(record.letter.error))),
+        ("*error", lambda record: out.line(out.short_error(record.letter.error))),
         (f"*{last}", lambda record: out.line(details[last](record))) if last else None,
     )
 

@@ -15,11 +15,9 @@ from headrace.cli.batches import (
     find_batch,
     key_text,
     owner_word,
-    short_error,
     status_text,
 )
 from headrace.cli.dead_letters import letter_values, letters_table
-from headrace.cli.snapshot import planned_or_counted
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
 from headrace.ledger.base import wall_clock_ms
@@ -126,8 +124,8 @@ def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: b
         ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
         (">age", lambda batch: out.duration(now_ms - batch.created_time_ms)),
         ("status", status),
-        (">records", lambda batch: out.count(planned_or_counted(batch))),
-        ("*error", lambda batch: out.line(short_error(batch.error))),
+        (">records", lambda batch: out.count(out.planned_or_counted(batch))),
+        ("*error", lambda batch: out.line(out.short_error(batch.error))),
     )
 
 

@@ -4,7 +4,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.errors import OptionError
+from headrace.ledger import BatchRecord, ErrorReport
 
 UNKNOWN: Final = "—"
 """What stands where a value is not known yet."""
@@ -123,6 +124,29 @@ def printable(text: str) -> str:
 def line(text: str, style: str = "") -> Text:
     """One printable line, cut where it is too long."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def planned_or_counted(batch: BatchRecord) -> int:
+    """Its records, or the offsets in it while they have not been counted."""
+    return batch.planned_records if batch.records is None else batch.records
+
+
+def status_word(batch: BatchRecord) -> str:
+    """Where a batch stands: ``interrupted`` if its query was stopped, else the ledger's word."""
+    return "interrupted" if batch.interrupted else batch.status
+
+
+def error_line(error: ErrorReport) -> str:
+    """An error in short: its class, and the first line of its message."""
+    first_line = error.message.strip().partition("\n")[0]
+    return f"{error.error_class}: {first_line}" if first_line else error.error_class
+
+
+def short_error(error: ErrorReport | None) -> str:
+    """An error in one line, its class without the module; empty where there is none."""
+    if error is None:
+        return ""
+    return error_line(replace(error, error_class=error.error_class.rpartition(".")[2]))
 
 
 def table(

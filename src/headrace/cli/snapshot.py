@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from headrace.cli.printing import error_line, planned_or_counted, status_word
 from headrace.cli.trends import LagChange, Trend, advice_on, drain_trend, newest_run
 from headrace.ledger import (
     BatchRecord,
-    ErrorReport,
     GateQuery,
     GateRecord,
     Kind,
@@ -34,8 +34,6 @@ OVERDUE: Final = 10
 """Intervals after which a running batch is more than slow."""
 
 SHORTEST_OVERDUE_MS: Final = 60_000
-
-_NONE_UNRESOLVED: Final = NotMadeGood()
 
 
 class GateState(StrEnum):
@@ -86,17 +84,13 @@ class GateHistory:
     ranges: tuple[PlannedRange, ...] = ()
     """Of the newest batch."""
     losses: tuple[Loss, ...] = ()
-    unresolved: NotMadeGood = _NONE_UNRESOLVED
+    unresolved: NotMadeGood = field(default_factory=NotMadeGood)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
-        """Read what a snapshot needs.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+        """Read what a snapshot needs from the ledger."""
         batches = ledger.batches(gate.name, HISTORY, kind=Kind.LIVE, parts=False)
         return cls(
             gate=gate,
@@ -207,17 +201,14 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """The query that runs behind a gate.
-
-    Attributes:
-        program: Its process and host.
-        checkpoint: Where its checkpoint is; None where its program has not said so.
-        since_ms: When it took the gate (ms since the epoch).
-    """
+    """The query that runs behind a gate."""
 
     program: str
+    """Its process and host."""
     checkpoint: str | None
+    """Where its checkpoint is; None where its program has not said so."""
     since_ms: int
+    """When it took the gate (ms since the epoch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +310,7 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
         source=gate.source,
         time_ms=now_ms,
         interval_ms=gate.interval_ms,
-        state=_state(newest, change, gate.interval_ms, now_ms, lag_now),
+        state=_state(history, change, now_ms, lag_now),
         rate_per_s=gate.rate_per_s,
         lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
         lag_now=lag_now,
@@ -348,14 +339,11 @@ def _values(source: object | None, *names: str) -> dict[str, Any]:
 
 
 def _state(
-    newest: BatchRecord | None,
-    change: LagChange | None,
-    interval_ms: int,
-    now_ms: int,
-    lag_now: int | None,
+    history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
 ) -> GateState:
-    if newest is None:
+    if not history.batches:
         return GateState.NEW
+    newest, interval_ms = history.batches[0], history.gate.interval_ms
     if newest.status in (Status.FAILED, Status.DEAD):
         return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
     left_over = _left_over(newest)
@@ -411,19 +399,3 @@ def _error(batches: Sequence[BatchRecord]) -> str | None:
     failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
     error = next((batch.error for batch in failed if batch.error is not None), None)
     return None if error is None else error_line(error)
-
-
-def planned_or_counted(batch: BatchRecord) -> int:
-    """Its records, or the offsets in it while they have not been counted."""
-    return batch.planned_records if batch.records is None else batch.records
-
-
-def status_word(batch: BatchRecord) -> str:
-    """Where a batch stands: ``interrupted`` if its query was stopped, else the ledger's word."""
-    return "interrupted" if batch.interrupted else batch.status
-
-
-def error_line(error: ErrorReport) -> str:
-    """An error in short: its class, and the first line of its message."""
-    first_line = error.message.strip().partition("\n")[0]
-    return f"{error.error_class}: {first_line}" if first_line else error.error_class

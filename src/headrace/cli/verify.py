@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import SHORT, short_error
+from headrace.cli.batches import SHORT
 from headrace.errors import OptionError
 from headrace.ledger import (
     DEFECTS,
@@ -335,7 +335,7 @@ def _sentence(findings: Sequence[Finding]) -> str:
         case FindingKind.UNEXPLAINED:
             told = f"{_batch(findings)} is dead, and nothing says why."
         case FindingKind.OPEN | FindingKind.DEAD:
-            why = f": {short_error(first.error)}" if first.error else "."
+            why = f": {out.short_error(first.error)}" if first.error else "."
             told = f"{_batch(findings)} is {first.status}{why}"
         case FindingKind.LOST if first.schedule_id is not None:
             why = f": {first.reason}" if first.reason else ""
