@@ -1,6 +1,9 @@
 """A ledger in which batches have come to every end, and commands run on it."""
 
+import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Executable, create_engine
 from tests.services.ledgers import new_ledger
@@ -81,6 +84,18 @@ def invoke(url: str, *arguments: str, width: int = 120) -> Result:
     """Run a command on a ledger, in this process."""
     runner = CliRunner(env={"HEADRACE_LEDGER": url, "COLUMNS": str(width)})
     return runner.invoke(app, arguments)
+
+
+def told(url: str, command: str, exit_code: int = 0) -> str:
+    """What a command, written as in a shell, prints; it ends with this exit status."""
+    result = invoke(url, *shlex.split(command))
+    assert result.exit_code == exit_code, result.output
+    return result.stdout
+
+
+def rows(url: str, command: str, exit_code: int = 0) -> list[dict[str, Any]]:
+    """The JSON objects that it prints with --json, one on each line."""
+    return [json.loads(line) for line in told(url, f"{command} --json", exit_code).splitlines()]
 
 
 def damage(url: str, *statements: Executable) -> None:
