@@ -86,9 +86,9 @@ def invoke(url: str, *arguments: str, width: int = 120) -> Result:
     return runner.invoke(app, arguments)
 
 
-def told(url: str, command: str, exit_code: int = 0) -> str:
+def told(url: str, command: str, exit_code: int = 0, width: int = 120) -> str:
     """What a command, written as in a shell, prints; it ends with this exit status."""
-    result = invoke(url, *shlex.split(command))
+    result = invoke(url, *shlex.split(command), width=width)
     assert result.exit_code == exit_code, result.output
     return result.stdout
 

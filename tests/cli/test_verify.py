@@ -1,13 +1,12 @@
 """``headrace verify``: what it proves, what it finds, and how it ends."""
 
-import json
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Executable, delete, update
-from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned
+from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned, rows, told
 from tests.journal.samples import numbered
 
 from headrace.control.ranges import OffsetRange
@@ -35,9 +34,8 @@ def ledger_url(tmp_path: Path) -> str:
 
 
 def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
-    result = invoke(ledger_url, "verify")
-    assert result.exit_code == 0
-    first, _, header, span, _, *words = result.stdout.splitlines()
+    said = told(ledger_url, "verify")
+    first, _, header, span, _, *words = said.splitlines()
     assert first == "orders: proven"
     assert header.split() == ["read", "processed", "open", "dead", "lost", "missing"]
     assert span.startswith("orders-0 [0, 50) ")
@@ -55,10 +53,9 @@ def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) 
             batch = planned(0, 10)
             ranges = tuple(replace(each, topic_id=topic_id) for each in batch.ranges)
             ledger.succeed(ledger.begin(replace(batch, ranges=ranges)).schedule_id)
-    result = invoke(url, "verify")
-    assert result.exit_code == 0
-    assert "orders-0 [0, 10) topic id AAAA " in result.stdout
-    assert "orders-0 [0, 10) topic id BBBB " in result.stdout
+    said = told(url, "verify")
+    assert "orders-0 [0, 10) topic id AAAA " in said
+    assert "orders-0 [0, 10) topic id BBBB " in said
 
 
 def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
@@ -68,10 +65,9 @@ def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
         ledger.fail(key, ERROR)
         ledger.take(key, "me", 1_000)
         ledger.bury(key, "me", ERROR)
-    result = invoke(ledger_url, "verify")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("orders: proven, 10 dead, 10 lost\n")
-    assert "orders-0 [50, 60) was gone before it was read." in result.stdout
+    said = told(ledger_url, "verify")
+    assert said.startswith("orders: proven, 10 dead, 10 lost\n")
+    assert "orders-0 [50, 60) was gone before it was read." in said
 
 
 SHIFTED = (
@@ -93,16 +89,14 @@ SHIFTED = (
 )
 def test_what_was_changed_is_4(ledger_url: str, change: Executable, sentences: list[str]) -> None:
     damage(ledger_url, change)
-    result = invoke(ledger_url, "verify")
-    assert result.exit_code == 4
-    assert [each for each in sentences if each not in result.stdout] == []
+    said = told(ledger_url, "verify", 4)
+    assert [each for each in sentences if each not in said] == []
 
 
 def test_a_part_that_is_lost_is_4(shop: Shop) -> None:
     damage(shop.url, delete(failure).where(failure.c.schedule_id == shop.good_part))
-    result = invoke(shop.url, "verify")
-    assert result.exit_code == 4
-    assert f"orders-0 [51, 60) is in no part of batch {shop.split[:8]}" in result.stdout
+    said = told(shop.url, "verify", 4)
+    assert f"orders-0 [51, 60) is in no part of batch {shop.split[:8]}" in said
 
 
 def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
@@ -110,29 +104,26 @@ def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
         for gate in ("a", "b"):
             ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")
         ledger.begin(planned(0, 10, gate="a"))
-    result = invoke(ledger_url, "verify")
-    assert result.exit_code == 3
-    assert "b: nothing has been read yet" in result.stdout
-    assert "orders: proven" in result.stdout
+    said = told(ledger_url, "verify", 3)
+    assert "b: nothing has been read yet" in said
+    assert "orders: proven" in said
     assert invoke(ledger_url, "verify", "--gate", "orders").exit_code == 0
     damage(ledger_url, delete(failure).where(failure.c.start_offset == 20))
     assert invoke(ledger_url, "verify").exit_code == 4
 
 
 def test_json_is_one_object_per_gate(shop: Shop) -> None:
-    result = invoke(shop.url, "verify", "--json")
-    assert result.exit_code == 3
-    told = json.loads(result.stdout)
+    (proof,) = rows(shop.url, "verify", 3)
     more = {"contradictions", "notes", "proves"}
-    assert told.keys() == {"gate", "verdict", "spans", "findings"} | more
-    assert "It cannot see from the ledger alone" in told["proves"]
-    assert (told["gate"], told["verdict"]) == ("orders", "open")
+    assert proof.keys() == {"gate", "verdict", "spans", "findings"} | more
+    assert "It cannot see from the ledger alone" in proof["proves"]
+    assert (proof["gate"], proof["verdict"]) == ("orders", "open")
     place = {"topic", "partition", "start", "until"}
-    (span,) = told["spans"]
+    (span,) = proof["spans"]
     assert span.keys() == place | {f.name for f in fields(Span)} - {"offsets"}
     assert (span["start"], span["until"], span["processed"], span["open"]) == (0, 70, 19, 40)
     assert span["since_ms"] == NOW_MS + 1_000
-    first = told["findings"][0]
+    first = proof["findings"][0]
     assert first.keys() == place | {f.name for f in fields(Finding)} - {"offsets"}
     assert (first["kind"], first["schedule_id"], first["status"]) == ("open", shop.failed, "failed")
     assert first["error"]["error_class"] == ERROR.error_class
@@ -171,20 +162,18 @@ def test_the_first_or_the_newest_batch_that_is_deleted_is_4(ledger_url: str, sta
     key = planned(start, start + 10).schedule_id
     for table in (failure, control):
         damage(ledger_url, delete(table).where(table.c.schedule_id == key))
-    result = invoke(ledger_url, "verify")
-    assert result.exit_code == 4
-    words = " ".join(result.stdout.split())
+    said = told(ledger_url, "verify", 4)
+    words = " ".join(said.split())
     assert f"missing orders-0 [{start}, {start + 10}) was planned by run run" in words
     assert "has planned 50 offsets of orders, and its batches have 40." in words
-    told = json.loads(invoke(ledger_url, "verify", "--json").stdout)
-    assert (told["verdict"], len(told["contradictions"])) == ("broken", 1)
+    (proof,) = rows(ledger_url, "verify", 4)
+    assert (proof["verdict"], len(proof["contradictions"])) == ("broken", 1)
 
 
 def test_the_row_of_a_gate_that_is_deleted_is_4(ledger_url: str) -> None:
     damage(ledger_url, delete(gate))
-    result = invoke(ledger_url, "verify")
-    assert result.exit_code == 4
-    assert "The row that declares the gate is not there" in " ".join(result.stdout.split())
+    said = told(ledger_url, "verify", 4)
+    assert "The row that declares the gate is not there" in " ".join(said.split())
 
 
 def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
@@ -198,11 +187,9 @@ def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
             offsets = PlannedRange(OffsetRange("orders", 0, start, until), topic_id=journal.id)
             batch = PlannedBatch("orders", "run", (offsets,), "rate", journal.storage.url)
             ledger.succeed(ledger.begin(batch).schedule_id)
-            result = invoke(url, "verify", "--source", width=200)
-            assert result.exit_code == (0 if until <= 12 else 4), result.stdout
-    assert "has orders-0 [0, 3), which lies before all that was planned." in result.stdout
+            said = told(url, "verify --source", 0 if until <= 12 else 4, width=200)
+    assert "has orders-0 [0, 3), which lies before all that was planned." in said
     assert (
-        "The journal has orders-0 up to 12, and the ledger has batches of orders-0 [3, 14)"
-        in result.stdout
+        "The journal has orders-0 up to 12, and the ledger has batches of orders-0 [3, 14)" in said
     )
     assert invoke(url, "verify", "--option", "a=b").exit_code == 1

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +19,7 @@ from headrace.cli.printing import print_json
 from headrace.errors import HeadraceError, SchemaError
 from headrace.kafka.lookup import Lookup
 from headrace.ledger import Ledger, redact_url
-from headrace.local import find_java
+from headrace.local import Java, find_java
 
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_PACKAGES: Final = {"pyspark": "4.2", "pyarrow": "18", "confluent-kafka": "2.6"}
@@ -110,10 +110,10 @@ def check_python(found: tuple[int, ...]) -> Check:
     return Check("Python", Level.PROBLEM, name, f"use Python {oldest} or newer")
 
 
-def check_java() -> Check:
+def check_java(find: Callable[[], Java] = find_java) -> Check:
     """The Java that Spark would start, and whether it is the one that is new enough."""
     try:
-        java = find_java()
+        java = find()
     except HeadraceError as error:
         return _problem("Java", error)
     found = f"{java.version} by {java.origin}"
