@@ -110,6 +110,15 @@ def test_a_repair_makes_the_rest_readable(journal: Journal) -> None:
     assert "lost  0/00000000000000000003.lost [3, 10): " in told("", "journal verify orders")
 
 
+@pytest.mark.usefixtures("journal")
+def test_a_repair_is_told_as_json() -> None:
+    damage()
+    (values,) = rows("", "journal repair orders")
+    assert values["whole"]
+    assert [each["kind"] for each in values["mended"]] == ["damaged"]
+    assert [each["kind"] for each in values["findings"]] == ["lost"]
+
+
 def test_what_was_read_beyond_a_lane_s_end_is_declared_lost(journal: Journal) -> None:
     reached = "orders --reached 0:20 --reached 9:5"
     gap = "gap  0/00000000000000000012.block [12, 20): "

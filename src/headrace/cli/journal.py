@@ -139,22 +139,16 @@ def verify_blocks(
     opened = Journal.open(url)
     found = verify_journal(opened, _reached(opened, ledger, reached))
     if as_json:
-        out.print_json(
-            {
-                "journal": opened.name,
-                "id": opened.id,
-                "whole": found.whole,
-                "lanes": [asdict(lane) for lane in found.lanes],
-                "findings": [asdict(finding) for finding in found.findings],
-            }
-        )
+        out.print_json(_values(opened, found))
     else:
         out.show(journal_view(opened.name, found))
     raise typer.Exit(0 if found.whole else opt.BROKEN)
 
 
 @journal.command("repair")
-def repair_blocks(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> None:
+def repair_blocks(
+    url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: opt.AsJson = False
+) -> None:
     """Declare lost what cannot be read, so that the rest can be.
 
     Nothing is deleted: a damaged block is set aside under another name. No lane may be written
@@ -168,12 +162,25 @@ def repair_blocks(url: Url, *, ledger: GatesLedger = None, reached: Reached = No
     opened = Journal.open(url)
     known = _reached(opened, ledger, reached)
     mended = repair_journal(opened, known)
-    if mended:
-        out.show(_findings(mended))
     found = verify_journal(opened, known)
-    after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
-    typer.echo(f"{out.plural(len(mended), 'finding')} mended. {after}")
+    if as_json:
+        out.print_json({**_values(opened, found), "mended": [asdict(each) for each in mended]})
+    else:
+        if mended:
+            out.show(_findings(mended))
+        after = "It is whole now." if found.whole else "It is not whole yet; verify tells why."
+        typer.echo(f"{out.plural(len(mended), 'finding')} mended. {after}")
     raise typer.Exit(0 if found.whole else opt.BROKEN)
+
+
+def _values(opened: Journal, found: Verification) -> dict[str, object]:
+    return {
+        "journal": opened.name,
+        "id": opened.id,
+        "whole": found.whole,
+        "lanes": [asdict(lane) for lane in found.lanes],
+        "findings": [asdict(finding) for finding in found.findings],
+    }
 
 
 def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> dict[int, int]:

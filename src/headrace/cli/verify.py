@@ -5,7 +5,7 @@ It prints a verdict, a line for each span, and the findings.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -83,30 +83,6 @@ _STYLES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Outside:
-    """What the ledger is compared with."""
-
-    checkpoint: str | None
-    source: bool
-    options: Mapping[str, str]
-
-    def comparisons(self, ledger: Ledger, gate: str, known: Kept | None) -> "Iterator[Comparison]":
-        """What these say of a gate."""
-        # They read what sources write; a proof from the ledger alone does without.
-        if self.checkpoint is not None:
-            from headrace.source import checkpoint_check  # noqa: PLC0415
-
-            yield checkpoint_check.compare(ledger, gate, self.checkpoint, known)
-        newest = ledger.batches(gate, 1, parts=False) if self.source else ()
-        if newest:
-            from headrace.source import log_check  # noqa: PLC0415
-
-            key = newest[0].schedule_id
-            connector, options = opt.source_access(ledger, {key: gate}, self.options)[key]
-            yield log_check.compare(known, lambda each: connector.log_of(options, each))
-
-
 def verify(
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     gate: opt.GateName = None,
@@ -142,7 +118,7 @@ def verify(
         raise OptionError(
             "--option and --options-file say how the source is reached; add --source."
         )
-    outside = _Outside(checkpoint, source, opt.source_options(option or (), options_file))
+    given = opt.source_options(option or (), options_file) if source else None
     words = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
     verdicts: list[Verdict] = []
     with Ledger.open(ledger, create=False) as opened:
@@ -153,7 +129,7 @@ def verify(
 
             refuse_a_stranger(Checkpoint.read(checkpoint), names)
         for each in names:
-            verification, notes = _verified(opened, each, outside)
+            verification, notes = _verified(opened, each, checkpoint, given)
             verdicts.append(verification.verdict)
             if as_json:
                 out.print_json(_values(each, verification, notes, words))
@@ -190,14 +166,38 @@ def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
     raise typer.Exit(opt.OPEN)
 
 
-def _verified(ledger: Ledger, gate: str, outside: _Outside) -> tuple[Verification, list[str]]:
+def _verified(
+    ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
+) -> tuple[Verification, list[str]]:
     """What is found of a gate, and notes of what it was compared with."""
     known = ledger.kept(gate)
     verification, notes = verify_gate(ledger, gate), list[str]()
-    for each in outside.comparisons(ledger, gate, known):
+    for each in _comparisons(ledger, gate, known, checkpoint, given):
         verification = extended(verification, each.findings, each.contradictions)
         notes += each.notes
     return verification, notes
+
+
+def _comparisons(
+    ledger: Ledger,
+    gate: str,
+    known: Kept | None,
+    checkpoint: str | None,
+    given: Mapping[str, str] | None,
+) -> "Iterator[Comparison]":
+    """What a checkpoint says of a gate, and its source where options of it are given."""
+    # They read what sources write; a proof from the ledger alone does without.
+    if checkpoint is not None:
+        from headrace.source import checkpoint_check  # noqa: PLC0415
+
+        yield checkpoint_check.compare(ledger, gate, checkpoint, known)
+    newest = () if given is None else ledger.batches(gate, 1, parts=False)
+    if newest and given is not None:
+        from headrace.source import log_check  # noqa: PLC0415
+
+        key = newest[0].schedule_id
+        connector, options = opt.source_access(ledger, {key: gate}, given)[key]
+        yield log_check.compare(known, lambda each: connector.log_of(options, each))
 
 
 def _values(
