@@ -71,11 +71,9 @@ def http(
     """
     token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
     receiver = HttpReceiver(given.make(HttpSettings, token=token))
-
-    def listen() -> str:
-        return f"http://{_address(given['host'], receiver.listen().port, token)}/records"
-
-    _run(receiver, _hosting(context, given, ledger), listen, as_json=as_json)
+    hosting = _hosting(context, given, ledger)
+    place = "http://{}/records"
+    _run(receiver, hosting, lambda: _listen(receiver, place, given, token), as_json=as_json)
 
 
 @receive.command()
@@ -98,11 +96,8 @@ def tcp(
     """
     token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
     receiver = TcpReceiver(given.make(TcpSettings, token=token))
-
-    def listen() -> str:
-        return f"tcp://{_address(given['host'], receiver.listen().port, token)}"
-
-    _run(receiver, _hosting(context, given, ledger), listen, as_json=as_json)
+    hosting = _hosting(context, given, ledger)
+    _run(receiver, hosting, lambda: _listen(receiver, "tcp://{}", given, token), as_json=as_json)
 
 
 @receive.command()
@@ -165,8 +160,12 @@ def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hostin
     return given.make(Hosting, ledger=ledger)
 
 
-def _address(host_name: str, port: int, token: str | None) -> str:
-    """Where it listens, and a warning if that is for everybody."""
+def _listen(
+    receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValues, token: str | None
+) -> str:
+    """Begin to listen, with a warning if everybody may send; answers where."""
+    host_name: str = given["host"]
+    port = receiver.listen().port
     try:
         loopback = ipaddress.ip_address(host_name).is_loopback
     except ValueError:
@@ -177,7 +176,7 @@ def _address(host_name: str, port: int, token: str | None) -> str:
             host_name,
             TOKEN_VARIABLE,
         )
-    return f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}"
+    return place.format(f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}")
 
 
 def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], *, as_json: bool) -> None:

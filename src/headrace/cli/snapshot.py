@@ -32,7 +32,6 @@ SILENCE: Final = 3
 SHORTEST_SILENCE_MS: Final = 10_000
 OVERDUE: Final = 10
 """Intervals after which a running batch is more than slow."""
-
 SHORTEST_OVERDUE_MS: Final = 60_000
 
 
