@@ -164,7 +164,7 @@ class StageSnapshot:
         rate_per_s: The rate that its gate has learnt (records/s); None while there is none.
         rate_limit_per_s: What it may emit at most under pressure; None while it is free.
         queue_bytes: What waits on its channel; None where that is not known.
-        without: A stage directly before it that does not run; None while all of them do.
+        missing_upstream: A stage directly before it that does not run; None while all of them do.
     """
 
     flow: str
@@ -175,7 +175,7 @@ class StageSnapshot:
     rate_per_s: float | None
     rate_limit_per_s: float | None
     queue_bytes: int | None
-    without: str | None
+    missing_upstream: str | None
 
 
 def stages_of(ledger: Ledger) -> list[StageSnapshot]:
@@ -201,7 +201,7 @@ def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> lis
             rate_per_s=rates.get(f"{flow}.{name}"),
             rate_limit_per_s=state.rate_bound_per_s,
             queue_bytes=state.queue_bytes,
-            without=state.without,
+            missing_upstream=state.without,
         )
         for name, state in sorted(states.items())
     ]
@@ -234,11 +234,11 @@ def stages_view(stages: Sequence[StageSnapshot]) -> RenderableType:
     ]
     alone = [
         out.line(
-            f"Nothing comes to stage {each.stage} of flow {each.flow} from stage {each.without},"
-            " which does not run.",
+            f"Nothing comes to stage {each.stage} of flow {each.flow} from stage"
+            f" {each.missing_upstream}, which does not run.",
             "yellow",
         )
         for each in stages
-        if each.without is not None
+        if each.missing_upstream is not None
     ]
     return Group(shown, *blamed, *alone)
