@@ -1,11 +1,13 @@
 """Ledgers for the commands: one gate that has had a batch, and one that has had all sorts."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cli.outcomes import Shop
 from tests.services.ledgers import new_ledger
 
+from headrace.cli import main
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
@@ -31,3 +33,27 @@ def add_gate(ledger: Ledger, name: str) -> None:
 def shop(tmp_path: Path) -> Shop:
     """A ledger with batches of the gate ``orders`` that have come to every end."""
     return Shop(tmp_path)
+
+
+Complain = Callable[..., str]
+
+
+@pytest.fixture
+def complain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complain:
+    """``complain(url, *arguments)``: what a command says that cannot be carried out.
+
+    That is one line, and the exit status is 1.
+    """
+
+    def complaint(url: str, *arguments: str) -> str:
+        monkeypatch.setenv("HEADRACE_LEDGER", url)
+        monkeypatch.setattr("sys.argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert (ended.value.code, said.out) == (1, "")
+        assert said.err.startswith("headrace: ")
+        assert said.err.count("\n") == 1
+        return said.err
+
+    return complaint

@@ -7,7 +7,15 @@ from rich.console import Console, RenderableType
 
 from headrace.cli.snapshot import GateHistory
 from headrace.control.ranges import OffsetRange
-from headrace.ledger import BatchRecord, ErrorReport, GateRecord, Kind, PlannedRange, Status
+from headrace.ledger import (
+    BatchRecord,
+    ErrorReport,
+    GateRecord,
+    Kind,
+    PlannedRange,
+    ReceiverRecord,
+    Status,
+)
 
 NOW_MS = 1_700_000_000_000
 INTERVAL_MS = 1_000
@@ -70,6 +78,27 @@ def ranges(lags: Sequence[int], admitted: int = 10) -> tuple[PlannedRange, ...]:
     return tuple(
         PlannedRange(OffsetRange("orders", number, 100, 100 + admitted), 100 + lag, "rate")
         for number, lag in enumerate(lags)
+    )
+
+
+def a_receiver(
+    lane: int, records_per_s: float, waiting: int = 0, age_ms: int = 500
+) -> ReceiverRecord:
+    return ReceiverRecord(
+        gate="orders",
+        journal_id="5ca1ab1e",
+        lane=lane,
+        journal="events",
+        owner="me",
+        started_ms=NOW_MS - 60_000,
+        limit_per_s=2_500.0,
+        most_per_s=None,
+        records_per_s=records_per_s,
+        records=10_000,
+        bytes=1_000_000,
+        buffered_bytes=300,
+        waiting_records=waiting,
+        seen_ms=NOW_MS - age_ms,
     )
 
 

@@ -1,13 +1,14 @@
 """A ledger in which batches have come to every end, and commands run on it."""
 
+import json
+import shlex
 from pathlib import Path
+from typing import Any
 
-import pytest
 from sqlalchemy import Executable, create_engine
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
-from headrace.cli import main
 from headrace.cli.app import app
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
@@ -85,23 +86,16 @@ def invoke(url: str, *arguments: str, width: int = 120) -> Result:
     return runner.invoke(app, arguments)
 
 
-def complaint(
-    url: str,
-    arguments: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> str:
-    """What a command that cannot be carried out says: one line, with the exit status 1."""
-    monkeypatch.setenv("HEADRACE_LEDGER", url)
-    monkeypatch.setattr("sys.argv", ["headrace", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    assert ended.value.code == 1
-    assert said.out == ""
-    assert said.err.startswith("headrace: ")
-    assert said.err.count("\n") == 1
-    return said.err
+def told(url: str, command: str, exit_code: int = 0, width: int = 120) -> str:
+    """What a command, written as in a shell, prints; it ends with this exit status."""
+    result = invoke(url, *shlex.split(command), width=width)
+    assert result.exit_code == exit_code, result.output
+    return result.stdout
+
+
+def rows(url: str, command: str, exit_code: int = 0) -> list[dict[str, Any]]:
+    """The JSON objects that it prints with --json, one on each line."""
+    return [json.loads(line) for line in told(url, f"{command} --json", exit_code).splitlines()]
 
 
 def damage(url: str, *statements: Executable) -> None:

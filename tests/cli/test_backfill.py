@@ -19,11 +19,17 @@ from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 import headrace
-from headrace.cli.backfill_run import HandRun, Job
-from headrace.cli.backfill_tally import Outcome
-from headrace.cli.backfill_view import Bar, JsonLines, Lines, View, summary
-from headrace.cli.source_options import Reached
-from headrace.cli.spark import stopped_by_signals
+from headrace.cli.backfill_run import (
+    Job,
+    ManualBackfill,
+    Outcome,
+    ProgressBar,
+    ProgressJson,
+    ProgressLines,
+    summary,
+)
+from headrace.cli.interrupts import stopped_by_signals
+from headrace.cli.options import SourceAccess
 from headrace.control import OffsetRange
 from headrace.gate import Batch, Gate, OnFailure
 from headrace.gate.policy import STOP
@@ -68,17 +74,17 @@ class Scene:
     def work(
         self,
         sink: Sink,
-        view: View | None = None,
+        view: ProgressLines | None = None,
         *,
         policy: OnFailure = STOP,
         unlimited: bool = True,
         max_backfills: int = 10,
-    ) -> HandRun:
+    ) -> ManualBackfill:
         headrace.register(self.spark)
-        way = Reached(KAFKA, {"kafka.bootstrap.servers": self.orders.bootstrap_servers})
+        way = SourceAccess(KAFKA, {"kafka.bootstrap.servers": self.orders.bootstrap_servers})
         ways = {batch.schedule_id: way for batch in self.batches}
         job = Job(sink, ways, policy, unlimited, max_backfills)
-        return HandRun(self.ledger, self.spark, job, view or Lines(), self.batches)
+        return ManualBackfill(self.ledger, self.spark, job, view or ProgressLines(), self.batches)
 
     @property
     def statuses(self) -> list[Status]:
@@ -106,9 +112,9 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sink = Sink()
-    work = scene.work(sink, JsonLines())
+    work = scene.work(sink, ProgressJson())
     work.run()
-    JsonLines().end(work.tally)
+    ProgressJson().end(work.tally)
     assert [batch.key for batch in sink.batches] == [b.schedule_id for b in scene.batches]
     assert {(batch.kind, batch.attempt) for batch in sink.batches} == {("backfill", 2)}
     assert scene.statuses == [Status.SUCCESS, Status.FAILED, Status.SUCCESS]
@@ -119,7 +125,7 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     ]
     assert events[3]["batch"]["schedule_id"] == scene.batches[1].schedule_id
     assert events[3]["error"]["message"] == "this cannot\nbe kept"
-    nothing = {"passed": 0, "dead": 0, "left": 0}
+    nothing = {"skipped": 0, "dead": 0, "not_run": 0}
     assert last == {
         "event": "summary",
         "batches": {**nothing, "done": 2, "failed": 1},
@@ -174,7 +180,7 @@ def test_what_somebody_else_has_meanwhile_is_passed(scene: Scene) -> None:
     work.run()
     assert work.tally.batches == {
         **dict.fromkeys(Outcome, 0),
-        **dict.fromkeys((Outcome.DONE, Outcome.PASSED, Outcome.DEAD), 1),
+        **dict.fromkeys((Outcome.DONE, Outcome.SKIPPED, Outcome.DEAD), 1),
     }
 
 
@@ -200,7 +206,7 @@ def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scen
     assert (first.status, first.attempts, first.owner) == (Status.FAILED, 4, None)
     assert first.error is not None
     assert first.error.error_class == "Interrupted"
-    assert work.tally.batches[Outcome.LEFT] == 3
+    assert work.tally.batches[Outcome.NOT_RUN] == 3
 
 
 def test_sys_exit_in_a_handler_fails_its_batch_and_does_not_end_the_command_as_if_all_were_done(
@@ -262,7 +268,7 @@ def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
 def test_a_terminal_has_a_bar_and_is_told_what_fails(scene: Scene) -> None:
     output = StringIO()
     console = Console(file=output, width=100, force_terminal=True, color_system=None)
-    view = Bar(30, console)
+    view = ProgressBar(30, console)
     work = scene.work(Sink(), view)
     with view:
         work.run()
@@ -281,7 +287,7 @@ def test_what_a_dry_run_would_run_is_shown_with_what_has_left_kafka(scene: Scene
     assert [row[0] for row in rows[:3]] == [b.schedule_id[:8] for b in scene.batches]
     assert [row[5] for row in rows] == ["all", "all", "all", "nothing"]
     assert rows[0][3:5] == ["orders", "10"]
-    assert table[-1] == "4 batches with 40 records would be run; nothing was taken."
+    assert table[-1] == "4 batches with 40 records would be run; nothing was claimed."
     *_, last = invoke(scene.url, *arguments, "--json").stdout.splitlines()
     told: dict[str, Any] = json.loads(last)
     assert (told["gate"], told["records"], told["attempts"]) == ("orders", 10, 1)

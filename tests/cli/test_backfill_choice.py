@@ -1,11 +1,11 @@
 """Which batches ``headrace backfill`` runs, and which it refuses."""
 
 import json
-from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Complain
 from tests.cli.failed import add_failed, one_range
-from tests.cli.outcomes import Shop, complaint, invoke
+from tests.cli.outcomes import Shop, invoke
 
 from headrace.control import OffsetRange
 from headrace.ledger import Ledger
@@ -39,77 +39,14 @@ def test_what_failed_is_chosen_by_key_by_filter_or_as_a_whole(shop: Shop) -> Non
     assert planned(shop, "--since", "1h") == []
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("good", "is success, so it is processed"),
-        ("split", "was split; name the parts that failed"),
-        ("busy", "is run by another backfill, which has it at least until"),
-        ("dead", "is dead (DataLossError: orders-0 [40, 50) has left Kafka.), which is final"),
-        ("bad_part", "sent again with `headrace letters send`"),
-        ("open", "is in_progress, so the live stream runs it"),
-    ],
-)
-def test_a_batch_that_cannot_be_run_is_refused_with_what_to_do(
-    shop: Shop,
-    name: str,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    arguments = ["backfill", *HANDLER, shop.failed, getattr(shop, name)]
-    message = complaint(shop.url, arguments, monkeypatch, capsys)
-    assert message.startswith(f"headrace: Batch {getattr(shop, name)} of gate 'orders' ")
-    assert said in message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "in one way"),
-        (["--all", "--since", "1h"], "in one way"),
-        (["--all", "--gate", "orders", "--status", "failed"], "in one way"),
-        (["--all", "--gate", "clicks"], "has no gate 'clicks'"),
-        (["ab", "--all"], "in one way"),
-        (["ab", "--since", "1h"], "in one way"),
-        (["xyz"], "has no batch 'xyz'"),
-        (["0"], "has no batch '0'"),
-        (["--gate", "clicks"], "has no gate 'clicks'"),
-        (["--status", "dead"], "--status is 'dead', but only batches that are failed or"),
-        (["--since", "soon"], "--since is 'soon'"),
-        (["--all", "--option", "hunter2"], "--option is not NAME=VALUE"),
-        (["--all", "--option", "starting=1"], "There is no option starting"),
-        (["--all", "--handler", "json:missing"], "has no 'missing'"),
-        (["--all", "--transform", "nowhere:f"], "No module named 'nowhere'"),
-    ],
-)
-def test_what_cannot_be_understood_is_told_in_one_line(
-    shop: Shop,
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    whole = ["backfill", *HANDLER, *arguments]
-    assert said in complaint(shop.url, whole, monkeypatch, capsys)
-
-
-def test_a_ledger_that_is_not_there_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = f"sqlite:///{tmp_path}/none.db"
-    message = complaint(url, ["backfill", *HANDLER, "--all"], monkeypatch, capsys)
-    assert "none.db" in message
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.usefixtures("nothing_gone")
 def test_batches_of_several_gates_are_not_run_by_one_handler(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop,
+    complain: Complain,
 ) -> None:
     with Ledger.open(shop.url) as ledger:
         add_failed(ledger, "clicks", OffsetRange("clicks", 0, 0, 5), "localhost:9092")
-    message = complaint(shop.url, ["backfill", *HANDLER, "--all"], monkeypatch, capsys)
+    message = complain(shop.url, "backfill", *HANDLER, "--all")
     assert "of the gates 'clicks', 'orders'" in message
     assert "--gate" in message
     assert planned(shop, "--all", "--gate", "orders") == [shop.failed, shop.left]

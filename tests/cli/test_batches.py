@@ -1,126 +1,87 @@
-"""``headrace batches``: what it lists, one batch in full, and how it ends."""
+"""``headrace batches``, ``failures``, ``drop`` and ``prune``: what they list, change and refuse."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, complaint, invoke, planned
+from tests.cli.conftest import Complain
+from tests.cli.outcomes import ERROR, GONE, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 
-from headrace.ledger import Kind, Ledger, Status
+from headrace.ledger import Kind, Ledger, LetterStatus, Status
+from headrace.ledger.base import wall_clock_ms
 
 NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")
+SINCE, UNTIL = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"
 
 
-def listed(shop: Shop, *arguments: str) -> list[str]:
-    """Which batches are listed, in which order."""
-    names = {getattr(shop, name): name for name in NEWEST_FIRST}
-    result = invoke(shop.url, "batches", "--json", *arguments)
-    assert result.exit_code == 0
-    return [names[json.loads(each)["schedule_id"]] for each in result.stdout.splitlines()]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_batch_is_one_line_newest_first(shop: Shop, width: int) -> None:
-    result = invoke(shop.url, "batches", width=width)
-    assert result.exit_code == 0
-    header, *lines = result.stdout.splitlines()
-    assert max(map(len, [header, *lines])) <= width
-    assert header.split()[:6] == ["key", "planned", "status", "records", "time", "error,"]
-    for name, line in zip(NEWEST_FIRST, lines, strict=True):
-        assert getattr(shop, name)[:8] in line
-        assert line.startswith("↳ ") is name.endswith("part")
-    by_name = dict(zip(NEWEST_FIRST, lines, strict=True))
-    assert by_name["good"].split()[3:] == ["success", "9", "0.50", "s", "rate"]
-    assert by_name["failed"].split()[3:5] == ["failed", "10"]
-    assert "PriceError: pri" in by_name["failed"]
-    assert "shop." not in by_name["failed"]
-    assert "of order" not in result.stdout
-
-
-def test_batches_are_filtered(shop: Shop) -> None:
-    with Ledger.open(shop.url) as ledger:
+def add_clicks(shop: Shop) -> str:
+    """A gate with a batch that has failed; its key."""
+    with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
         ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
-    assert listed(shop) == list(NEWEST_FIRST)
-    assert listed(shop, "--status", "dead") == ["bad_part", "dead"]
-    assert listed(shop, "--status", "failed", "--status", "backfilling") == [
-        *("left", "busy", "failed")
-    ]
-    assert listed(shop, "--limit", "2") == ["open", "good_part"]
-    assert listed(shop, "--gate", "clicks") == []
-    assert listed(shop, "--kind", "backfill") == []
-    since, until = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"
-    assert listed(shop, "--since", since, "--until", until) == ["busy", "failed"]
-    assert listed(shop, "--since", "1h") == []
+        key = ledger.begin(planned(0, 10, gate="clicks")).schedule_id
+        ledger.fail(key, ERROR)
+    return key
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ("", NEWEST_FIRST),
+        ("--status dead", ("bad_part", "dead")),
+        ("--status failed --status backfilling", ("left", "busy", "failed")),
+        ("--limit 2", ("open", "good_part")),
+        ("--kind backfill", ()),
+        (f"--since {SINCE} --until {UNTIL}", ("busy", "failed")),
+        ("--since 1h", ()),
+    ],
+)
+def test_batches_are_filtered(shop: Shop, options: str, batches: tuple[str, ...]) -> None:
+    found = [each["schedule_id"] for each in rows(shop.url, f"batches {options}")]
+    assert found == [getattr(shop, name) for name in batches]
+    if not found:
+        assert told(shop.url, f"batches {options}") == "There is no such batch.\n"
 
 
 def test_a_list_that_is_cut_says_so(shop: Shop) -> None:
-    assert "newest 3; --limit shows more" in invoke(shop.url, "batches", "--limit", "3").stdout
-    assert "shows more" not in invoke(shop.url, "batches", "--limit", "9").stdout
+    assert "newest 3; --limit shows more" in told(shop.url, "batches --limit 3")
+    assert "shows more" not in told(shop.url, "batches --limit 9")
+    cut = told(shop.url, "failures --limit 2", 3)
+    assert "More than 2 batches, of which these are the first; --limit shows more:" in cut
+    assert shop.left[:8] not in cut
+    assert len(rows(shop.url, "failures --limit 2", 3)) == 3
 
 
 def test_batches_of_several_gates_name_theirs(shop: Shop) -> None:
-    assert "gate" not in invoke(shop.url, "batches").stdout
-    with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
-        ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
-        ledger.begin(planned(0, 10, gate="clicks"))
-    everything = invoke(shop.url, "batches", width=80).stdout.splitlines()
+    assert "gate" not in told(shop.url, "batches")
+    clicks = add_clicks(shop)
+    everything = told(shop.url, "batches").splitlines()
     assert everything[0].split()[1] == "gate"
     assert everything[-1].split()[1] == "clicks"
-    assert "gate" not in invoke(shop.url, "batches", "--gate", "clicks").stdout
+    assert "gate" not in told(shop.url, "batches --gate clicks")
+    assert "clicks" in told(shop.url, "failures", 3)
+    alone = told(shop.url, "failures --gate clicks", 3)
+    assert clicks[:8] in alone
+    assert "dead letter" not in alone
 
 
 def test_json_is_the_row_of_each_batch(shop: Shop) -> None:
-    lines = invoke(shop.url, "batches", "--json", "--status", "failed").stdout.splitlines()
-    (failed,) = map(json.loads, lines)
+    (failed,) = rows(shop.url, "batches --status failed")
     assert failed["schedule_id"] == shop.failed
     assert (failed["gate"], failed["status"], failed["kind"]) == ("orders", "failed", "live")
     assert failed["created_time_ms"] == NOW_MS + 2_000
-    assert failed["error"] == {
-        "error_class": ERROR.error_class,
-        "message": ERROR.message,
-        "trace": ERROR.trace,
-    }
+    named = ("error_class", "message", "trace")
+    assert failed["error"] == {name: getattr(ERROR, name) for name in named}
 
 
-@pytest.mark.parametrize("digits", [8, 32])
-def test_everything_is_told_about_one_batch(shop: Shop, digits: int) -> None:
-    text = invoke(shop.url, "batches", shop.failed[:digits].upper(), width=80).stdout
-    for told in (
-        *(shop.failed, "orders", "run", "failed", "10 planned", "rate", "50/s", "90 when"),
-        *("orders-0 [10, 20)", "share", "shop.PriceError", "Traceback:", "  line 3"),
-    ):
-        assert told in text
-    assert "split into" not in text
-
-
-def test_one_batch_is_told_with_its_parts_and_a_part_with_its_batch(shop: Shop) -> None:
-    whole = invoke(shop.url, "batches", shop.split).stdout
-    assert "split into 2 parts" in whole
-    assert shop.bad_part[:8] in whole
-    assert shop.good_part[:8] in whole
-    part = invoke(shop.url, "batches", shop.bad_part).stdout
-    assert f"part of     {shop.split}" in part
-    full = json.loads(invoke(shop.url, "batches", shop.split, "--json").stdout)
-    assert [each["schedule_id"] for each in full["parts"]] == [shop.bad_part, shop.good_part]
-    assert full["ranges"] == [
-        {
-            "topic": "orders",
-            "partition": 0,
-            "start": 50,
-            "until": 60,
-            "latest": 100,
-            "reason": "share",
-            "topic_id": None,
-        }
-    ]
-
-
-def test_one_batch_says_who_works_on_it(shop: Shop) -> None:
-    assert "a backfill (busy)" in invoke(shop.url, "batches", shop.busy).stdout
-    assert "a backfill (gone)" in invoke(shop.url, "batches", shop.left).stdout
-    assert "owner" not in invoke(shop.url, "batches", shop.failed).stdout
+def test_one_batch_is_told_with_its_children_by_the_beginning_of_its_key(shop: Shop) -> None:
+    (full,) = rows(shop.url, f"batches {shop.split[:8].upper()}")
+    assert [each["schedule_id"] for each in full["children"]] == [shop.bad_part, shop.good_part]
+    (planned_range,) = full["ranges"]
+    place = {"topic": "orders", "partition": 0, "start": 50, "until": 60}
+    assert planned_range == {**place, "latest": 100, "reason": "share", "topic_id": None}
+    for key in (shop.split, shop.split[:8]):
+        assert "split into 2 children" in told(shop.url, f"batches {key}")
 
 
 @pytest.mark.parametrize(
@@ -137,41 +98,117 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
         ledger.fail(first, ValueError(f"no {trick}"))
         second = ledger.begin(planned(10, 11, f"a{trick}", run_id=trick)).schedule_id
         ledger.bury_record(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
-    for command in (["batches"], ["batches", first], ["failures"], ["verify"], ["letters", "list"]):
-        shown = invoke(url, *command)
+    printable = "".join(c if c.isprintable() else " " for c in trick)
+    for command in ("batches", f"batches {first}", "failures", "verify", "dead-letters list"):
+        shown = invoke(url, *command.split())
         assert isinstance(shown.exception, SystemExit | None)
-        printable = "".join(c if c.isprintable() else " " for c in trick)
         assert printable in shown.stdout
         assert (trick in shown.stdout) == trick.isprintable()
 
 
-def test_no_batch_is_said_in_words(tmp_path: Path, shop: Shop) -> None:
-    url = f"sqlite:///{tmp_path}/empty.db"
-    Ledger.open(url).close()
-    assert invoke(url, "batches").stdout == "The ledger has no batch yet.\n"
-    assert invoke(shop.url, "batches", "--since", "1h").stdout == "There is no such batch.\n"
-    assert invoke(shop.url, "batches", "--since", "1h", "--json").stdout == ""
-
-
-def test_the_beginning_of_several_keys_is_refused(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_beginning_of_several_keys_is_refused(shop: Shop, complain: Complain) -> None:
     with Ledger.open(shop.url) as ledger:
         keys = [ledger.begin(planned(at, at + 1)).schedule_id for at in range(100, 120)]
     ((digit, _),) = Counter(key[0] for key in keys).most_common(1)  # 20 keys, 16 digits
-    said = complaint(shop.url, ["batches", digit], monkeypatch, capsys)
+    said = complain(shop.url, "batches", digit)
     assert f"has several batches whose key begins with '{digit}', such as" in said
     assert "give more digits" in said
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999", "many"])
-def test_a_limit_that_is_none_is_a_usage_error(shop: Shop, limit: str) -> None:
-    assert invoke(shop.url, "batches", "--limit", limit).exit_code == 2
+@pytest.mark.parametrize(
+    "options",
+    [*(f"--limit {n}" for n in ("0", "-1", "99999999999999999999", "many")), "--kind dead"],
+)
+def test_a_value_that_is_none_is_a_usage_error(shop: Shop, options: str) -> None:
+    assert invoke(shop.url, "batches", *options.split()).exit_code == 2
 
 
-def test_a_status_or_kind_that_does_not_exist_is_a_usage_error(shop: Shop) -> None:
+def test_a_status_that_does_not_exist_is_a_usage_error_that_names_them(shop: Shop) -> None:
     refused = invoke(shop.url, "batches", "--status", "lost")
     assert refused.exit_code == 2
     assert all(status in refused.output for status in Status)
-    assert invoke(shop.url, "batches", "--kind", "dead").exit_code == 2
-    assert all(kind in invoke(shop.url, "batches", "--help").output for kind in Kind)
+    assert all(kind in told(shop.url, "batches --help") for kind in Kind)
+
+
+@pytest.mark.parametrize(
+    ("options", "batches", "letters"),
+    [
+        ("", ("failed", "busy", "left", "dead"), 1),
+        ("--error shop.PriceError", ("failed", "busy", "left"), 1),
+        ("--error PriceError", ("failed", "busy", "left"), 1),
+        ("--error DataLossError", ("dead",), 0),
+        ("--error LossError", (), 0),
+        ("--error %", (), 0),
+        (f"--since {UNTIL}", ("left", "dead"), 1),
+        (f"--until {UNTIL}", ("failed", "busy"), 0),
+        (f"--since {UNTIL} --error PriceError", ("left",), 1),
+    ],
+)
+def test_failures_are_listed_earliest_first_and_filtered(
+    shop: Shop, options: str, batches: tuple[str, ...], letters: int
+) -> None:
+    found = rows(shop.url, f"failures {options}", 3 if batches or letters else 0)
+    keys = [each["schedule_id"] for each in found if each["what"] == "batch"]
+    assert keys == [getattr(shop, name) for name in batches]
+    assert [each["what"] for each in found[len(keys) :]] == ["dead letter"] * letters
+    if not found:
+        assert told(shop.url, f"failures {options}") == "There is no such failure.\n"
+
+
+def test_failures_have_their_errors_and_letters_not_their_records(shop: Shop) -> None:
+    first, _, _, dead, letter = rows(shop.url, "failures", 3)
+    assert first["error"]["error_class"] == ERROR.error_class
+    assert dead["error"]["message"] == GONE.message
+    assert (letter["offset"], letter["schedule_id"]) == (50, shop.bad_part)
+    assert "value" not in letter
+
+
+def test_nothing_that_failed_is_0(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    Ledger.open(url).close()
+    assert told(url, "batches") == "The ledger has no batch yet.\n"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.succeed(ledger.begin(planned(0, 10)).schedule_id)
+        ledger.begin(planned(10, 20))
+    assert "Nothing is unresolved" in told(url, "failures")
+    assert rows(url, "failures") == []
+
+
+def test_a_letter_alone_is_3_until_it_is_resolved_and_so_is_a_dead_batch(
+    shop: Shop, complain: Complain
+) -> None:
+    with Ledger.open(shop.url) as ledger:
+        for key in (shop.failed, shop.left):
+            ledger.take(key, "me", 1_000)
+            ledger.backfilled(key, "me")
+        ledger.backfilled(shop.busy, "a backfill")
+        drop = ["drop", shop.dead[:12], "--reason", " nobody needs it "]
+        assert invoke(shop.url, *drop).stdout == f"Batch {shop.dead} is dropped.\n"
+        (letter,) = rows(shop.url, "failures", 3)
+        ledger.resolve(letter["dead_letter_id"], LetterStatus.DROPPED, "a test order")
+        assert rows(shop.url, "failures") == []
+    (dead,) = rows(shop.url, f"batches {shop.dead}")
+    assert dead["resolution"] == "nobody needs it"
+    assert "nobody needs it" in told(shop.url, f"batches {shop.dead}")
+    assert "was dropped already (nobody needs it)" in complain(shop.url, *drop)
+
+
+def test_what_ended_long_ago_is_deleted_and_verify_counts_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    for clock, starts in ((lambda: 1_000, (0, 10, 20)), (wall_clock_ms, (30,))):
+        with Ledger.open(url, clock=clock) as ledger:
+            ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+            for start in starts:
+                ledger.succeed(ledger.begin(planned(start, start + 10)).schedule_id)
+    prune = "prune --older-than '30 days'"
+    assert told(url, prune) == "Deleted: 3 batches and 0 rates.\n"
+    ((span,),) = [each["spans"] for each in rows(url, "verify")]
+    assert (span["pruned"], span["processed"]) == (30, 10)
+    assert rows(url, prune) == [{"batches": 0, "rates": 0}]
+
+
+def test_what_is_unresolved_stays_whatever_its_age(shop: Shop) -> None:
+    before = rows(shop.url, "failures", 3)
+    told(shop.url, "prune --older-than '1 ms'")
+    assert rows(shop.url, "failures", 3) == before != []

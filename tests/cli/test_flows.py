@@ -1,13 +1,10 @@
 """``headrace flow``, as a user runs it; what it does with Spark is in tests/flow."""
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cli.commands import run
-from tests.cli.outcomes import complaint
 
 SHOP = """
 from tests.flow.flows import NoChannel, nothing
@@ -29,15 +26,6 @@ broken.stage("parse", reads="raw")(nothing)
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(SHOP)
     return tmp_path
-
-
-@pytest.fixture
-def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For commands in this process, which import what is in the folder that they run in."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield
-    sys.modules.pop("shop", None)
 
 
 def test_a_flow_is_drawn_and_nothing_is_made(folder: Path) -> None:
@@ -70,25 +58,3 @@ def test_a_flow_is_described_as_json(folder: Path) -> None:
     assert (parse["downstream"], store["upstream"]) == (["store"], ["parse"])
     assert (parse["gate"], parse["declared"]) == ("orders.parse", "shop.py:9")
     assert [each["where"] for each in shown["channels"]] == ["kafka raw", "journal clean"]
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("shop:broken", "Stage 'parse' (shop.py:13) reads the channel 'raw', which is not declar"),
-        ("shop:nothing", "The flow is 'shop:nothing', which is of type function; name a"),
-        ("shop:absent", "has no 'absent'; name a flow that it has"),
-        ("shop", "write module:flow, such as shop.flows:orders"),
-        ("none:flow", "none cannot be imported"),
-    ],
-)
-@pytest.mark.parametrize("command", ["show", "run"])
-@pytest.mark.usefixtures("inside")
-def test_what_is_no_flow_or_a_wrong_one_is_told_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    name: str,
-    sentence: str,
-) -> None:
-    assert sentence in complaint("", ["flow", command, name], monkeypatch, capsys)

@@ -1,22 +1,24 @@
-"""``headrace journal``: what it lists, proves and mends, and how it ends."""
+"""``headrace journal``: what it lists, proves, mends and removes, and how it ends."""
 
-import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.cli.outcomes import complaint, invoke
+from tests.cli.outcomes import rows, told
 from tests.journal.samples import numbered, values_of
-from tests.services.ledgers import new_ledger
 
 from headrace.control import OffsetRange
 from headrace.journal import Journal
-from headrace.ledger import PlannedBatch, PlannedRange
+from headrace.ledger import Ledger, PlannedBatch, PlannedRange
+
+DAMAGED = "damaged  0/00000000000000000003.block [3, 10): "
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0, and lane 7 empty."""
-    made = Journal.open(str(tmp_path / "orders"), create=True)
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+    """``./orders``, with the blocks [0, 3), [3, 10) and [10, 12) in lane 0, and lane 7 empty."""
+    monkeypatch.chdir(tmp_path)
+    made = Journal.open("orders", create=True)
     with made.writer(0) as writer:
         for start, until in ((0, 3), (3, 10), (10, 12)):
             writer.append(numbered(start, until))
@@ -24,25 +26,40 @@ def journal(tmp_path: Path) -> Journal:
     return made
 
 
-def damage(journal: Journal, first: int) -> Path:
-    path = Path(journal.storage.url) / "0" / f"{first:020d}.block"
-    path.write_bytes(b"")
-    return path
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A ledger with the gate ``orders``, which has read nothing."""
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+    return url
+
+
+def read(url: str, journal: Journal, *bounds: int, lane: int = 0, fails: bool = False) -> str:
+    """Batches from each bound to the next; the key of the first, which may fail."""
+    keys = []
+    with Ledger.open(url) as ledger:
+        for start, until in pairwise(bounds):
+            offsets = PlannedRange(OffsetRange("orders", lane, start, until), topic_id=journal.id)
+            keys.append(ledger.begin(PlannedBatch("orders", "run", (offsets,), "", "")).schedule_id)
+            if fails and len(keys) == 1:
+                ledger.fail(keys[0], ValueError("no"))
+            else:
+                ledger.succeed(keys[-1])
+    return keys[0]
+
+
+def damage() -> None:
+    Path("orders/0/00000000000000000003.block").write_bytes(b"")
 
 
 def test_lanes_are_listed(journal: Journal) -> None:
-    result = invoke("", "journal", "ls", journal.storage.url)
-    assert result.exit_code == 0
-    header, lane0, lane7 = result.stdout.splitlines()
+    header, lane0, lane7 = told("", "journal ls orders").splitlines()
     assert header.split() == ["lane", "start", "until", "lost", "blocks", "MiB", "oldest", "newest"]
     assert lane0.split()[:6] == ["0", "0", "12", "0", "3", "0.0"]
     assert lane7.split() == ["7", "0", "0", "0", "0", "0.0", "—", "—"]
-
-
-def test_lanes_are_listed_as_json(journal: Journal) -> None:
-    result = invoke("", "journal", "ls", journal.storage.url, "--json", "--lane", "0")
-    (values,) = map(json.loads, result.stdout.splitlines())
     blocks = journal.blocks(0)
+    (values,) = rows("", "journal ls orders --lane 0")
     assert values == {
         "journal": "orders",
         "id": journal.id,
@@ -58,135 +75,133 @@ def test_lanes_are_listed_as_json(journal: Journal) -> None:
 
 
 def test_a_journal_without_a_lane_is_told(tmp_path: Path) -> None:
-    Journal.open(str(tmp_path / "orders"), create=True)
-    result = invoke("", "journal", "ls", str(tmp_path / "orders"))
-    assert result.stdout == (
-        "The journal has no lane yet; a receiver makes its own when it starts.\n"
-    )
+    Journal.open(str(tmp_path / "new"), create=True)
+    said = told("", f"journal ls {tmp_path}/new")
+    assert said == "The journal has no lane yet; a receiver makes its own when it starts.\n"
 
 
-def test_a_whole_journal_is_0(journal: Journal) -> None:
-    result = invoke("", "journal", "verify", journal.storage.url)
-    assert result.exit_code == 0
-    assert result.stdout == "orders: whole, 12 records in 3 blocks of 2 lanes\n"
+@pytest.mark.usefixtures("journal")
+def test_a_whole_journal_is_0_and_a_repair_changes_nothing_of_it() -> None:
+    whole = "orders: whole, 12 records in 3 blocks of 2 lanes\n"
+    assert told("", "journal verify orders") == whole
+    assert told("", "journal repair orders") == "0 findings mended. It is whole now.\n"
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_broken_journal_is_4_and_what_is_broken_is_told(journal: Journal, width: int) -> None:
-    damage(journal, 3)
-    result = invoke("", "journal", "verify", journal.storage.url, width=width)
-    assert result.exit_code == 4
-    assert max(map(len, result.stdout.splitlines())) <= width
-    words = " ".join(result.stdout.split())
-    assert "orders: BROKEN; 5 records in 2 blocks of 2 lanes can be read" in words
-    assert "damaged 0/00000000000000000003.block [3, 10): " in words
-
-
-def test_what_is_broken_is_told_as_json(journal: Journal) -> None:
-    damage(journal, 3)
-    result = invoke("", "journal", "verify", journal.storage.url, "--json")
-    assert result.exit_code == 4
-    values = json.loads(result.stdout)
+def test_a_broken_journal_is_4_with_what_is_broken(journal: Journal) -> None:
+    damage()
+    assert DAMAGED[9:] in " ".join(told("", "journal verify orders", 4).split())
+    (values,) = rows("", "journal verify orders", 4)
     assert (values["journal"], values["id"], values["whole"]) == ("orders", journal.id, False)
     assert values["lanes"][0] == {"lane": 0, "start": 0, "until": 12, "blocks": 2, "records": 5}
     (finding,) = values["findings"]
     assert finding.pop("reason").startswith(str(journal.storage.url))
-    assert finding == {
-        "kind": "damaged",
-        "path": "0/00000000000000000003.block",
-        "lane": 0,
-        "first": 3,
-        "until": 10,
-    }
+    path = "0/00000000000000000003.block"
+    assert finding == {"kind": "damaged", "path": path, "lane": 0, "first": 3, "until": 10}
 
 
 def test_a_repair_makes_the_rest_readable(journal: Journal) -> None:
-    damage(journal, 3)
-    result = invoke("", "journal", "repair", journal.storage.url)
-    assert result.exit_code == 0
-    assert "damaged  0/00000000000000000003.block [3, 10): " in result.stdout
-    assert result.stdout.endswith("1 finding mended. It is whole now.\n")
+    damage()
+    mended = told("", "journal repair orders")
+    assert DAMAGED in mended
+    assert mended.endswith("1 finding mended. It is whole now.\n")
     assert values_of(journal) == [b"0", b"1", b"2", b"10", b"11"]
-    listed = invoke("", "journal", "ls", journal.storage.url)
-    assert listed.stdout.splitlines()[1].split()[:5] == ["0", "0", "12", "7", "2"]
-    verified = invoke("", "journal", "verify", journal.storage.url)
-    assert verified.exit_code == 0
-    assert "lost  0/00000000000000000003.lost [3, 10): " in verified.stdout
+    listed = told("", "journal ls orders").splitlines()[1]
+    assert listed.split()[:5] == ["0", "0", "12", "7", "2"]
+    assert "lost  0/00000000000000000003.lost [3, 10): " in told("", "journal verify orders")
 
 
-def test_a_repair_of_a_whole_journal_changes_nothing(journal: Journal) -> None:
-    result = invoke("", "journal", "repair", journal.storage.url)
-    assert (result.exit_code, result.stdout) == (0, "0 findings mended. It is whole now.\n")
+@pytest.mark.usefixtures("journal")
+def test_a_repair_is_told_as_json() -> None:
+    damage()
+    (values,) = rows("", "journal repair orders")
+    assert values["whole"]
+    assert [each["kind"] for each in values["mended"]] == ["damaged"]
+    assert [each["kind"] for each in values["findings"]] == ["lost"]
 
 
 def test_what_was_read_beyond_a_lane_s_end_is_declared_lost(journal: Journal) -> None:
-    url = journal.storage.url
-    reached = ["--reached", "0:20", "--reached", "9:5"]
-    result = invoke("", "journal", "verify", url, *reached)
-    assert result.exit_code == 4
-    assert "gap  0/00000000000000000012.block [12, 20): " in result.stdout
-    result = invoke("", "journal", "repair", url, *reached)
-    assert result.exit_code == 0
-    assert result.stdout.endswith("2 findings mended. It is whole now.\n")
+    reached = "orders --reached 0:20 --reached 9:5"
+    gap = "gap  0/00000000000000000012.block [12, 20): "
+    assert gap in told("", f"journal verify {reached}", 4)
+    mended = told("", f"journal repair {reached}")
+    assert mended.endswith("2 findings mended. It is whole now.\n")
     assert journal.bounds() == {0: (0, 20), 7: (0, 0), 9: (0, 5)}
 
 
-def test_how_far_gates_have_read_their_ledger_tells(journal: Journal, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    with new_ledger(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
-        read = PlannedRange(OffsetRange("orders", 7, 0, 30), topic_id=journal.id)
-        ledger.begin(PlannedBatch("orders", "run", (read,), "rate", ""))
-    known = [journal.storage.url, "--ledger", url]
-    assert invoke("", "journal", "verify", *known).exit_code == 4
-    assert invoke("", "journal", "repair", *known).exit_code == 0
+def test_how_far_gates_have_read_their_ledger_tells(journal: Journal, url: str) -> None:
+    read(url, journal, 0, 30, lane=7)
+    told("", f"journal verify orders --ledger {url}", 4)
+    told("", f"journal repair orders --ledger {url}")
     assert journal.bounds() == {0: (0, 12), 7: (0, 30)}
 
 
-@pytest.mark.parametrize("given", ["0", "0:", ":5", "a:5", "0:-1", "0:1.5", f"0:{2**63}"])
-def test_what_is_no_lane_and_offset_is_refused(
-    journal: Journal,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    given: str,
+@pytest.mark.usefixtures("journal")
+def test_what_a_repair_cannot_mend_is_4() -> None:
+    Path("orders/0/00000000000000000003.lost").write_text("{}")
+    said = told("", "journal repair orders", 4)
+    assert said.startswith("0 findings mended. It is not whole yet")
+
+
+def because(url: str, options: str) -> str:
+    """What ``prune`` says of the first lane that it lists."""
+    command = f"journal prune orders --dry-run --older-than {options}"
+    return told(url, command).splitlines()[1].split(maxsplit=6)[6].strip()
+
+
+def test_what_is_processed_and_old_enough_is_removed(journal: Journal, url: str) -> None:
+    read(url, journal, 0, 11, 12)
+    prune = "journal prune orders --older-than 0s"
+    dry = told(url, f"{prune} --dry-run")
+    assert dry.endswith("2 blocks with 10 records would be removed, 0.0 MiB.\n")
+    assert journal.lane_bounds(0) == (0, 12)
+    assert because(url, "0s").endswith("is its last")
+    assert told(url, prune).endswith("2 blocks with 10 records removed, 0.0 MiB.\n")
+    assert values_of(journal) == [b"10", b"11"]
+    assert told(url, prune).endswith("0 blocks with 0 records removed, 0.0 MiB.\n")
+
+
+def test_why_nothing_is_removed_is_told(journal: Journal, url: str) -> None:
+    failed = read(url, journal, 2, 4, 11, 12, fails=True)
+    assert because(url, "0s") == f"orders: batch {failed[:8]} is failed"
+    with Ledger.open(url) as ledger:
+        ledger.take(failed, "me", 1_000)
+        assert because(url, "0s") == f"orders: batch {failed[:8]} is backfilling"
+        ledger.backfilled(failed, "me")
+    assert because(url, "7d") == "the next block is too young"
+    assert because(url, "0s --without orders --unread") == "the last block of a lane stays"
+
+
+def test_one_lane_is_pruned_without_a_gate_that_reads_others_only(
+    journal: Journal, url: str
 ) -> None:
-    arguments = ["journal", "repair", journal.storage.url, "--reached", given]
-    told = complaint("", arguments, monkeypatch, capsys)
-    assert f"--reached is '{given}'; write a lane" in told
+    with journal.writer(7) as writer:
+        writer.append(numbered(0, 2))
+        writer.append(numbered(2, 4))
+    read(url, journal, 0, 2, 12)
+    assert because(url, "0s --lane 7") == "orders has read nothing of it yet"
+    pruned = told(url, "journal prune orders --older-than 0s --lane 7 --without orders --unread")
+    assert pruned.endswith("1 block with 2 records removed, 0.0 MiB.\n")
+    assert journal.bounds() == {0: (0, 12), 7: (2, 4)}
 
 
-def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:
-    folder = Path(journal.storage.url) / "0"
-    for path in folder.iterdir():
-        path.unlink()
-    (folder / f"{3:020d}.start").touch()
-    (folder / f"{3:020d}.lost").write_text("{}")
-    result = invoke("", "journal", "repair", journal.storage.url, width=200)
-    assert result.exit_code == 4
-    assert result.stdout.startswith("0 findings mended. It is not whole yet:\ndamaged  0/0000")
-    assert "give `headrace journal repair` --reached 0:OFFSET" in " ".join(result.stdout.split())
-    result = invoke("", "journal", "repair", journal.storage.url, "--reached", "0:12")
-    assert (result.exit_code, journal.bounds()[0]) == (0, (3, 12))
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        (["ls", "{}/none"], "There is no journal"),
-        (["verify", "{}/none"], "There is no journal"),
-        (["repair", "{}/none"], "There is no journal"),
-        (["ls", "{}/my orders"], "journal's name 'my orders'"),
-        (["verify", "http://host/orders"], "There can be no journal at http:// URLs"),
-        (["ls", "{}/orders", "--lane", "5"], "has no lane 5; the lanes it has: 0, 7."),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    journal: Journal,
-    command: list[str],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = str(Path(journal.storage.url).parent)
-    arguments = ["journal", *(each.format(folder) for each in command)]
-    assert sentence in complaint("", arguments, monkeypatch, capsys)
+def test_what_is_removed_is_told_as_json(journal: Journal, url: str) -> None:
+    last = read(url, journal, 5, 12)
+    sizes = [block.stored_bytes for block in journal.blocks(0)]
+    lane0, lane7 = rows(url, "journal prune orders --older-than 0s")
+    needed = {"gate": "orders", "partition": 0, "until": 5}
+    assert lane0 == {
+        "journal": "orders",
+        "id": journal.id,
+        "dry_run": False,
+        "lane": 0,
+        "start": 0,
+        "until": 3,
+        "blocks": 1,
+        "records": 3,
+        "stored_bytes": sizes[0],
+        "kept_blocks": 2,
+        "kept_bytes": sum(sizes[1:]),
+        "kept": "needed",
+        "needed_by": {**needed, "schedule_id": last, "status": "success"},
+    }
+    assert (lane7["lane"], lane7["kept"], lane7["needed_by"]) == (7, None, None)

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import COMMAND
+from tests.cli.conftest import Complain
 from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.waiting import wait_until
 
-from headrace.cli import main
+from headrace.cli.options import DEFAULT_LEDGER
 from headrace.journal import Journal
 from headrace.ledger import Ledger
 
@@ -194,34 +195,19 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
     ids=["port", "ports", "ledger alone", "rate", "token", "lane", "ledger", "buffer"],
 )
 def test_what_is_wrong_is_told_in_one_sentence(
-    arguments: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], sentence: str, tmp_path: Path, complain: Complain
 ) -> None:
-    monkeypatch.setattr("headrace.cli.receive.log_to_terminal", lambda **_: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         known = {"taken": taken.getsockname()[1], "folder": tmp_path}
         words = [word.format(**known) for word in arguments]
         journal = ["--journal", str(tmp_path / "events")]
-        monkeypatch.setattr("sys.argv", ["headrace", "receive", *words, *journal])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 1
-    assert said.startswith("headrace: ")
-    assert said.count("\n") == 1
+        said = complain(DEFAULT_LEDGER, "receive", *words, *journal)
     assert sentence.format(**known) in said
 
 
 def test_an_empty_token_is_refused_rather_than_taken_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complain: Complain
 ) -> None:
     monkeypatch.setenv("HEADRACE_TOKEN", "")
-    monkeypatch.setattr(
-        "sys.argv", ["headrace", "receive", "http", "--journal", str(tmp_path / "events")]
-    )
-    with pytest.raises(SystemExit):
-        main()
-    assert "The token cannot be sent" in capsys.readouterr().err
+    said = complain(DEFAULT_LEDGER, "receive", "http", "--journal", str(tmp_path / "events"))
+    assert "The token cannot be sent" in said

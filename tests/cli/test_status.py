@@ -1,6 +1,5 @@
 """``headrace status``: what it prints, and how it ends."""
 
-import json
 import os
 import pty
 import signal
@@ -9,27 +8,16 @@ from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
 from tests.cli.commands import COMMAND, run
 from tests.cli.conftest import add_gate
+from tests.cli.outcomes import rows, told
+from tests.flow.samples import state_of_stage
 from tests.ledger.samples import a_receiver
 from tests.services.waiting import wait_until
-from typer.testing import CliRunner
 
-from headrace.cli import main
-from headrace.cli.app import app
-from headrace.cli.receivers_view import ReceiverSnapshot
-from headrace.cli.snapshot import GateSnapshot
+from headrace.cli.snapshot import GateSnapshot, ReceiverSnapshot
+from headrace.flow.signals.codec import encode
 from headrace.ledger import Ledger
-
-runner = CliRunner()
-
-
-def test_a_gate_is_shown_in_full(ledger_url: str) -> None:
-    result = runner.invoke(app, ["status", "--ledger", ledger_url])
-    assert result.exit_code == 0
-    assert "orders · kafka · every 1.00 s" in result.output
-    assert "limited by: rate" in result.output
 
 
 def test_the_ledger_may_be_named_by_the_environment_or_be_the_one_in_this_folder(
@@ -49,9 +37,7 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
     with Ledger.open(ledger_url) as ledger:
         add_gate(ledger, "payments")
         ledger.declare_gate("new", interval_ms=500, source="kafka", estimator="pid")
-    result = runner.invoke(app, ["status", "--ledger", ledger_url, "--json"])
-    new, orders, payments = map(json.loads, result.output.splitlines())
-
+    new, orders, payments = rows(ledger_url, "status")
     assert [each["gate"] for each in (new, orders, payments)] == ["new", "orders", "payments"]
     documented = (GateSnapshot.__doc__ or "").partition("Attributes:")[2]
     for field in fields(GateSnapshot):
@@ -71,21 +57,20 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
 def test_the_receivers_of_a_gate_are_told_of(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         ledger.see_receiver(a_receiver(lane=3))
-    result = runner.invoke(app, ["status", "--ledger", ledger_url, "--json"])
-    (told,) = json.loads(result.output)["receivers"]
+    ((seen,),) = [each["receivers"] for each in rows(ledger_url, "status")]
     documented = (ReceiverSnapshot.__doc__ or "").partition("Attributes:")[2]
-    assert [name for name in told if f"{name}:" not in documented] == []
-    assert (told["journal"], told["lane"], told["state"]) == ("events", 3, "limited")
-    assert (told["limit_per_s"], told["records_per_s"], told["records"]) == (100.5, 80.0, 400)
-    picture = runner.invoke(app, ["status", "--ledger", ledger_url]).output
+    assert [name for name in seen if f"{name}:" not in documented] == []
+    assert (seen["journal"], seen["lane"], seen["state"]) == ("events", 3, "limited")
+    assert (seen["limit_per_s"], seen["records_per_s"], seen["records"]) == (100.5, 80.0, 400)
+    picture = told(ledger_url, "status")
     assert "taking in 80/s · at most 100/s · limited" in picture
 
 
 def test_one_gate_of_several_is_shown_alone_and_all_of_them_in_a_table(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         add_gate(ledger, "payments")
-    alone = runner.invoke(app, ["status", "--ledger", ledger_url, "--gate", "payments"]).output
-    table = runner.invoke(app, ["status", "--ledger", ledger_url]).output
+    alone = told(ledger_url, "status --gate payments")
+    table = told(ledger_url, "status")
     assert "payments · kafka" in alone
     assert "orders · kafka" not in alone
     assert "headrace status --gate NAME" in table
@@ -96,49 +81,36 @@ def test_one_gate_of_several_is_shown_alone_and_all_of_them_in_a_table(ledger_ur
 def test_a_ledger_without_a_gate_says_so(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/empty.db"
     Ledger.open(url).close()
-    result = runner.invoke(app, ["status", "--ledger", url])
-    assert result.exit_code == 0
-    assert "no gate yet" in result.output
+    assert "no gate yet" in told(url, "status")
 
 
 def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -> None:
     picture = tmp_path / "status.svg"
-    result = runner.invoke(app, ["status", "--ledger", ledger_url, "--svg", str(picture)])
-    assert result.exit_code == 0
+    told(ledger_url, f"status --svg {picture}")
     svg = picture.read_text()
     assert svg.startswith("<svg")
     assert "url(" not in svg.replace("url(#", "")
     assert "orders" in svg
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        (["--ledger", "sqlite:///{folder}/none.db"], "There is no ledger {folder}/none.db;"),
-        (["--gate", "payment"], "has no gate 'payment'; the gates it has: orders."),
-        (["--svg", "{folder}/none/a.svg"], "none/a.svg cannot be written: No such file"),
-        (["--ledger", "mysql://db"], "A ledger cannot be kept in 'mysql'"),
-    ],
-    ids=["ledger", "gate", "picture", "url"],
-)
-def test_what_is_wrong_is_told_in_one_sentence(
-    case: tuple[list[str], str],
-    ledger_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    arguments, sentence = case
-    monkeypatch.setenv("HEADRACE_LEDGER", ledger_url)
-    words = [argument.format(folder=tmp_path) for argument in arguments]
-    monkeypatch.setattr("sys.argv", ["headrace", "status", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 1
-    assert said.startswith("headrace: ")
-    assert said.count("\n") == 1
-    assert sentence.format(folder=tmp_path) in said
+def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    with Ledger.open(url) as ledger:
+        ledger.declare_gate("clicks.a", interval_ms=1000, source="journal", estimator="{}")
+        for stage, throttled_by in [("a", "b"), ("b", "c"), ("c", None)]:
+            state = state_of_stage(stage, throttled_by, queue_bytes=1_250_000)
+            ledger.publish_state("clicks", stage, encode(state))
+        ledger.publish_state("clicks", "forged", '{"stage": "forged"}')
+    gate, *stages = rows(url, "status")
+    assert gate["gate"] == "clicks.a"
+    assert [(each["stage"], each["state"], each["throttled_by"]) for each in stages] == [
+        ("a", "throttled", "b"),
+        ("b", "throttled", "c"),
+        ("c", "bottleneck", None),
+    ]
+    assert stages[0]["rate_limit_per_s"] == 250.5
+    assert "Look at stage c" in told(url, "status")
+    assert "Look at stage" not in told(url, "status --gate clicks.a")
 
 
 def test_a_command_that_cannot_be_understood_ends_with_2(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_page_of_options_has_every_option_and_no_other() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_on_a_page_exist(page: Path) -> None:
-    named = re.findall(r"^headrace (\w+)", page.read_text(), re.MULTILINE)
+    named = re.findall(r"^headrace ([\w-]+)", page.read_text(), re.MULTILINE)
     assert [name for name in named if name not in COMMANDS] == []
 
 

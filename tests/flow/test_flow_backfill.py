@@ -10,8 +10,8 @@ from tests.flow.test_channel_journal import values_in
 from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
-from headrace.cli.backfill_work import work_of
-from headrace.cli.handlers import load_handler
+from headrace.cli.backfill import work_of
+from headrace.cli.user_code import load_handler
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, Status
 
@@ -99,9 +99,7 @@ def test_what_is_to_be_done_must_be_named_once(
 
 
 def test_the_ledger_must_be_the_flows(shop: str) -> None:
-    with pytest.raises(
-        OptionError, match=r"keeps its books in .*, and --ledger is .*other\.db; give"
-    ):
+    with pytest.raises(OptionError, match=r"ledger of flow .*, and --ledger is .*other\.db; give"):
         work_of(None, None, shop, "sqlite:///other.db")
 
 

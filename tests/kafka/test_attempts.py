@@ -61,7 +61,7 @@ def test_records_are_produced_with_their_tag_and_nobody_elses(topic: TopicFactor
 
 def test_what_the_brokers_refuse_is_raised(topic: TopicFactory) -> None:
     to = topic(config={"max.message.bytes": "1000"})
-    with pytest.raises(BrokerError, match="too large; its max.message.bytes is 1000,"):
+    with pytest.raises(BrokerError, match=r"too large; its max.message.bytes is 1000,"):
         produce(client(to), to.name, "tag", [batch((None, random.Random(5).randbytes(5000), None))])
 
 

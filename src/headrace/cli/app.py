@@ -16,20 +16,20 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "status": "headrace.cli.status",
         "batches": "headrace.cli.batches",
         "failures": "headrace.cli.failures",
-        "letters": "headrace.cli.letters_send",
+        "dead-letters": "headrace.cli.dead_letters",
         "verify": "headrace.cli.verify",
         "backfill": "headrace.cli.backfill",
-        "drop": "headrace.cli.drop",
+        "drop": "headrace.cli.failures",
         "prune": "headrace.cli.prune",
         "receive": "headrace.cli.receive",
-        "journal": "headrace.cli.journal_prune",
+        "journal": "headrace.cli.journal",
         "checkpoint": "headrace.cli.checkpoint",
         "flow": "headrace.cli.flows",
         "simulate": "headrace.cli.simulate",
         "doctor": "headrace.cli.doctor",
     }
 )
-"""The module that has all of a command, under its name; in the order of the help."""
+"""The module that has a command, under its name; in the order of the help."""
 
 
 class Commands(TyperGroup):
@@ -48,7 +48,7 @@ class Commands(TyperGroup):
         """The command of this name, if there is one."""
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        found = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
         if isinstance(found, typer.Typer):
             group = found
         else:

@@ -1,28 +1,34 @@
-"""``headrace backfill``: run failed batches again, by hand."""
+"""``headrace backfill``: run failed batches again, manually: which ones, and with what."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
-from rich.console import Console
+from rich.table import Table
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.cli.backfill_choice import RUNNABLE, Choice, choose
-from headrace.cli.backfill_view import plan_table, plan_values, view_of
-from headrace.cli.backfill_work import work_of
-from headrace.cli.choices import Since, Until
-from headrace.cli.source_options import Option, OptionsFile, reached, source_options
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl
-from headrace.cli.times import window_ms
-from headrace.cli.words import plural
+from headrace.cli import options as opt
+from headrace.cli import printing as out
+from headrace.cli.batches import find_batch, key_text, owner_word
+from headrace.cli.user_code import load_flow, load_handler
 from headrace.control.ranges import OffsetRange
-from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.errors import OptionError
+from headrace.ledger import BatchRecord, Ledger, Status, normalize_url, redact_url
 from headrace.ledger.base import wall_clock_ms
 
+if TYPE_CHECKING:
+    from headrace.flow.stage import Stage
+    from headrace.gate.batch import Handler
 
-class OnFailureWord(StrEnum):
+RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
+"""The statuses of a batch that can be run; if ``backfilling``, its lease has to have run out."""
+
+_NO_LIMIT: Final = 2**31 - 1
+
+
+class FailurePolicy(StrEnum):
     """What follows an exception in the handler."""
 
     DEFER = "defer"
@@ -57,7 +63,7 @@ def backfill(
             "handled and written as that stage does it.",
         ),
     ] = None,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     gate: Annotated[str | None, typer.Option(help="Those of this gate.")] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that failed; with --gate, all of that gate.")
@@ -66,11 +72,11 @@ def backfill(
         Status | None,
         typer.Option(
             metavar="STATUS",
-            help=f"Those that stand so: {' or '.join(RUNNABLE)}, its process being gone.",
+            help=f"Those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
         ),
     ] = None,
-    since: Since = None,
-    until: Until = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
     transform: Annotated[
         str | None,
         typer.Option(
@@ -80,20 +86,20 @@ def backfill(
         ),
     ] = None,
     on_failure: Annotated[
-        OnFailureWord,
+        FailurePolicy,
         typer.Option(
             help="What follows an exception: defer leaves the batch failed; isolate halves it "
             "until what cannot be processed stands alone, as dead letters.",
         ),
-    ] = OnFailureWord.DEFER,
-    option: Option = None,
-    options_file: OptionsFile = None,
+    ] = FailurePolicy.DEFER,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
     max_backfills: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=1,
-            help="A batch of which so many backfills have failed, those beside the stream too, is "
+            help="A batch of which so many backfills have failed, in the stream's process too, is "
             "dead.",
         ),
     ] = MAX_BACKFILLS,
@@ -106,11 +112,9 @@ def backfill(
         ),
     ] = Pace.SPARE,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be run; nothing is taken.")
+        bool, typer.Option("--dry-run", help="Only show what would be run; nothing is claimed.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per event, and one at the end.")
-    ] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Run failed batches again, the earliest first, in an application of its own.
 
@@ -119,59 +123,244 @@ def backfill(
     What is read is reached where the stream reached it; Kafka's security settings are given with
     --option or --options-file.
     Spark is set up by its environment, as with spark-submit.
-    Ctrl-C ends it after the batch in hand, and once more at once.
+    Ctrl-C ends it after the current batch, and once more at once.
+    With --json there is an object for each event, and one at the end.
     Exit status 0: all is done, or there is nothing to do.
     Exit status 1: something failed again, is dead or was not run, or there was an error.
     """
-    now_ms = wall_clock_ms()
-    since_ms, until_ms = window_ms(since, until, now_ms)
-    choice = Choice(
-        keys=keys or (),
-        everything=everything,
-        gate=gate,
-        status=status,
-        since_ms=since_ms,
-        until_ms=until_ms,
-    )
+    since_ms, until_ms = opt.window_ms(since, until, wall_clock_ms())
+    choice = Choice(keys or (), everything, gate, status, since_ms, until_ms)
     choice.check()
-    given = source_options(option or (), options_file)
+    given = opt.source_options(option or (), options_file)
     work = work_of(handler, transform, flow, ledger)
     # What is to be run is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
-        batches = choose(reader, ledger, choice)
+        batches = _chosen(reader, ledger, choice)
         options = {**(work.options(batches[0].gate) if batches else {}), **given}
-        ways = reached(reader, {batch.schedule_id: batch.gate for batch in batches}, options)
+        sources = opt.source_access(
+            reader, {each.schedule_id: each.gate for each in batches}, options
+        )
         if dry_run:
             gone_of = {
-                key: way.connector.gone(way.options, reader.ranges(key))
-                for key, way in ways.items()
+                key: source.connector.gone(source.options, reader.ranges(key))
+                for key, source in sources.items()
             }
-            _show_plan(batches, gone_of, as_json=as_json)
+            _print_plan(batches, gone_of, as_json=as_json)
             return
-    view = view_of(sum(batch.planned_records for batch in batches), as_json=as_json)
     if not batches:
-        view.say("No batch that is meant has failed, so there is nothing to do.")
+        typer.echo("No batch that is meant has failed, so there is nothing to do.", err=True)
         return
-    # A second of imports, which what is told above does without.
-    from headrace.cli.backfill_run import Job, run_by_hand  # noqa: PLC0415
+    # A second of imports, which what is printed above does without.
+    from headrace.cli.backfill_run import Job, progress_view, run_manually  # noqa: PLC0415
     from headrace.gate.policy import parse_on_failure  # noqa: PLC0415
 
     policy = parse_on_failure(on_failure.value)
     handle = work.handler(batches[0].gate)
-    job = Job(handle, ways, policy, pace is Pace.UNLIMITED, max_backfills)
-    if not run_by_hand(ledger, job, batches, view):
+    job = Job(handle, sources, policy, pace is Pace.UNLIMITED, max_backfills)
+    view = progress_view(sum(batch.planned_records for batch in batches), as_json=as_json)
+    if not run_manually(ledger, job, batches, view):
         raise typer.Exit(1)
 
 
-def _show_plan(
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the command line names: keys, or what the batches have in common, or all of them."""
+
+    keys: Sequence[str]
+    everything: bool
+    gate: str | None
+    status: Status | None
+    since_ms: int | None
+    until_ms: int | None
+
+    def check(self) -> None:
+        """Require one way to choose, and a status of which batches can be run."""
+        filters = (self.status, self.since_ms, self.until_ms)
+        by_filter = any(each is not None for each in filters)
+        by_gate = self.gate is not None and not self.everything
+        if [bool(self.keys), by_filter or by_gate, self.everything].count(True) != 1:
+            raise OptionError(
+                "Name the batches to run in one way: by their KEYs; by --gate, --status, --since"
+                " and --until; or with --all, or --gate and --all."
+            )
+        if self.status is not None and self.status not in RUNNABLE:
+            raise OptionError(
+                f"--status is '{self.status}', but only batches that are"
+                f" {' or '.join(RUNNABLE)} can be run; name one of these."
+            )
+
+    def includes(self, batch: BatchRecord) -> bool:
+        """Whether a failed batch is meant, where no keys are named."""
+        return (
+            self.status in {None, batch.status}
+            and (self.since_ms is None or batch.created_time_ms >= self.since_ms)
+            and (self.until_ms is None or batch.created_time_ms < self.until_ms)
+        )
+
+
+def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
+    """The batches that are meant, earliest created first; all of one gate."""
+    if choice.keys:
+        named = [find_batch(ledger, key, url) for key in choice.keys]
+        for batch in named:
+            _refuse_unless_runnable(ledger, batch)
+        found = list({batch.schedule_id: batch for batch in named}.values())
+    else:
+        opt.gates_of(ledger, choice.gate, url)
+        found = [b for b in ledger.failed(choice.gate, _NO_LIMIT) if choice.includes(b)]
+    # A child of one of them is run with it.
+    keys = {batch.schedule_id for batch in found}
+    found = [batch for batch in found if batch.parent not in keys]
+    gates = sorted({batch.gate for batch in found})
+    if len(gates) > 1:
+        raise OptionError(
+            f"These batches are of the gates {', '.join(map(repr, gates))}, and a handler is one"
+            " gate's; run those of each by themselves, with --gate."
+        )
+    return sorted(found, key=lambda batch: (batch.created_time_ms, batch.schedule_id))
+
+
+def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
+    key = batch.schedule_id
+    match batch.status:
+        case Status.FAILED:
+            return
+        case Status.BACKFILLING:
+            now_ms = ledger.database_time_ms()
+            if owner_word(batch, now_ms) != "busy":
+                return
+            why = (
+                "is run by another backfill, which has it at least until"
+                f" {out.full_time(batch.lease_until_ms, now_ms)}; wait for its outcome"
+            )
+        case Status.IN_PROGRESS:
+            why = (
+                "is in_progress, so the live stream runs it; if that has ended, start its query"
+                " again, which runs or fails the batch"
+            )
+        case Status.SUCCESS if ledger.parts(key):
+            why = f"was split; name the children that failed, which `headrace batches {key}` lists"
+        case Status.SUCCESS:
+            why = (
+                "is success, so it is processed; name one that failed, as `headrace failures` does"
+            )
+        case Status.DEAD:
+            error = (
+                "" if batch.error is None else f" ({out.printable(out.short_error(batch.error))})"
+            )
+            why = (
+                f"is dead{error}, which is final; a record that is kept as a dead letter can be"
+                " sent again with `headrace dead-letters send`, and of a whole batch"
+                f" `headrace batches {key}` lists the ranges, to read them with Spark itself"
+            )
+    raise OptionError(f"Batch {key} of gate {batch.gate!r} {why}.")
+
+
+class Work(NamedTuple):
+    """What is done with the batches of a gate, by its name."""
+
+    options: Callable[[str], dict[str, str]]
+    """With which they are read again, as far as they are known."""
+    handler: Callable[[str], "Handler"]
+
+
+def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
+    """What ``--handler`` and ``--transform``, or ``--flow``, name.
+
+    Raises:
+        OptionError: Not one of both is named, or it cannot be used.
+    """
+    if flow is None:
+        if handler is None:
+            raise OptionError(
+                "Neither --handler nor --flow is given; name the function that is called with each"
+                " batch as --handler module:function, or the flow whose stage it is as --flow"
+                " module:flow."
+            )
+        handle = load_handler(handler, transform)
+        return Work(lambda _gate: {}, lambda _gate: handle)
+    if handler is not None or transform is not None:
+        other = "--handler" if handler is not None else "--transform"
+        raise OptionError(
+            f"--flow is {flow!r}, and {other} is given too; leave that out, for the stage has its"
+            " own."
+        )
+    return _work_of_flow(flow, ledger)
+
+
+def _work_of_flow(name: str, ledger: str) -> Work:
+    """What the stages of a flow do with the batches of their gates."""
+    named = load_flow(name)
+    if normalize_url(ledger) != named.ledger:
+        raise OptionError(
+            f"The ledger of flow {named.name!r} is {redact_url(named.ledger)}, and --ledger is"
+            f" {redact_url(ledger)}; give the flow's."
+        )
+    from headrace.flow.running import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)
+    from headrace.gate.ledgers import shared_ledger  # noqa: PLC0415
+
+    flow = named
+    stages = {flow.gate(stage.name): stage for stage in flow.graph.stages.values()}
+
+    def stage_of(gate: str) -> "Stage":
+        if gate not in stages:
+            raise OptionError(
+                f"The batches are of the gate {gate!r}, which is no stage of flow {flow.name!r};"
+                f" its stages have the gates {', '.join(map(repr, stages))}."
+            )
+        return stages[gate]
+
+    def handler(gate: str) -> "Handler":
+        stage = stage_of(gate)
+        handle, derive = writing_handler(flow, stage, shared_ledger(flow.ledger)), stage.derive
+        return handle if derive is None else lambda df, batch: handle(derive(df), batch)
+
+    return Work(lambda gate: reader_options(flow, stage_of(gate)), handler)
+
+
+def _print_plan(
     batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]], *, as_json: bool
 ) -> None:
     if as_json:
         for batch in batches:
-            typer.echo(json.dumps(plan_values(batch, gone_of[batch.schedule_id])))
+            out.print_json(
+                {
+                    "schedule_id": batch.schedule_id,
+                    "created_time_ms": batch.created_time_ms,
+                    "gate": batch.gate,
+                    "records": batch.planned_records,
+                    "attempts": batch.attempts,
+                    "error": batch.error and asdict(batch.error),
+                    "gone": [asdict(each) for each in gone_of[batch.schedule_id]],
+                }
+            )
         return
     if batches:
-        Console().print(plan_table(batches, gone_of))
+        out.show(plan_table(batches, gone_of))
         typer.echo()
-    records = plural(sum(batch.planned_records for batch in batches), "record")
-    typer.echo(f"{plural(len(batches), 'batch')} with {records} would be run; nothing was taken.")
+    records = out.plural(sum(batch.planned_records for batch in batches), "record")
+    typer.echo(
+        f"{out.plural(len(batches), 'batch')} with {records} would be run; nothing was claimed."
+    )
+
+
+def plan_table(
+    batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]]
+) -> Table:
+    """The batches that would be run, and what of them has left Kafka, by key."""
+
+    def still_there(batch: BatchRecord) -> str:
+        left = batch.planned_records - sum(each.count for each in gone_of[batch.schedule_id])
+        if left == batch.planned_records:
+            return "all"
+        return f"only {out.count(left)}" if left else "nothing"
+
+    return out.table(
+        batches,
+        ("key", key_text),
+        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
+        ("gate|16", lambda batch: out.line(batch.gate)),
+        (">records", lambda batch: out.count(batch.planned_records)),
+        ("in Kafka", still_there),
+        ("*error", lambda batch: out.line(out.short_error(batch.error))),
+    )

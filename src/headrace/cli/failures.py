@@ -1,62 +1,54 @@
-"""``headrace failures``: what has failed and is not made good, and what to do about it."""
+"""``headrace failures``: what has failed and is unresolved; ``headrace drop`` resolves it."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.batches_view import (
+from headrace.cli import options as opt
+from headrace.cli import printing as out
+from headrace.cli.batches import (
     batch_values,
+    find_batch,
     key_text,
-    new_table,
-    owner_words,
-    planned_or_counted,
-    short_error,
+    owner_word,
     status_text,
 )
-from headrace.cli.choices import Limit, Since, Until
-from headrace.cli.exit_status import OPEN
-from headrace.cli.letters_view import letter_values, letters_table
-from headrace.cli.lines import line
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of
-from headrace.cli.times import window_ms
-from headrace.cli.words import count, duration, plural
+from headrace.cli.dead_letters import letter_values, letters_table
+from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
 from headrace.ledger.base import wall_clock_ms
 
 
 def failures(
     *,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: Annotated[str | None, typer.Option(help="Only of this gate.")] = None,
-    since: Since = None,
-    until: Until = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
+    since: opt.Since = None,
+    until: opt.Until = None,
     error: Annotated[
         str | None,
         typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
     ] = None,
-    limit: Limit = 20,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON object per batch or letter, each on its own line."),
-    ] = False,
+    limit: opt.Limit = 20,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """List batches that failed and are not made good, and dead letters that wait.
+    """List unresolved failures: failed batches, and dead letters that wait.
 
-    A dead letter is as old as its being kept.
-    backfilling, busy: somebody works on it.
-    backfilling, gone: whoever did has ended; the next backfill takes it.
+    The age of a dead letter counts from when it was stored.
+    backfilling, busy: a backfill runs it.
+    backfilling, gone: that backfill has ended; the next one claims it.
     Exit status 0: there is none of those asked for.
     Exit status 3: there are some.
     Exit status 1: there was an error, and nobody knows.
     """
     now_ms = wall_clock_ms()
-    since_ms, until_ms = window_ms(since, until, now_ms)
+    since_ms, until_ms = opt.window_ms(since, until, now_ms)
     with Ledger.open(ledger, create=False) as opened:
-        gates = gates_of(opened, gate, ledger)
+        gates = opt.gates_of(opened, gate, ledger)
         batches = opened.failures(
             gate, limit + 1, since_ms=since_ms, until_ms=until_ms, error_class=error
         )
@@ -70,72 +62,102 @@ def failures(
         )
         database_ms = opened.database_time_ms()
     if as_json:
-        _print_json(batches[:limit], letters[:limit])
+        for batch in batches[:limit]:
+            out.print_json({"what": "batch", **batch_values(batch)})
+        for letter in letters[:limit]:
+            out.print_json({"what": "dead letter", **letter_values(letter)})
     elif batches or letters:
-        _print_tables(batches, letters, limit, database_ms, name_gates=len(gates) > 1)
+        out.show(failures_view(batches, letters, limit, database_ms, name_gates=len(gates) > 1))
     elif any((since, until, error)):
         typer.echo("There is no such failure.")
     else:
-        typer.echo("Nothing has failed that is not made good, and no dead letter waits.")
+        typer.echo("Nothing is unresolved: no batch has failed, and no dead letter waits.")
     if batches or letters:
-        raise typer.Exit(OPEN)
+        raise typer.Exit(opt.OPEN)
 
 
-def _print_json(batches: Sequence[BatchRecord], letters: Sequence[DeadLetterRecord]) -> None:
-    for batch in batches:
-        typer.echo(json.dumps({"what": "batch", **batch_values(batch)}))
-    for letter in letters:
-        typer.echo(json.dumps({"what": "dead letter", **letter_values(letter)}))
-
-
-def _print_tables(
+def failures_view(
     batches: Sequence[BatchRecord],
     letters: Sequence[DeadLetterRecord],
     limit: int,
     now_ms: int,
     *,
     name_gates: bool,
-) -> None:
-    console = Console()
+) -> RenderableType:
+    """The first batches and dead letters, at most ``limit`` of each."""
+    shown: list[RenderableType] = []
     if batches:
-        console.print(line(_headline("batch", len(batches), limit), style="bold red"))
-        console.print(_batches_table(batches[:limit], now_ms, name_gates=name_gates))
-        console.print(line("headrace batches KEY shows one in full.", style="dim"))
+        shown += [
+            _headline("batch", len(batches), limit),
+            _batches_table(batches[:limit], now_ms, name_gates=name_gates),
+            out.line("headrace batches KEY shows one in full.", style="dim"),
+        ]
     if batches and letters:
-        console.print()
+        shown.append(Text())
     if letters:
-        console.print(line(_headline("dead letter", len(letters), limit), style="bold red"))
-        console.print(letters_table(letters[:limit], now_ms, name_gates=name_gates))
-        console.print(
-            line("headrace letters exports them, sends them again, or drops them.", style="dim")
-        )
+        hint = "headrace dead-letters exports them, sends them again, or drops them."
+        shown += [
+            _headline("dead letter", len(letters), limit),
+            letters_table(letters[:limit], now_ms, name_gates=name_gates),
+            out.line(hint, style="dim"),
+        ]
+    return Group(*shown)
 
 
-def _headline(noun: str, number: int, limit: int) -> str:
+def _headline(noun: str, number: int, limit: int) -> Text:
+    told = out.plural(min(number, limit), noun)
     if number > limit:
-        return f"More than {plural(limit, noun)}, of which these are the first; --limit shows more:"
-    return f"{plural(number, noun)}:"
+        told = f"More than {told}, of which these are the first; --limit shows more"
+    return out.line(f"{told}:", style="bold red")
 
 
 def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: bool) -> Table:
-    table = new_table()
-    table.add_column("key", no_wrap=True)
-    if name_gates:
-        table.add_column("gate", no_wrap=True, max_width=16)
-    table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    table.add_column("records", justify="right", no_wrap=True)
-    table.add_column("error", no_wrap=True, ratio=1)
-    for batch in batches:
-        status = status_text(batch)
+    def status(batch: BatchRecord) -> Text:
+        text = status_text(batch)
         if batch.status is Status.BACKFILLING:
-            status.append(f", {owner_words(batch, now_ms)}")
-        table.add_row(
-            key_text(batch),
-            *([line(batch.gate)] if name_gates else []),
-            duration(now_ms - batch.created_time_ms),
-            status,
-            count(planned_or_counted(batch)),
-            "" if batch.error is None else line(short_error(batch.error)),
+            text.append(f", {owner_word(batch, now_ms)}")
+        return text
+
+    return out.table(
+        batches,
+        ("key", key_text),
+        ("gate|16", lambda batch: out.line(batch.gate)) if name_gates else None,
+        (">age", lambda batch: out.duration(now_ms - batch.created_time_ms)),
+        ("status", status),
+        (">records", lambda batch: out.count(out.planned_or_counted(batch))),
+        ("*error", lambda batch: out.line(out.short_error(batch.error))),
+    )
+
+
+def drop(
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Which; or how the key begins.")],
+    reason: Annotated[str, typer.Option(help="Why; kept with the batch.")],
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+) -> None:
+    """Resolve dead batches without processing them, and say why; this is final.
+
+    A batch is dead when its attempts are spent, or its records have left Kafka.
+    """
+    if not reason.strip():
+        raise OptionError("--reason is empty; say why the batch need not be processed.")
+    # What is to be changed is there already: a ledger that is not is never made here.
+    with Ledger.open(ledger, create=False) as reader:
+        batches = [find_batch(reader, key, ledger) for key in keys]
+    for batch in batches:
+        _refuse_unless_dead(batch)
+    with Ledger.open(ledger) as opened:
+        for batch in batches:
+            if not opened.drop(batch.schedule_id, reason.strip()):
+                _refuse_unless_dead(find_batch(opened, batch.schedule_id, ledger))
+            typer.echo(f"Batch {batch.schedule_id} is dropped.")
+
+
+def _refuse_unless_dead(batch: BatchRecord) -> None:
+    if batch.status is not Status.DEAD:
+        raise OptionError(
+            f"Batch {batch.schedule_id} is {batch.status}; only one that is dead can be dropped."
         )
-    return table
+    if batch.resolution is not None:
+        raise OptionError(
+            f"Batch {batch.schedule_id} was dropped already ({batch.resolution}); once is enough."
+        )

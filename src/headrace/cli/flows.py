@@ -1,17 +1,16 @@
 """``headrace flow``: flows that a user's module declares."""
 
-import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
-from headrace.cli.handlers import load
-from headrace.cli.lines import printable
-from headrace.cli.status import write_picture
-from headrace.errors import HeadraceError, OptionError
+from headrace.cli.interrupts import stopped_by_signals
+from headrace.cli.options import AsJson, Picture
+from headrace.cli.printing import print_json, printable, write_picture
+from headrace.cli.user_code import load_flow, start_spark
+from headrace.errors import HeadraceError
 from headrace.flow import Flow
 from headrace.flow.drawing import draw
 
@@ -20,43 +19,36 @@ if TYPE_CHECKING:
 
     from headrace.flow import RunningFlow
 
-flow = typer.Typer(
-    help="Draw and run flows: stages in a chain.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-
 INTERRUPTED: Final = 130
 
 MOST_CHARACTERS: Final = 2000
 """Of what Spark tells of a query that failed."""
+
+flow = typer.Typer(
+    help="Draw and run flows: stages in a chain.", no_args_is_help=True, add_completion=False
+)
 
 FlowName = Annotated[
     str, typer.Argument(metavar="MODULE:FLOW", help="Where the flow is, such as shop.flows:orders.")
 ]
 
 
-@flow.command()
-def show(
-    name: FlowName,
-    *,
-    svg: Annotated[
-        Path | None, typer.Option(help="Write the drawing to this file as well.", dir_okay=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
-) -> None:
+@flow.command("show")
+def show_flow(name: FlowName, *, svg: Picture = None, as_json: AsJson = False) -> None:
     """Check a flow and draw it, without starting anything."""
     shown = load_flow(name)
-    shown.check()
     drawing = draw(shown.graph)
     if svg is not None:
         width = max(map(len, drawing.splitlines())) + 2
         write_picture(Text(drawing), svg, f"headrace flow show {name}", width)
-    typer.echo(json.dumps(_described(shown)) if as_json else drawing)
+    if as_json:
+        print_json(_described(shown))
+    else:
+        typer.echo(drawing)
 
 
-@flow.command()
-def run(
+@flow.command("run")
+def run_flow(
     name: FlowName,
     *,
     stage: Annotated[
@@ -66,7 +58,7 @@ def run(
 ) -> None:
     """Run a flow in a Spark application of its own, whole or in part, until Ctrl-C.
 
-    A batch that is cut off then is run again when the flow is started again.
+    A batch that is interrupted then is run again when the flow is started again.
     Ctrl-C once more ends it at once.
     Exit status 0: it was ended so, or by SIGTERM.
     Exit status 1: a stage failed, or the flow is wrong.
@@ -74,10 +66,7 @@ def run(
     # So that `headrace flow show` does not wait for Spark.
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415
 
-    from headrace.cli.spark import start_spark  # noqa: PLC0415
-
     wanted = load_flow(name)
-    wanted.check()
     spark = start_spark(f"headrace flow {wanted.name}")
     try:
         running = wanted.start(spark, stages=stage)
@@ -91,11 +80,9 @@ def run(
 
 
 def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
-    from headrace.cli.spark import stopped_by_signals  # noqa: PLC0415
-
     def stop() -> None:
         typer.echo("The flow stops; Ctrl-C once more ends it at once.", err=True)
-        spark.sparkContext.setLogLevel("OFF")  # or Spark would tell at length what it cuts off
+        spark.sparkContext.setLogLevel("OFF")  # or Spark would log at length what it interrupts
         running.stop()
 
     try:
@@ -105,21 +92,6 @@ def _run_until_stopped(spark: "SparkSession", running: "RunningFlow") -> None:
     except KeyboardInterrupt:
         # In good order Python would wait for a handler that still runs, for as long as it likes.
         os._exit(INTERRUPTED)
-
-
-def load_flow(name: str) -> Flow:
-    """The flow that ``module:flow`` names.
-
-    Raises:
-        OptionError: It is not of that form, cannot be imported, or is no flow.
-    """
-    found = load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
-    if not isinstance(found, Flow):
-        raise OptionError(
-            f"The flow is {name!r}, which is of type {type(found).__name__}; name a"
-            " headrace.flow.Flow."
-        )
-    return found
 
 
 def _described(shown: Flow) -> dict[str, object]:

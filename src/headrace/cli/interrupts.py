@@ -1,21 +1,31 @@
-"""Ctrl-C that is never lost.
+"""Ctrl-C: never lost, and politely asked for where Spark runs.
 
-What a signal's handler raises is told on stderr and ignored by Python where the signal comes while
-a finalizer runs, or what a weak reference calls; and everything would go on as if nobody had
-pressed Ctrl-C.
+Python ignores an exception that a signal's handler raises while a finalizer runs, or a callback of
+a weak reference, and everything would go on as if nobody had pressed Ctrl-C.
 """
 
+import logging
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
 _AGAIN_S: Final = 0.02
-"""When most finalizers are over; in one that is not the signal is lost, and comes once more."""
+"""When most finalizers are over; where one is not, the signal is lost, and comes once more."""
 
 ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 """Signals on which a command may `leave`."""
+
+_OF_CTRL_C: Final = (
+    "KeyboardInterrupt while sending command",
+    "Exception occurred while shutting down conn",
+)
+"""Py4J logs Ctrl-C, and that Java had it too, with stack traces before it passes it on."""
+
+_OF_THE_BATCH: Final = "There was an exception while executing the Python Proxy"
+"""It also logs what becomes of a batch that was interrupted on request."""
 
 
 def leave(number: int, _frame: object) -> NoReturn:
@@ -62,3 +72,37 @@ def _signal_of(raised: BaseException | None) -> int | None:
     if isinstance(raised, SystemExit):
         return next((each for each in ENDS if raised.code == 128 + each), None)
     return None
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C, and SIGTERM, call ``stop``; Ctrl-C after that is a KeyboardInterrupt.
+
+    In the main thread. Spark's own handling of Ctrl-C, which aborts what runs, is put aside.
+    """
+    asked = False
+
+    def ask(number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not asked:
+            asked = True
+            # In a thread, for this one may hold a lock that is needed.
+            threading.Thread(target=stop, daemon=True).start()
+
+    def is_logged(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return not (message.startswith(_OF_CTRL_C) or (asked and message.startswith(_OF_THE_BATCH)))
+
+    loggers = [logging.getLogger(), logging.getLogger("py4j.clientserver")]
+    for logger in loggers:
+        logger.addFilter(is_logged)
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for logger in loggers:
+            logger.removeFilter(is_logged)

@@ -1,22 +1,34 @@
 """``headrace journal``: what a journal holds, whether it is whole, and what makes it so."""
 
-import json
-import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.exit_status import BROKEN
-from headrace.cli.journal_view import LaneListing, findings_view, lanes_table, verification_view
-from headrace.cli.words import plural
+from headrace.cli import options as opt
+from headrace.cli import printing as out
 from headrace.errors import OptionError
-from headrace.journal import DEFECTS, Journal, Verification
+from headrace.journal import DEFECTS, Finding, FindingKind, Journal, Kept, LanePruning, Verification
+from headrace.journal import prune as prune_journal
 from headrace.journal import repair as repair_journal
 from headrace.journal import verify as verify_journal
 from headrace.journal.names import MAX_OFFSET, lane_of
-from headrace.ledger import Ledger
+from headrace.ledger import Ledger, Processed, Status
+from headrace.ledger.base import wall_clock_ms
+
+FINDINGS: Final = 100
+"""Findings with a line of their own; beyond it they are counted."""
+
+_STYLES: Final = {**dict.fromkeys(DEFECTS, "bold red"), FindingKind.LOST: "red"}
+_BECAUSE: Final = {
+    Kept.YOUNG: "the next block is too young",
+    Kept.LAST: "the last block of a lane stays",
+    None: "there is no block",
+}
 
 journal = typer.Typer(
     help="Look at a journal: what it holds, whether it is whole, how it becomes readable again.",
@@ -30,8 +42,6 @@ Url = Annotated[
         metavar="JOURNAL", help="Its directory, s3://bucket/prefix or webhdfs://host:port/path."
     ),
 ]
-
-
 Reached = Annotated[
     list[str] | None,
     typer.Option(
@@ -53,9 +63,7 @@ GatesLedger = Annotated[
 def list_lanes(
     url: Url,
     lane: Annotated[int | None, typer.Option(help="Only this lane.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per lane, each on a line of its own.")
-    ] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List a journal's lanes: their offsets, blocks, bytes and ages. No block is read."""
     opened = Journal.open(url)
@@ -66,22 +74,58 @@ def list_lanes(
     listings = [_listing(opened, each) for each in lanes if lane in (None, each)]
     if as_json:
         for listing in listings:
-            typer.echo(json.dumps({"journal": opened.name, "id": opened.id, **asdict(listing)}))
+            out.print_json(listing)
     elif listings:
-        Console().print(lanes_table(listings, time.time_ns() // 1_000_000))
+        out.show(lanes_table(listings, wall_clock_ms()))
     else:
         typer.echo("The journal has no lane yet; a receiver makes its own when it starts.")
 
 
-@journal.command()
-def verify(
+def _listing(opened: Journal, lane: int) -> dict[str, Any]:
+    """A lane as in JSON: offsets from ``start`` to before ``until``; no block is read."""
+    start, until = opened.lane_bounds(lane)
+    blocks = opened.blocks(lane)
+    return {
+        "journal": opened.name,
+        "id": opened.id,
+        "lane": lane,
+        "start": start,
+        "until": until,
+        "lost": sum(each.until - max(each.first, start) for each in opened.lost(lane)),
+        "blocks": len(blocks),
+        "stored_bytes": sum(block.stored_bytes for block in blocks),
+        "oldest_ms": blocks[0].created_ms if blocks else None,
+        "newest_ms": blocks[-1].created_ms if blocks else None,
+    }
+
+
+def lanes_table(lanes: Sequence[dict[str, Any]], now_ms: int) -> Table:
+    """A line for each lane."""
+
+    def age(ms: int | None) -> str:
+        return out.UNKNOWN if ms is None else out.duration(max(now_ms - ms, 0))
+
+    return out.table(
+        lanes,
+        (">lane", lambda each: str(each["lane"])),
+        (">start", lambda each: str(each["start"])),
+        (">until", lambda each: str(each["until"])),
+        (">lost", lambda each: Text(out.count(each["lost"]), "bold red" if each["lost"] else "")),
+        (">blocks", lambda each: out.count(each["blocks"])),
+        (">MiB", lambda each: out.mebibytes(each["stored_bytes"])),
+        (">oldest", lambda each: age(each["oldest_ms"])),
+        (">newest", lambda each: age(each["newest_ms"])),
+        wide=False,
+    )
+
+
+@journal.command("verify")
+def verify_blocks(
     url: Url,
     *,
     ledger: GatesLedger = None,
     reached: Reached = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object with lanes and findings.")
-    ] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Read every block of a journal and prove that it is what was written, without a gap.
 
@@ -95,14 +139,16 @@ def verify(
     opened = Journal.open(url)
     found = verify_journal(opened, _reached(opened, ledger, reached))
     if as_json:
-        typer.echo(json.dumps(_values(opened, found)))
+        out.print_json(_values(opened, found))
     else:
-        Console().print(verification_view(opened.name, found))
-    raise typer.Exit(0 if found.whole else BROKEN)
+        out.show(journal_view(opened.name, found))
+    raise typer.Exit(0 if found.whole else opt.BROKEN)
 
 
-@journal.command()
-def repair(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> None:
+@journal.command("repair")
+def repair_blocks(
+    url: Url, *, ledger: GatesLedger = None, reached: Reached = None, as_json: opt.AsJson = False
+) -> None:
     """Declare lost what cannot be read, so that the rest can be.
 
     Nothing is deleted: a damaged block is set aside under another name. No lane may be written
@@ -116,14 +162,27 @@ def repair(url: Url, *, ledger: GatesLedger = None, reached: Reached = None) -> 
     opened = Journal.open(url)
     known = _reached(opened, ledger, reached)
     mended = repair_journal(opened, known)
-    if mended:
-        Console().print(findings_view(mended))
     found = verify_journal(opened, known)
-    after = "It is whole now." if found.whole else "It is not whole yet:"
-    typer.echo(f"{plural(len(mended), 'finding')} mended. {after}")
-    if left := [each for each in found.findings if each.kind in DEFECTS]:
-        Console().print(findings_view(left))
-    raise typer.Exit(0 if found.whole else BROKEN)
+    if as_json:
+        out.print_json({**_values(opened, found), "mended": [asdict(each) for each in mended]})
+    else:
+        if mended:
+            out.show(_findings(mended))
+        after = "It is whole now." if found.whole else "It is not whole yet:"
+        typer.echo(f"{out.plural(len(mended), 'finding')} mended. {after}")
+        if left := [each for each in found.findings if each.kind in DEFECTS]:
+            out.show(_findings(left))
+    raise typer.Exit(0 if found.whole else opt.BROKEN)
+
+
+def _values(opened: Journal, found: Verification) -> dict[str, object]:
+    return {
+        "journal": opened.name,
+        "id": opened.id,
+        "whole": found.whole,
+        "lanes": [asdict(lane) for lane in found.lanes],
+        "findings": [asdict(finding) for finding in found.findings],
+    }
 
 
 def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> dict[int, int]:
@@ -143,27 +202,125 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
     return reached
 
 
-def _listing(opened: Journal, lane: int) -> LaneListing:
-    start, until = opened.lane_bounds(lane)
-    blocks = opened.blocks(lane)
-    lost = sum(each.until - max(each.first, start) for each in opened.lost(lane))
-    return LaneListing(
-        lane=lane,
-        start=start,
-        until=until,
-        lost=lost,
-        blocks=len(blocks),
-        stored_bytes=sum(block.stored_bytes for block in blocks),
-        oldest_ms=blocks[0].created_ms if blocks else None,
-        newest_ms=blocks[-1].created_ms if blocks else None,
+def journal_view(name: str, found: Verification) -> RenderableType:
+    """What was found of a journal: a verdict, and what there is to say."""
+    records = out.plural(sum(lane.records for lane in found.lanes), "record")
+    blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
+    holds = f"{records} in {blocks} of {out.plural(len(found.lanes), 'lane')}"
+    if found.whole:
+        headline = out.line(f"{name}: whole, {holds}", style="green")
+    else:
+        headline = out.line(f"{name}: BROKEN; {holds} can be read", style="bold red")
+    if not found.findings:
+        return headline
+    return Group(headline, Text(), _findings(found.findings))
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    """A sentence for each, beyond ``FINDINGS`` a count."""
+    rows = [
+        (
+            Text(finding.kind, style=_STYLES.get(finding.kind, "dim")),
+            Text(out.printable(f"{finding.path}{_offsets(finding)}: {finding.reason}")),
+        )
+        for finding in findings[:FINDINGS]
+    ]
+    if len(findings) > FINDINGS:
+        more = f"and {len(findings) - FINDINGS:,} more; --json tells them all."
+        rows.append((Text(), Text(more)))
+    return out.grid(rows)
+
+
+def _offsets(finding: Finding) -> str:
+    return "" if finding.first is None else f" [{finding.first}, {finding.until})"
+
+
+@journal.command("prune")
+def prune_blocks(
+    url: Url,
+    *,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
+        ),
+    ],
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    lane: Annotated[
+        list[int] | None, typer.Option(help="A lane to prune; all, if none is named.")
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GATE", help="A gate that will never read the journal again."),
+    ] = None,
+    unread: Annotated[
+        bool, typer.Option("--unread", help="Also if no gate of the ledger has read the journal.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Remove the blocks that are processed, that no failed batch needs, and that are old enough.
+
+    The ledger has to be that of the gates that read the journal: it says what is processed. The
+    last batch of each gate is kept, and the last block of each lane. A gate that has read the
+    journal holds all its lanes, for it may come to each; of one that by its option `lanes` never
+    will, prune the other lanes apart: --lane 3 --without GATE.
+
+    Exit status 0: what could be removed is removed, be it nothing.
+    Exit status 1: there was an error.
+    """
+    min_age_ms = opt.age_ms("--older-than", older_than)
+    opened = Journal.open(url)
+    with Ledger.open(ledger, create=False) as reader:
+        for gate in without or ():
+            opt.gates_of(reader, gate, ledger)
+        lanes = prune_journal(
+            opened,
+            reader,
+            min_age_ms,
+            now_ms=wall_clock_ms(),
+            only=lane,
+            without=without or (),
+            unread=unread,
+            dry_run=dry_run,
+        )
+    if as_json:
+        for each in lanes:
+            told = {"journal": opened.name, "id": opened.id, "dry_run": dry_run, **asdict(each)}
+            out.print_json(told)
+        return
+    if lanes:
+        out.show(pruned_table(lanes))
+    blocks = out.plural(sum(lane.blocks for lane in lanes), "block")
+    records = out.plural(sum(lane.records for lane in lanes), "record")
+    removed = out.mebibytes(sum(lane.stored_bytes for lane in lanes))
+    verb = "would be removed" if dry_run else "removed"
+    typer.echo(f"{blocks} with {records} {verb}, {removed} MiB.")
+
+
+def pruned_table(lanes: Sequence[LanePruning]) -> Table:
+    """A line for each lane: what is removed, what is kept, and why there is not more to remove."""
+    return out.table(
+        lanes,
+        (">lane", lambda each: str(each.lane)),
+        (">start", lambda each: str(each.until)),
+        (">removed", lambda each: out.count(each.blocks)),
+        (">MiB", lambda each: out.mebibytes(each.stored_bytes)),
+        (">kept", lambda each: out.count(each.kept_blocks)),
+        (">MiB", lambda each: out.mebibytes(each.kept_bytes)),
+        ("because", lambda each: out.line(_because(each))),
+        wide=False,
     )
 
 
-def _values(opened: Journal, found: Verification) -> dict[str, object]:
-    return {
-        "journal": opened.name,
-        "id": opened.id,
-        "whole": found.whole,
-        "lanes": [asdict(lane) for lane in found.lanes],
-        "findings": [asdict(finding) for finding in found.findings],
-    }
+def _because(lane: LanePruning) -> str:
+    by: Processed | None = lane.needed_by
+    if by is None:
+        return _BECAUSE[lane.kept]
+    if by.schedule_id is None:
+        has_read = f"has read up to {by.until}" if by.until else "has read nothing of it yet"
+        return f"{by.gate} {has_read}"
+    batch = f"{by.gate}: batch {by.schedule_id[:8]}"
+    return f"{batch} is its last" if by.status is Status.SUCCESS else f"{batch} is {by.status}"

@@ -1,14 +1,12 @@
 """``headrace prune``: deletes old history."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl
-from headrace.cli.times import age_ms
-from headrace.cli.words import plural
+from headrace.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, age_ms
+from headrace.cli.printing import plural, print_json
 from headrace.ledger import Ledger
 from headrace.ledger.base import wall_clock_ms
 
@@ -18,12 +16,12 @@ def prune(
         str, typer.Option(metavar="AGE", help="Keep what ended since: '30 days', '12h'.")
     ],
     ledger: LedgerUrl = DEFAULT_LEDGER,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete batches that ended long ago, and rates that old, of all gates of a ledger.
 
-    What is not processed, or is dead and not made good, stays, whatever its age; so do losses, the
-    newest batch of each gate, and whatever headrace verify needs to find a gap or an overlap.
+    Whatever is not processed, or is dead and unresolved, stays at any age; so do losses, the
+    newest batch of each gate, and what headrace verify needs to find a gap or an overlap.
     It may be done while queries run.
     """
     kept_ms = age_ms("--older-than", older_than)
@@ -32,7 +30,7 @@ def prune(
     with Ledger.open(ledger) as opened:
         pruned = opened.prune(wall_clock_ms() - kept_ms)
     if as_json:
-        typer.echo(json.dumps(asdict(pruned)))
+        print_json(asdict(pruned))
     else:
         typer.echo(
             f"Deleted: {plural(pruned.batches, 'batch')} and {plural(pruned.rates, 'rate')}."

@@ -1,45 +1,34 @@
 """``headrace receive``: take records from senders into a journal, and acknowledge them."""
 
 import ipaddress
+import json
 import logging
-from typing import Annotated, Final, Protocol
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.receive_log import log_to_terminal
-from headrace.cli.receive_mqtt import mqtt
-from headrace.cli.receive_options import (
-    TOKEN_VARIABLE,
-    AsJson,
-    BlockBytes,
-    BlockIntervalMs,
-    BufferBytes,
-    Gate,
-    HostName,
-    InitialRate,
-    JournalUrl,
-    Lane,
-    LedgerUrl,
-    MaxBytesRate,
-    MaxConnections,
-    MaxRate,
-    Port,
-    RememberedIds,
-    TokenFile,
-    refuse_a_ledger_alone,
-    token_of,
-)
-from headrace.cli.status import DEFAULT_LEDGER
+from headrace.cli.options import DEFAULT_LEDGER, LedgerUrl, secret_of
+from headrace.cli.printing import printable
+from headrace.cli.settings_options import OptionValues, options_from
+from headrace.errors import OptionError
 from headrace.receivers import (
     Hosting,
     HttpReceiver,
     HttpSettings,
-    IntakeSettings,
-    Limits,
+    MqttReceiver,
+    MqttSettings,
+    Receiver,
     TcpReceiver,
     TcpSettings,
 )
 from headrace.receivers.host import host
+from headrace.receivers.telling import event_of
+
+TOKEN_VARIABLE: Final = "HEADRACE_TOKEN"  # noqa: S105  # its name
+PASSWORD_VARIABLE: Final = "HEADRACE_MQTT_PASSWORD"  # noqa: S105  # its name
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
@@ -49,54 +38,29 @@ receive = typer.Typer(
     add_completion=False,
 )
 
-receive.command()(mqtt)
-
-_INTAKE: Final = IntakeSettings()
-_LIMITS: Final = Limits()
-_HTTP: Final = HttpSettings()
-_TCP: Final = TcpSettings()
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"A file with the token that senders must show; or set {TOKEN_VARIABLE}. "
+        "Without either, everybody who can reach the port may send.",
+    ),
+]
+LogAsJson = Annotated[
+    bool,
+    typer.Option("--json", help="The log as one JSON object per line, on the standard output."),
+]
 
 
 @receive.command()
+@options_from(Hosting, HttpSettings, leave_out=("ledger", "token"))
 def http(
-    context: typer.Context,
+    given: OptionValues,
     *,
-    journal: JournalUrl,
-    lane: Lane = 0,
-    host_name: HostName = _HTTP.host,
-    port: Port = _HTTP.port,
-    gate: Gate = None,
+    context: typer.Context,
     ledger: LedgerUrl = DEFAULT_LEDGER,
-    max_rate: MaxRate = None,
-    max_bytes_rate: MaxBytesRate = None,
-    initial_rate: InitialRate = _LIMITS.initial_rate,
     token_file: TokenFile = None,
-    check_json: Annotated[
-        bool, typer.Option(help="Whether each line of NDJSON must be JSON.")
-    ] = _HTTP.check_json,
-    wait_s: Annotated[
-        float, typer.Option(help="How long a request may wait for the rate, before it is told 429.")
-    ] = _HTTP.wait_s,
-    max_header_bytes: Annotated[
-        int, typer.Option(help="The longest request line and headers together.")
-    ] = _HTTP.max_header_bytes,
-    header_s: Annotated[float, typer.Option(help="How long they may take.")] = _HTTP.header_s,
-    max_body_bytes: Annotated[
-        int, typer.Option(help="The longest body as it is sent.")
-    ] = _HTTP.max_body_bytes,
-    max_decompressed_bytes: Annotated[
-        int, typer.Option(help="The longest body after decompression.")
-    ] = _HTTP.max_decompressed_bytes,
-    body_s: Annotated[float, typer.Option(help="How long a body may take.")] = _HTTP.body_s,
-    bodies_bytes: Annotated[
-        int, typer.Option(help="What all bodies may take together while they are read.")
-    ] = _HTTP.bodies_bytes,
-    max_connections: MaxConnections = _HTTP.max_connections,
-    block_interval_ms: BlockIntervalMs = _INTAKE.block_interval_ms,
-    block_bytes: BlockBytes = _INTAKE.block_bytes,
-    buffer_bytes: BufferBytes = _INTAKE.buffer_bytes,
-    remembered_ids: RememberedIds = _INTAKE.remembered_ids,
-    as_json: AsJson = False,
+    as_json: LogAsJson = False,
 ) -> None:
     """Take records by POST /records: JSON, NDJSON or raw bytes; 200 when they are durable.
 
@@ -105,76 +69,24 @@ def http(
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """
-    settings = HttpSettings(
-        host=host_name,
-        port=port,
-        token=token_of(token_file),
-        check_json=check_json,
-        wait_s=wait_s,
-        max_header_bytes=max_header_bytes,
-        header_s=header_s,
-        max_body_bytes=max_body_bytes,
-        max_decompressed_bytes=max_decompressed_bytes,
-        body_s=body_s,
-        bodies_bytes=bodies_bytes,
-        max_connections=max_connections,
-    )
-    intake = IntakeSettings(block_interval_ms, block_bytes, buffer_bytes, remembered_ids)
-    limits = Limits(max_rate, max_bytes_rate, initial_rate)
-    refuse_a_ledger_alone(context, gate)
-    receiver = HttpReceiver(settings)
-    log_to_terminal(as_json=as_json)
-    _warn_of_strangers(settings)
-    host(
-        receiver,
-        Hosting(journal, lane, gate, ledger, limits, intake),
-        lambda: f"http://{_place(host_name, receiver.listen().port)}/records",
-    )
+    token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
+    receiver = HttpReceiver(given.make(HttpSettings, token=token))
+    hosting = _hosting(context, given, ledger)
+    place = "http://{}/records"
+    _run(receiver, hosting, lambda: _listen(receiver, place, given, token), as_json=as_json)
 
 
 @receive.command()
+@options_from(Hosting, TcpSettings, leave_out=("ledger", "token"))
 def tcp(
-    context: typer.Context,
+    given: OptionValues,
     *,
-    journal: JournalUrl,
-    lane: Lane = 0,
-    host_name: HostName = _TCP.host,
-    port: Port = _TCP.port,
-    gate: Gate = None,
+    context: typer.Context,
     ledger: LedgerUrl = DEFAULT_LEDGER,
-    max_rate: MaxRate = None,
-    max_bytes_rate: MaxBytesRate = None,
-    initial_rate: InitialRate = _LIMITS.initial_rate,
     token_file: TokenFile = None,
-    acknowledge: Annotated[
-        bool,
-        typer.Option(
-            "--acknowledge", help="Tell senders 'ok <count>' for every so many lines, once durable."
-        ),
-    ] = _TCP.acknowledge,
-    check_json: Annotated[
-        bool, typer.Option("--check-json", help="Refuse lines that are not JSON.")
-    ] = _TCP.check_json,
-    max_line_bytes: Annotated[
-        int, typer.Option(help="The longest line, its end not counted.")
-    ] = _TCP.max_line_bytes,
-    unfinished_bytes: Annotated[
-        int, typer.Option(help="What the unfinished lines of all senders may take together.")
-    ] = _TCP.unfinished_bytes,
-    line_s: Annotated[
-        float,
-        typer.Option(
-            help="How long a line may take from its first byte on, and its sender to read answers."
-        ),
-    ] = _TCP.line_s,
-    max_connections: MaxConnections = _TCP.max_connections,
-    block_interval_ms: BlockIntervalMs = _INTAKE.block_interval_ms,
-    block_bytes: BlockBytes = _INTAKE.block_bytes,
-    buffer_bytes: BufferBytes = _INTAKE.buffer_bytes,
-    remembered_ids: RememberedIds = _INTAKE.remembered_ids,
-    as_json: AsJson = False,
+    as_json: LogAsJson = False,
 ) -> None:
-    """Take lines over TCP, each a record; with --acknowledge, tell senders what is durable.
+    """Take lines over TCP, each a record; with --acknowledge, answer senders what is durable.
 
     While more come than the gate's query processes nothing is read, and senders block.
     With a token, a sender's first line must be 'token', a space and the token.
@@ -182,54 +94,124 @@ def tcp(
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
     """
-    settings = TcpSettings(
-        host=host_name,
-        port=port,
-        acknowledge=acknowledge,
-        token=token_of(token_file),
-        check_json=check_json,
-        max_line_bytes=max_line_bytes,
-        unfinished_bytes=unfinished_bytes,
-        line_s=line_s,
-        max_connections=max_connections,
+    token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
+    receiver = TcpReceiver(given.make(TcpSettings, token=token))
+    hosting = _hosting(context, given, ledger)
+    _run(receiver, hosting, lambda: _listen(receiver, "tcp://{}", given, token), as_json=as_json)
+
+
+@receive.command()
+@options_from(
+    Hosting,
+    MqttSettings,
+    leave_out=("ledger", "password", "client_id", "reconnect_s"),
+    names={
+        "topics": "--topic",
+        "ca_file": "--tls-ca",
+        "certificate_file": "--tls-certificate",
+        "key_file": "--tls-key",
+    },
+)
+def mqtt(
+    given: OptionValues,
+    *,
+    context: typer.Context,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    client_id: Annotated[
+        str | None,
+        typer.Option(
+            help="What the broker knows this receiver's session by; no other client may have it. "
+            "Default: headrace-JOURNAL-LANE."
+        ),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"A file with the password; or set {PASSWORD_VARIABLE}."),
+    ] = None,
+    as_json: LogAsJson = False,
+) -> None:
+    """Subscribe to topics of an MQTT 5 broker (QoS 1); PUBACK when a message is durable.
+
+    While more come than the gate's query processes, they wait in the broker.
+    SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
+    Exit status 0: it was ended so.
+    Exit status 1: there was an error; the broker refuses the user, for one.
+    """
+    if client_id is None:
+        name = given["journal"].rstrip("/").rpartition("/")[2]
+        client_id = f"headrace-{name}-{given['lane']}"
+    settings = given.make(
+        MqttSettings,
+        topics=tuple(given["topics"]),
+        client_id=client_id,
+        password=secret_of(password_file, "--password-file", PASSWORD_VARIABLE),
     )
-    intake = IntakeSettings(block_interval_ms, block_bytes, buffer_bytes, remembered_ids)
-    limits = Limits(max_rate, max_bytes_rate, initial_rate)
-    refuse_a_ledger_alone(context, gate)
-    receiver = TcpReceiver(settings)
-    log_to_terminal(as_json=as_json)
-    _warn_of_strangers(settings)
-    host(
-        receiver,
-        Hosting(journal, lane, gate, ledger, limits, intake),
-        lambda: f"tcp://{_place(host_name, receiver.listen().port)}",
-    )
+    hosting = _hosting(context, given, ledger)
+    _run(MqttReceiver(settings), hosting, lambda: settings.url, as_json=as_json)
 
 
-class _Guarded(Protocol):
-    """Settings of whatever listens."""
+def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
+    """Where the records go; a ledger that was named and would not be used is refused."""
+    source = context.get_parameter_source("ledger")
+    if given["gate"] is None and source is not None and source.name == "COMMANDLINE":
+        raise OptionError(
+            "--ledger is given without --gate, and would not be used; name the gate too."
+        )
+    return given.make(Hosting, ledger=ledger)
 
-    @property
-    def host(self) -> str: ...
-    @property
-    def token(self) -> str | None: ...
 
-
-def _warn_of_strangers(settings: _Guarded) -> None:
-    if settings.token is None and not _is_loopback(settings.host):
+def _listen(
+    receiver: HttpReceiver | TcpReceiver, place: str, given: OptionValues, token: str | None
+) -> str:
+    """Begin to listen, with a warning if everybody may send; answers where."""
+    host_name: str = given["host"]
+    port = receiver.listen().port
+    try:
+        loopback = ipaddress.ip_address(host_name).is_loopback
+    except ValueError:
+        loopback = host_name == "localhost"
+    if token is None and not loopback:
         _LOG.warning(
             "Whoever can reach %s can send records; have them show a token: --token-file or %s.",
-            settings.host,
+            host_name,
             TOKEN_VARIABLE,
         )
+    return place.format(f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}")
 
 
-def _is_loopback(host_name: str) -> bool:
+def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], *, as_json: bool) -> None:
+    """Run it, with its log as text on the standard error, or as JSON on the standard output."""
+    handler = logging.StreamHandler(sys.stdout if as_json else sys.stderr)
+    handler.setFormatter(JsonLog() if as_json else TextLines())
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("headrace").setLevel(logging.INFO)
     try:
-        return ipaddress.ip_address(host_name).is_loopback
-    except ValueError:
-        return host_name == "localhost"
+        host(receiver, hosting, listen)
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
-def _place(host_name: str, port: int) -> str:
-    return f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}"
+class TextLines(logging.Formatter):
+    """The local time, the level where it is more than information, and one line of text."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: D102
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
+        return f"{record.asctime} {level}{printable(record.message)}"
+
+
+class JsonLog(logging.Formatter):
+    """One JSON object: ``time_ms``, ``level``, ``event``, ``message`` and what the event has."""
+
+    def format(self, record: logging.LogRecord) -> str:  # noqa: D102
+        told = {
+            "time_ms": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            **event_of(record),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["trace"] = self.formatException(record.exc_info)
+        return json.dumps(told)

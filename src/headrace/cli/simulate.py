@@ -11,9 +11,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from headrace.cli.lag import newest_run
+from headrace.cli.options import DEFAULT_LEDGER, LedgerUrl, gates_of
+from headrace.cli.printing import write_svg
 from headrace.cli.simulate_view import chart_svg, comparison, view
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl, gates_of, write_svg
+from headrace.cli.trends import newest_run
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Kind, Ledger, redact_url
 from headrace.simulation import Load, Policy, Result, Scenario, phases, read_scenario, run

@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from headrace.cli.words import count, duration
+from headrace.cli.printing import count, duration
 from headrace.simulation import Phase, Result, Scenario, Series, StageFigures, phases
 
 MOST_ROWS: Final = 20

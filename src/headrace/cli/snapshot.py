@@ -1,16 +1,15 @@
-"""What the ledger says of a gate at one moment, worked out for people and for ``--json``."""
+"""How a gate fares at one moment, from the ledger's records, for people and for ``--json``."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from headrace.cli.advice import advice_on
-from headrace.cli.lag import LagChange, Trend, drain_trend, newest_run
-from headrace.cli.receivers_view import ReceiverSnapshot
+from headrace.cli.printing import error_line, planned_or_counted, status_word
+from headrace.cli.trends import LagChange, Trend, advice_on, drain_trend, newest_run
 from headrace.ledger import (
     BatchRecord,
-    ErrorReport,
     GateQuery,
     GateRecord,
     Kind,
@@ -33,11 +32,10 @@ SILENCE: Final = 3
 SHORTEST_SILENCE_MS: Final = 10_000
 OVERDUE: Final = 10
 """Intervals after which a running batch is more than slow."""
-
 SHORTEST_OVERDUE_MS: Final = 60_000
 
 
-class State(StrEnum):
+class GateState(StrEnum):
     """How a gate fares, in the words of ``--json``."""
 
     NEW = "new"
@@ -62,7 +60,17 @@ class State(StrEnum):
     """The last batch failed."""
 
 
-_NOTHING: Final = NotMadeGood()
+class ReceiverState(StrEnum):
+    """How a receiver fares, in the words of ``--json``."""
+
+    RECEIVING = "receiving"
+    """Records come, and none waits for the rate."""
+    LIMITED = "limited"
+    """Records wait for the rate: more come than it allows."""
+    IDLE = "idle"
+    """No records came lately."""
+    SILENT = "silent"
+    """It has not been seen for a while: it has died, or cannot reach the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +83,13 @@ class GateHistory:
     ranges: tuple[PlannedRange, ...] = ()
     """Of the newest batch."""
     losses: tuple[Loss, ...] = ()
-    not_made_good: NotMadeGood = _NOTHING
+    unresolved: NotMadeGood = field(default_factory=NotMadeGood)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
-        """Read what a snapshot needs.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+        """Read what a snapshot needs from the ledger."""
         batches = ledger.batches(gate.name, HISTORY, kind=Kind.LIVE, parts=False)
         return cls(
             gate=gate,
@@ -93,10 +97,63 @@ class GateHistory:
             samples=ledger.rates(gate.name, HISTORY),
             ranges=ledger.ranges(batches[0].schedule_id) if batches else (),
             losses=ledger.losses(gate.name),
-            not_made_good=ledger.not_made_good(gate.name),
+            unresolved=ledger.not_made_good(gate.name),
             receivers=ledger.receivers(gate.name),
             query=ledger.gate_query(gate.name),
         )
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether it has had batches, and none was planned for a while."""
+        if not self.batches:
+            return False
+        return now_ms - self.batches[0].created_time_ms > _silence_ms(self.gate.interval_ms)
+
+
+def _silence_ms(interval_ms: int) -> int:
+    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverSnapshot:
+    """A receiver, one for each lane.
+
+    Attributes:
+        journal: The journal's name.
+        lane: Its lane of it.
+        state: How it fares: a value of `ReceiverState`.
+        limit_per_s: What it lets in at most (records/s); None is no limit.
+        records_per_s: What it has made durable a second lately.
+        records: What it has made durable since it began.
+        bytes: Their keys, values and headers.
+        buffered_bytes: The memory that records take which are not durable yet.
+        waiting_records: Those of them that wait for the limit.
+        started_ms: When it began (ms since the epoch).
+        seen_ms: When it said all this.
+    """
+
+    journal: str
+    lane: int
+    state: ReceiverState
+    limit_per_s: float | None
+    records_per_s: float
+    records: int
+    bytes: int
+    buffered_bytes: int
+    waiting_records: int
+    started_ms: int
+    seen_ms: int
+
+    @classmethod
+    def of(cls, record: ReceiverRecord, now_ms: int) -> Self:
+        """Work out a snapshot from the ledger's record."""
+        if not record.is_present(now_ms):
+            state = ReceiverState.SILENT
+        elif record.waiting_records:
+            state = ReceiverState.LIMITED
+        else:
+            state = ReceiverState.RECEIVING if record.records_per_s else ReceiverState.IDLE
+        same = {name: getattr(record, name) for name in cls.__slots__ if name != "state"}
+        return cls(state=state, **same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +200,14 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QuerySnapshot:
-    """The query that stands behind a gate.
-
-    Attributes:
-        program: Its process and host.
-        checkpoint: Where its checkpoint is; None where its program has not said so.
-        since_ms: When it took the gate (ms since the epoch).
-    """
+    """The query that runs behind a gate."""
 
     program: str
+    """Its process and host."""
     checkpoint: str | None
+    """Where its checkpoint is; None where its program has not said so."""
     since_ms: int
-
-    @classmethod
-    def of(cls, query: GateQuery) -> Self:
-        """What the ledger knows of it."""
-        return cls(query.described, query.checkpoint, query.since_ms)
+    """When it took the gate (ms since the epoch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +222,7 @@ class GateSnapshot:
         source: The kind of source, such as ``kafka``.
         time_ms: When the snapshot was taken.
         interval_ms: The time that a batch should take.
-        state: How it fares: a value of `State`.
+        state: How it fares: a value of `GateState`.
         reason: What limited the last batch.
         rate_per_s: The rate in force.
         processing_rate_per_s: How fast the last reported batch was processed.
@@ -190,7 +239,7 @@ class GateSnapshot:
         drain_trend: Whether that time gets shorter (``falling``) or longer (``rising``).
         batches: The last batches, newest first.
         partitions: Those that the last batch reads.
-        failed: Batches, and parts of batches, that failed and wait for a backfill, or have one.
+        failed: Batches, and children of batches, that failed and wait for a backfill, or have one.
         dead: Those that no backfill takes any more, and that nobody has dropped.
         dead_letters: Records that cannot be processed, and wait for somebody.
         in_progress: How many of ``batches`` are.
@@ -198,14 +247,14 @@ class GateSnapshot:
         lost_records: Offsets that were gone from the source before they were read, ever.
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
-        query: The query that stands behind it; None where none runs.
+        query: The query that runs behind it; None where none runs.
     """
 
     gate: str
     source: str
     time_ms: int
     interval_ms: int
-    state: State
+    state: GateState
     reason: str | None
     rate_per_s: float | None
     processing_rate_per_s: float | None
@@ -235,20 +284,14 @@ class GateSnapshot:
     query: QuerySnapshot | None
 
     @property
+    def newest(self) -> BatchSnapshot | None:
+        """The last batch."""
+        return self.batches[0] if self.batches else None
+
+    @property
     def lag_is_old(self) -> bool:
         """Whether batches should have come since the last one was planned."""
         return self.lag_age_ms is not None and self.lag_age_ms > _silence_ms(self.interval_ms)
-
-
-def is_silent(history: GateHistory, now_ms: int) -> bool:
-    """Whether no batch of a gate that has had some was planned for a while."""
-    if not history.batches:
-        return False
-    return now_ms - history.batches[0].created_time_ms > _silence_ms(history.gate.interval_ms)
-
-
-def _silence_ms(interval_ms: int) -> int:
-    return max(SILENCE * interval_ms, SHORTEST_SILENCE_MS)
 
 
 def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None) -> GateSnapshot:
@@ -258,91 +301,82 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
     run = newest_run(batches)
     change = LagChange.of(run)
     sample = samples[0] if samples else None
-    statuses = [batch.status for batch in batches]
+    terms = ("processing_rate_per_s", "proportional", "integral", "derivative")
+    moved = ("lag_change_per_s", "lag_trend", "arrival_rate_per_s", "throughput_per_s", "drain_s")
+    query = history.query
     return GateSnapshot(
         gate=gate.name,
         source=gate.source,
         time_ms=now_ms,
         interval_ms=gate.interval_ms,
-        state=_state(newest, change, gate.interval_ms, now_ms, lag_now),
-        reason=newest.reason if newest else None,
+        state=_state(history, change, now_ms, lag_now),
         rate_per_s=gate.rate_per_s,
-        processing_rate_per_s=sample.processing_rate_per_s if sample else None,
-        proportional=sample.proportional if sample else None,
-        integral=sample.integral if sample else None,
-        derivative=sample.derivative if sample else None,
-        lag=newest.lag if newest else None,
         lag_age_ms=max(now_ms - newest.created_time_ms, 0) if newest else None,
         lag_now=lag_now,
         left_over=_left_over(newest) if newest else None,
-        lag_change_per_s=change.lag_change_per_s if change else None,
-        lag_trend=change.lag_trend if change else None,
-        arrival_rate_per_s=change.arrival_rate_per_s if change else None,
-        throughput_per_s=change.throughput_per_s if change else None,
-        drain_s=change.drain_s if change else None,
         drain_trend=drain_trend(run),
-        batches=_batches(batches, samples, history.losses, now_ms),
+        batches=_batches(history, now_ms),
         partitions=tuple(map(_partition, history.ranges)),
-        failed=history.not_made_good.failed,
-        dead=history.not_made_good.dead,
-        dead_letters=history.not_made_good.letters,
-        in_progress=statuses.count(Status.IN_PROGRESS),
+        failed=history.unresolved.failed,
+        dead=history.unresolved.dead,
+        dead_letters=history.unresolved.letters,
+        in_progress=sum(batch.status is Status.IN_PROGRESS for batch in batches),
         error=_error(batches),
         lost_records=lost_records(history.losses),
         advice=advice_on(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
-        query=QuerySnapshot.of(history.query) if history.query is not None else None,
+        query=QuerySnapshot(query.described, query.checkpoint, query.since_ms) if query else None,
+        **_values(newest, "reason", "lag"),
+        **_values(sample, *terms),
+        **_values(change, *moved),
     )
 
 
+def _values(source: object | None, *names: str) -> dict[str, Any]:
+    """Values of these names; None where there is nothing to have them from."""
+    return {name: None if source is None else getattr(source, name) for name in names}
+
+
 def _state(
-    newest: BatchRecord | None,
-    change: LagChange | None,
-    interval_ms: int,
-    now_ms: int,
-    lag_now: int | None,
-) -> State:
-    if newest is None:
-        return State.NEW
+    history: GateHistory, change: LagChange | None, now_ms: int, lag_now: int | None
+) -> GateState:
+    if not history.batches:
+        return GateState.NEW
+    newest, interval_ms = history.batches[0], history.gate.interval_ms
     if newest.status in (Status.FAILED, Status.DEAD):
-        return State.INTERRUPTED if newest.interrupted else State.FAILED
+        return GateState.INTERRUPTED if newest.interrupted else GateState.FAILED
     left_over = _left_over(newest)
     if newest.end_time_ms is None:
         if now_ms - newest.created_time_ms > max(OVERDUE * interval_ms, SHORTEST_OVERDUE_MS):
-            return State.OVERDUE
+            return GateState.OVERDUE
     elif now_ms - newest.end_time_ms > _silence_ms(interval_ms):
         waiting = left_over if lag_now is None else lag_now
-        return State.STALLED if waiting else State.IDLE
+        return GateState.STALLED if waiting else GateState.IDLE
     if left_over == 0:
-        return State.KEEPING_UP
-    moving = {Trend.FALLING: State.DRAINING, Trend.RISING: State.FALLING_BEHIND}
-    return moving.get(change.lag_trend, State.HOLDING) if change else State.HOLDING
+        return GateState.KEEPING_UP
+    moving = {Trend.FALLING: GateState.DRAINING, Trend.RISING: GateState.FALLING_BEHIND}
+    return moving.get(change.lag_trend, GateState.HOLDING) if change else GateState.HOLDING
 
 
 def _left_over(batch: BatchRecord) -> int | None:
     return None if batch.lag is None else max(batch.lag - batch.planned_records, 0)
 
 
-def _batches(
-    batches: tuple[BatchRecord, ...],
-    samples: tuple[RateSample, ...],
-    losses: tuple[Loss, ...],
-    now_ms: int,
-) -> tuple[BatchSnapshot, ...]:
-    reported = {sample.schedule_id: sample.processing_delay_ms for sample in samples}
+def _batches(history: GateHistory, now_ms: int) -> tuple[BatchSnapshot, ...]:
+    reported = {sample.schedule_id: sample.processing_delay_ms for sample in history.samples}
     lost: dict[str | None, list[Loss]] = defaultdict(list)
-    for loss in losses:
+    for loss in history.losses:
         lost[loss.schedule_id].append(loss)
     return tuple(
         BatchSnapshot(
             id=batch.query_batch_id,
             status=status_word(batch),
-            records=batch.planned_records if batch.records is None else batch.records,
+            records=planned_or_counted(batch),
             duration_ms=reported.get(batch.schedule_id, _elapsed_ms(batch, now_ms)),
             planned_ms=batch.created_time_ms,
             lost=lost_records(lost[batch.schedule_id]),
         )
-        for batch in batches
+        for batch in history.batches
     )
 
 
@@ -356,27 +390,11 @@ def _elapsed_ms(batch: BatchRecord, now_ms: int) -> int:
 
 def _partition(planned: PlannedRange) -> PartitionSnapshot:
     offsets = planned.offsets
-    return PartitionSnapshot(
-        topic=offsets.topic,
-        partition=offsets.partition,
-        lag=None if planned.latest is None else max(planned.latest - offsets.start, 0),
-        admitted=offsets.count,
-        reason=planned.reason,
-    )
+    lag = None if planned.latest is None else max(planned.latest - offsets.start, 0)
+    return PartitionSnapshot(offsets.topic, offsets.partition, lag, offsets.count, planned.reason)
 
 
-def _error(batches: tuple[BatchRecord, ...]) -> str | None:
+def _error(batches: Sequence[BatchRecord]) -> str | None:
     failed = (b for b in batches if b.status is not Status.SUCCESS and not b.interrupted)
     error = next((batch.error for batch in failed if batch.error is not None), None)
     return None if error is None else error_line(error)
-
-
-def status_word(batch: BatchRecord) -> str:
-    """Where a batch stands: ``interrupted`` if its query was stopped, else the ledger's word."""
-    return "interrupted" if batch.interrupted else batch.status
-
-
-def error_line(error: ErrorReport) -> str:
-    """An error in short: its class, and the first line of its message."""
-    first_line = error.message.strip().partition("\n")[0]
-    return f"{error.error_class}: {first_line}" if first_line else error.error_class

@@ -1,20 +1,35 @@
-"""``headrace verify``: the proof that the gates in a ledger leave nothing out."""
+"""``headrace verify``: the proof that the gates in a ledger leave nothing out.
 
-import json
+It prints a verdict, a line for each span, and the findings.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.exit_status import BROKEN, OPEN
-from headrace.cli.source_options import Option, OptionsFile, reached, source_options
-from headrace.cli.status import DEFAULT_LEDGER, LedgerUrl
-from headrace.cli.verify_view import verification_view
+from headrace.cli import options as opt
+from headrace.cli import printing as out
+from headrace.cli.batches import SHORT
 from headrace.errors import OptionError
-from headrace.ledger import Finding, Kept, Ledger, Span, Verdict, Verification, extended, redact_url
+from headrace.ledger import (
+    DEFECTS,
+    Finding,
+    FindingKind,
+    Kept,
+    Ledger,
+    Span,
+    Verdict,
+    Verification,
+    extended,
+    redact_url,
+)
 from headrace.ledger import verify as verify_gate
 
 if TYPE_CHECKING:
@@ -23,8 +38,8 @@ if TYPE_CHECKING:
 _EXIT_STATUS: Final = {
     Verdict.PROVEN: 0,
     Verdict.EMPTY: 0,
-    Verdict.OPEN: OPEN,
-    Verdict.BROKEN: BROKEN,
+    Verdict.OPEN: opt.OPEN,
+    Verdict.BROKEN: opt.BROKEN,
 }
 
 PROVES: Final = (
@@ -39,33 +54,39 @@ CANNOT: Final = (
 ELSEWHERE: Final = "--checkpoint and --source compare it with what Spark and the source know."
 
 
-@dataclass(frozen=True, slots=True)
-class _Outside:
-    """What the ledger is compared with."""
+SPANS: Final = 20
+"""Lines for spans: beyond it only those of which there is something to say have one."""
 
-    checkpoint: str | None
-    source: bool
-    options: Mapping[str, str]
+SENTENCES: Final = 10
+"""Sentences about findings of one kind; beyond it they are counted."""
 
-    def comparisons(self, ledger: Ledger, gate: str, known: Kept | None) -> "Iterator[Comparison]":
-        """What these say of a gate."""
-        # They read what sources write; a proof from the ledger alone does without.
-        if self.checkpoint is not None:
-            from headrace.source import checkpoint_check  # noqa: PLC0415
+_COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
 
-            yield checkpoint_check.compare(ledger, gate, self.checkpoint, known)
-        newest = ledger.batches(gate, 1, parts=False) if self.source else ()
-        if newest:
-            from headrace.source import log_check  # noqa: PLC0415
+PRUNED: Final = (
+    "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
+    " dead and made good, and none that overlaps with another; which batch read what, and when, is"
+    " not known any more."
+)
+_FINE: Final = ("processed", "pruned")
+_OF_A_BATCH: Final = (FindingKind.UNEXPLAINED, FindingKind.OPEN, FindingKind.DEAD)
 
-            key = newest[0].schedule_id
-            way = reached(ledger, {key: gate}, self.options)[key]
-            yield log_check.compare(known, lambda each: way.connector.log_of(way.options, each))
+_HEADLINES: Final = {
+    Verdict.PROVEN: ("proven", "green"),
+    Verdict.OPEN: ("no gap or overlap, but not all is processed yet", "yellow"),
+    Verdict.BROKEN: ("BROKEN: gaps, overlaps, or rows that do not agree", "bold red"),
+}
+
+_STYLES: Final = {
+    **dict.fromkeys(DEFECTS, "bold red"),
+    FindingKind.OPEN: "yellow",
+    FindingKind.DEAD: "red",
+    FindingKind.LOST: "red",
+}
 
 
 def verify(
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    gate: Annotated[str | None, typer.Option(help="Only this gate.")] = None,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
     *,
     checkpoint: Annotated[
         str | None,
@@ -81,11 +102,9 @@ def verify(
             help="Compare with where the topics or the journal begin and end now.",
         ),
     ] = False,
-    option: Option = None,
-    options_file: OptionsFile = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per gate, each on a line of its own.")
-    ] = False,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Prove that every offset from a gate's first to its last is accounted for.
 
@@ -100,23 +119,28 @@ def verify(
         raise OptionError(
             "--option and --options-file say how the source is reached; add --source."
         )
-    outside = _Outside(checkpoint, source, source_options(option or (), options_file))
+    given = opt.source_options(option or (), options_file) if source else None
+    words = " ".join([PROVES, CANNOT] if checkpoint and source else [PROVES, CANNOT, ELSEWHERE])
     verdicts: list[Verdict] = []
     with Ledger.open(ledger, create=False) as opened:
         names = _names(opened, gate, ledger)
-        _refuse_a_strange_checkpoint(checkpoint, names)
+        if checkpoint is not None:
+            from headrace.source.checkpoint import Checkpoint  # noqa: PLC0415
+            from headrace.source.checkpoint_check import refuse_a_stranger  # noqa: PLC0415
+
+            refuse_a_stranger(Checkpoint.read(checkpoint), names)
         for each in names:
-            verification, notes = _verified(opened, each, outside)
+            verification, notes = _verified(opened, each, checkpoint, given)
             verdicts.append(verification.verdict)
             if as_json:
-                typer.echo(json.dumps(_values(each, verification, notes, _words(outside))))
+                out.print_json(_values(each, verification, notes, words))
             else:
                 if len(verdicts) > 1:
                     typer.echo()
-                Console().print(verification_view(each, verification, notes))
+                out.show(verification_view(each, verification, notes))
     if not as_json:
         typer.echo()
-        Console().print(Text(_words(outside), style="dim"))
+        out.show(Text(words, style="dim"))
     worst = next((v for v in (Verdict.BROKEN, Verdict.OPEN) if v in verdicts), Verdict.PROVEN)
     raise typer.Exit(_EXIT_STATUS[worst])
 
@@ -140,30 +164,41 @@ def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
             f"it has: {', '.join(known)}."
         )
     typer.echo(f"headrace: {told}", err=True)
-    raise typer.Exit(OPEN)
+    raise typer.Exit(opt.OPEN)
 
 
-def _refuse_a_strange_checkpoint(path: str | None, gates: Sequence[str]) -> None:
-    if path is not None:
-        from headrace.source.checkpoint import Checkpoint  # noqa: PLC0415
-        from headrace.source.checkpoint_check import refuse_a_stranger  # noqa: PLC0415
-
-        refuse_a_stranger(Checkpoint.read(path), gates)
-
-
-def _verified(ledger: Ledger, gate: str, outside: _Outside) -> tuple[Verification, list[str]]:
+def _verified(
+    ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
+) -> tuple[Verification, list[str]]:
     """What is found of a gate, and notes of what it was compared with."""
     known = ledger.kept(gate)
     verification, notes = verify_gate(ledger, gate), list[str]()
-    for each in outside.comparisons(ledger, gate, known):
+    for each in _comparisons(ledger, gate, known, checkpoint, given):
         verification = extended(verification, each.findings, each.contradictions)
         notes += each.notes
     return verification, notes
 
 
-def _words(outside: _Outside) -> str:
-    compared = outside.checkpoint is not None and outside.source
-    return " ".join([PROVES, CANNOT] if compared else [PROVES, CANNOT, ELSEWHERE])
+def _comparisons(
+    ledger: Ledger,
+    gate: str,
+    known: Kept | None,
+    checkpoint: str | None,
+    given: Mapping[str, str] | None,
+) -> "Iterator[Comparison]":
+    """What a checkpoint says of a gate, and its source where options of it are given."""
+    # They read what sources write; a proof from the ledger alone does without.
+    if checkpoint is not None:
+        from headrace.source import checkpoint_check  # noqa: PLC0415
+
+        yield checkpoint_check.compare(ledger, gate, checkpoint, known)
+    newest = () if given is None else ledger.batches(gate, 1, parts=False)
+    if newest and given is not None:
+        from headrace.source import log_check  # noqa: PLC0415
+
+        key = newest[0].schedule_id
+        connector, options = opt.source_access(ledger, {key: gate}, given)[key]
+        yield log_check.compare(known, lambda each: connector.log_of(options, each))
 
 
 def _values(
@@ -183,3 +218,146 @@ def _values(
 def _flat(told: Span | Finding) -> dict[str, Any]:
     values = asdict(told)
     return {**values.pop("offsets"), **values}
+
+
+def verification_view(
+    gate: str, verification: Verification, notes: Sequence[str] = ()
+) -> RenderableType:
+    """What was found of a gate, and what else is to be said of it."""
+    told_last = [Text(out.printable(each), style="dim") for each in notes]
+    if verification.verdict is Verdict.EMPTY:
+        nothing = f"nothing to prove yet: gate {gate} has begun no batch"
+        return Group(out.line(nothing), *told_last)
+    words, style = _HEADLINES[verification.verdict]
+    gone: Counter[FindingKind] = Counter()
+    for finding in verification.findings:
+        gone[finding.kind] += finding.offsets.count
+    told = "".join(
+        f", {out.count(gone[kind])} {kind}"
+        for kind in (FindingKind.DEAD, FindingKind.LOST)
+        if gone[kind]
+    )
+    headline = Text(out.printable(f"{gate}: {words}"), style=style).append(told, style="bold red")
+    shown: list[RenderableType] = [headline, Text(), _spans_table(verification.spans)]
+    if any(span.pruned for span in verification.spans):
+        shown += [Text(), Text(PRUNED, style="dim")]
+    if verification.findings:
+        shown += [Text(), _findings_table(verification.findings)]
+    if verification.contradictions:
+        shown += [Text(), _contradictions_table(verification.contradictions)]
+    if told_last:
+        shown += [Text(), *told_last]
+    return Group(*shown)
+
+
+def _contradictions_table(contradictions: Sequence[str]) -> Table:
+    kind = Text("disagree", style="bold red")
+    return out.grid((kind, Text(out.printable(each))) for each in contradictions)
+
+
+def _spans_table(spans: Sequence[Span]) -> Table:
+    columns = [*_COUNTS]
+    if any(span.pruned for span in spans):
+        columns.insert(1, "pruned")
+    ids = Counter(topic for topic, _ in {(span.offsets.topic, span.topic_id) for span in spans})
+
+    def row(run: str, read: str, those: Sequence[Span]) -> tuple[str, str, dict[str, int]]:
+        return run, read, {name: sum(getattr(span, name) for span in those) for name in columns}
+
+    def cell(name: str, numbers: dict[str, int]) -> Text:
+        bad = numbers[name] and name not in _FINE
+        return Text(out.count(numbers[name]), style="bold red" if bad else "")
+
+    shown, others = _divided(spans)
+    rows = []
+    for span in shown:
+        of_id = f" topic id {span.topic_id or 'unknown'}" if ids[span.offsets.topic] > 1 else ""
+        rows.append(row(span.run_id[:SHORT], f"{span.offsets}{of_id}", [span]))
+    if others:
+        more = f"and {len(others):,} more" if shown else f"{len(others):,} partitions"
+        rows.append(row("", more, others))
+    several = len({span.run_id for span in spans}) > 1
+    return out.table(
+        rows,
+        ("run", lambda each: out.line(each[0])) if several else None,
+        ("read", lambda each: out.line(each[1])),
+        *((f">{name}", lambda each, name=name: cell(name, each[2])) for name in columns),
+        wide=False,
+    )
+
+
+def _divided(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
+    """Spans with a line of their own, and those that share one."""
+    if len(spans) <= SPANS:
+        return list(spans), []
+    telling = [span for span in spans if span.processed + span.pruned < span.offsets.count]
+    shown = telling[:SPANS]
+    return shown, [span for span in spans if span not in shown]
+
+
+def _findings_table(findings: Sequence[Finding]) -> Table:
+    """A sentence for each, the worst first."""
+    rows = []
+    for kind, same in groupby(findings, key=lambda finding: finding.kind):
+        by_batch: dict[object, list[Finding]] = defaultdict(list)
+        for number, finding in enumerate(same):
+            by_batch[finding.schedule_id if kind in _OF_A_BATCH else number].append(finding)
+        told = [_sentence(each) for each in islice(by_batch.values(), SENTENCES)]
+        if len(by_batch) > SENTENCES:
+            told.append(f"and {len(by_batch) - SENTENCES:,} more; --json tells them all.")
+        rows += [(Text(kind, _STYLES.get(kind, "dim")), Text(out.printable(each))) for each in told]
+    return out.grid(rows)
+
+
+def _sentence(findings: Sequence[Finding]) -> str:
+    """What was found: one finding, or those of one batch in several partitions."""
+    first = findings[0]
+    batches = f"batch {_short(first.other)} and batch {_short(first.schedule_id)}"
+    runs = f"run {_short(first.other)} and run {_short(first.run_id)}"
+    whole = f"batch {_short(first.schedule_id)}"
+    match first.kind:
+        case FindingKind.GAP:
+            told = f"{first.offsets} lies between {batches}, and no batch reads it."
+        case FindingKind.MISSING:
+            told = (
+                f"{first.offsets} was planned by run {_short(first.run_id)}, and no batch has it."
+            )
+        case FindingKind.UNPLANNED:
+            told = (
+                f"{first.offsets} is in a batch, and run {_short(first.run_id)} never planned it."
+            )
+        case FindingKind.OVERLAP:
+            told = f"{first.offsets} is read by both {batches}."
+        case FindingKind.PARTS if first.other is None:
+            told = f"{first.offsets} is in no part of {whole}, which was split."
+        case FindingKind.PARTS:
+            part = f"part {_short(first.other)} of {whole}"
+            told = f"{first.offsets} is in {part}, and in another part too, or not in that batch."
+        case FindingKind.UNEXPLAINED:
+            told = f"{_batch(findings)} is dead, and nothing says why."
+        case FindingKind.OPEN | FindingKind.DEAD:
+            why = f": {out.short_error(first.error)}" if first.error else "."
+            told = f"{_batch(findings)} is {first.status}{why}"
+        case FindingKind.LOST if first.schedule_id is not None:
+            why = f": {first.reason}" if first.reason else ""
+            told = f"{first.offsets} was gone when {whole} read it{why}."
+        case FindingKind.LOST:
+            told = f"{first.offsets} was gone before it was read."
+        case FindingKind.SKIPPED:
+            told = f"{first.offsets} lies between what {runs} read, and no run reads it."
+        case FindingKind.READ_AGAIN:
+            told = f"{first.offsets} is read by both {runs}, each with a checkpoint of its own."
+    return told
+
+
+def _batch(findings: Sequence[Finding]) -> str:
+    first, *others = findings
+    if not others:
+        return f"batch {_short(first.schedule_id)} with {first.offsets}"
+    records = out.plural(sum(finding.offsets.count for finding in findings), "offset")
+    where = f"{records} in {out.plural(len(findings), 'partition')}, first {first.offsets},"
+    return f"batch {_short(first.schedule_id)} with {where}"
+
+
+def _short(key: str | None) -> str:
+    return "(pruned)" if key is None else key[:SHORT]

@@ -19,11 +19,10 @@ from rich.text import Text
 
 from headrace.cli.demo.orders import OrderHandler, OrderSender, missing_and_twice
 from headrace.cli.demo.targets import GATE, Target, broker_target, receiver_target
+from headrace.cli.gate_view import gate_view
 from headrace.cli.interrupts import ENDS, leave
+from headrace.cli.printing import UNKNOWN, count, duration, plural, write_picture
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
-from headrace.cli.status import write_picture
-from headrace.cli.view import gate_view
-from headrace.cli.words import UNKNOWN, count, duration, plural
 from headrace.errors import HeadraceError
 from headrace.gate import Batch, Gate
 from headrace.ledger import Ledger

@@ -1,0 +1,343 @@
+"""``headrace dead-letters``: the records that cannot be processed, and what is done about them."""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from headrace.cli import options as opt
+from headrace.cli import printing as out
+from headrace.cli.user_code import load_function
+from headrace.errors import OptionError
+from headrace.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus, redact_url
+from headrace.ledger.base import wall_clock_ms
+
+if TYPE_CHECKING:
+    from headrace.kafka.dead_letter_producer import DeadLetterProducer
+
+PAGE: Final = 100
+"""Dead letters that are in memory at a time."""
+
+_HIGHEST_ID: Final = 2**63 - 1
+"""No database has a higher one, or lets itself be asked for it."""
+
+dead_letters = typer.Typer(
+    help="List, export, send or drop dead letters: records that cannot be processed.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Statuses = Annotated[
+    list[LetterStatus] | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help=f"Those of this status: {', '.join(LetterStatus)}; can be repeated.",
+        show_default="waiting",
+    ),
+]
+
+
+@dead_letters.command("list")
+def list_letters(
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
+    status: Statuses = None,
+    limit: opt.Limit = 20,
+    as_json: opt.AsJson = False,
+) -> None:
+    """List dead letters, oldest first; JSON leaves out the records."""
+    statuses = status or [LetterStatus.WAITING]
+    with Ledger.open(ledger, create=False) as opened:
+        gates = opt.gates_of(opened, gate, ledger)
+        found = opened.dead_letters(gate, statuses=statuses, limit=limit + 1)
+    shown = found[:limit]
+    if as_json:
+        for each in shown:
+            out.print_json(letter_values(each))
+        return
+    if not shown:
+        typer.echo(f"There is no dead letter that is {' or '.join(statuses)}.")
+        return
+    last = "value" if set(statuses) == {LetterStatus.WAITING} else "resolution"
+    out.show(letters_table(shown, wall_clock_ms(), name_gates=len(gates) > 1, last=last))
+    if len(found) > limit:
+        typer.echo(f"\nThese are the oldest {limit}; --limit shows more.")
+
+
+@dead_letters.command("export")
+def export_letters(
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    gate: opt.GateName = None,
+    status: Statuses = None,
+) -> None:
+    """Write all dead letters, with their records, as one JSON object per line.
+
+    Key, value and the headers' values are in base64, or null where there is none.
+    """
+    with Ledger.open(ledger, create=False) as opened:
+        opt.gates_of(opened, gate, ledger)
+        for page in _pages(opened, gate, status or [LetterStatus.WAITING]):
+            for record in page:
+                headers = record.letter.headers
+                out.print_json(
+                    {
+                        **letter_values(record),
+                        "key": _base64(record.letter.key),
+                        "value": _base64(record.letter.value),
+                        "headers": headers and [[name, _base64(value)] for name, value in headers],
+                    }
+                )
+
+
+@dead_letters.command("drop")
+def drop_letters(
+    ids: Annotated[
+        list[int], typer.Argument(metavar="ID", min=1, help="Which; the list has their ids.")
+    ],
+    reason: Annotated[str, typer.Option(help="Why; kept with the letter.")],
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+) -> None:
+    """Resolve dead letters without processing them, and say why; this is final."""
+    if not reason.strip():
+        raise OptionError("--reason is empty; say why the record need not be processed.")
+    # What is to be changed is there already: a ledger that is not is never made here.
+    with Ledger.open(ledger, create=False) as reader:
+        for each in ids:
+            _waiting_letter(reader, each, ledger, "dropped")
+    with Ledger.open(ledger) as opened:
+        for each in ids:
+            if not opened.resolve(each, LetterStatus.DROPPED, reason.strip()):
+                _waiting_letter(opened, each, ledger, "dropped")
+            typer.echo(f"Dead letter {each} is dropped.")
+
+
+@dead_letters.command("send")
+def send_letters(
+    ids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[ID]...", min=1, help="Which; the list has their ids."),
+    ] = None,
+    *,
+    ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
+    everything: Annotated[bool, typer.Option("--all", help="All that wait.")] = False,
+    gate: opt.GateName = None,
+    topic: Annotated[
+        str | None, typer.Option(help="Send them to this topic, and not back to their own.")
+    ] = None,
+    edit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Called as edit(letter), a headrace.ledger.DeadLetter; key, value and headers of "
+            "what it answers are sent, and nothing if it answers None.",
+        ),
+    ] = None,
+    option: opt.SourceOption = None,
+    options_file: opt.OptionsFile = None,
+) -> None:
+    """Send dead letters that wait to Kafka again, by ID or with --all.
+
+    Headers say where each was: headrace.dead-letter.topic, .partition and .offset.
+    A letter is sent when the brokers have acknowledged it.
+    If this process dies in between, it still waits, and the next time it is sent once more.
+    """
+    if bool(ids) == everything or (gate is not None and not everything):
+        raise OptionError("Name the letters by their IDs, or with --all, if need be of one --gate.")
+    given = opt.source_options(option or (), options_file)
+    change = None if edit is None else load_function("--edit", edit)
+    # What is to be sent is there already: a ledger that is not is never made here.
+    with Ledger.open(ledger, create=False) as reader:
+        opt.gates_of(reader, gate, ledger)
+        for each in ids or ():
+            _waiting_letter(reader, each, ledger, "sent")
+    with Ledger.open(ledger) as opened:
+        sender = LetterSender(opened, given, topic, edit, change)
+        if everything:
+            for page in _pages(opened, gate, [LetterStatus.WAITING]):
+                sender.send(page)
+        else:
+            chosen = dict.fromkeys(ids or ())
+            sender.send([_waiting_letter(opened, each, ledger, "sent") for each in chosen])
+    skipped = f", {sender.skipped} skipped by {edit}" if edit is not None else ""
+    typer.echo(f"{out.plural(sender.sent, 'dead letter')} sent{skipped}.")
+
+
+@dataclass
+class LetterSender:
+    """Sends letters of a ledger, and resolves those that the brokers have."""
+
+    ledger: Ledger
+    options: Mapping[str, str]
+    topic: str | None
+    """Where to; None for each letter's own."""
+    edit: str | None
+    """The name of ``change``, which corrects a letter before it is sent."""
+    change: Callable[[DeadLetter], Any] | None
+    sent: int = 0
+    skipped: int = 0
+    producers: dict[str, "DeadLetterProducer"] = field(default_factory=dict)
+
+    def send(self, records: Sequence[DeadLetterRecord]) -> None:
+        """Send these.
+
+        Raises:
+            OptionError: The user's function failed; what was before that letter is not sent either.
+            BrokerError: One was not taken; those that were are resolved.
+            LedgerError: The ledger cannot be read or written.
+        """
+        chosen = [(record, self._edited(record)) for record in records]
+        gates = {record.schedule_id: record.gate for record in records}
+        sources = opt.source_access(self.ledger, gates, self.options)
+        for record in records:
+            if sources[record.schedule_id].connector.name != "kafka":
+                raise OptionError(
+                    f"Dead letter {record.dead_letter_id} came from a journal, to which only a"
+                    " receiver can write; take it from headrace dead-letters export, send it to"
+                    " that, and drop it here with the reason."
+                )
+        submitted = [
+            (record, self._submit(record, edited, sources[record.schedule_id].options))
+            for record, edited in chosen
+            if edited is not None
+        ]
+        self.skipped += len(chosen) - len(submitted)
+        for producer in self.producers.values():
+            producer.flush()
+        refused: list[BaseException] = []
+        for record, outcome in submitted:
+            error = outcome.exception()
+            if error is None:
+                self._resolve(record, outcome.result())
+            else:
+                refused.append(error)
+        if refused:
+            raise refused[0]
+
+    def _edited(self, record: DeadLetterRecord) -> DeadLetter | None:
+        letter = record.letter
+        if self.change is None:
+            return letter
+        try:
+            edited = self.change(letter)
+        except Exception as error:
+            raise OptionError(
+                f"--edit is {self.edit!r}, which failed on dead letter {record.dead_letter_id}"
+                f" ({type(error).__name__}: {out.printable(str(error))}); correct it."
+            ) from error
+        if edited is None:
+            return None
+        if not isinstance(edited, DeadLetter) or not _is_bytes(edited):
+            raise OptionError(
+                f"--edit is {self.edit!r}, which for dead letter {record.dead_letter_id}"
+                f" answers a value of type {type(edited).__name__}; it must answer the letter, such"
+                " as dataclasses.replace(letter, value=...), in bytes, or None to skip it."
+            )
+        return edited
+
+    def _submit(
+        self, record: DeadLetterRecord, edited: DeadLetter, options: Mapping[str, str]
+    ) -> Future[str]:
+        from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
+
+        servers = self.ledger.servers(record.schedule_id) or ""
+        if servers not in self.producers:
+            self.producers[servers] = DeadLetterProducer(options)
+        message = resent_record(record.letter, topic=self.topic, mended=edited)
+        return self.producers[servers].send(message)
+
+    def _resolve(self, record: DeadLetterRecord, place: str) -> None:
+        how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
+        number = record.dead_letter_id
+        if self.ledger.resolve(number, LetterStatus.SENT, how):
+            self.sent += 1
+            typer.echo(f"Dead letter {number} is {how}.")
+        else:
+            typer.echo(f"Dead letter {number} is {how}, but was resolved by somebody else, too.")
+
+
+def _is_bytes(letter: DeadLetter) -> bool:
+    """Whether key, value and headers are bytes, or null, as a user's function has to leave them."""
+    contents = (letter.key, letter.value, *(value for _, value in letter.headers or ()))
+    return all(isinstance(each, bytes | None) for each in contents)
+
+
+def _pages(
+    ledger: Ledger, gate: str | None, statuses: Sequence[LetterStatus]
+) -> Iterator[tuple[DeadLetterRecord, ...]]:
+    """All of these statuses, oldest first."""
+    last = 0
+    while page := ledger.dead_letters(gate, statuses=statuses, limit=PAGE, after=last):
+        yield page
+        last = page[-1].dead_letter_id
+
+
+def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> DeadLetterRecord:
+    """A letter that waits, and is to be ``sent`` or ``dropped``.
+
+    Raises:
+        OptionError: There is none of this id, or it does not wait any more.
+    """
+    record = ledger.dead_letter(letter_id) if letter_id <= _HIGHEST_ID else None
+    if record is None:
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no dead letter {letter_id}; `headrace dead-letters"
+            " list` shows those that wait."
+        )
+    if record.status is not LetterStatus.WAITING:
+        raise OptionError(
+            f"Dead letter {letter_id} was {record.status} already ({record.resolution}); only one "
+            f"that waits can be {to_be}."
+        )
+    return record
+
+
+def letter_values(record: DeadLetterRecord) -> dict[str, Any]:
+    """A dead letter for JSON, without the record itself; times are ms since the epoch."""
+    letter = record.letter
+    return {
+        "dead_letter_id": record.dead_letter_id,
+        "schedule_id": record.schedule_id,
+        "gate": record.gate,
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp_ms": letter.timestamp_ms,
+        "timestamp_type": letter.timestamp_type,
+        "error": asdict(letter.error),
+        "created_ms": record.created_ms,
+        "status": record.status,
+        "resolved_ms": record.resolved_ms,
+        "resolution": record.resolution,
+    }
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode("ascii")
+
+
+def letters_table(
+    records: Sequence[DeadLetterRecord], now_ms: int, *, name_gates: bool, last: str = ""
+) -> Table:
+    """One line for each dead letter; the last column is its ``value``, ``resolution`` or none."""
+    details: dict[str, Callable[[DeadLetterRecord], str]] = {
+        "value": lambda record: (record.letter.value or b"").decode(errors="replace"),
+        "resolution": lambda record: f"{record.status}: {record.resolution or out.UNKNOWN}",
+    }
+    return out.table(
+        records,
+        (">id", lambda record: str(record.dead_letter_id)),
+        ("gate|16", lambda record: out.line(record.gate)) if name_gates else None,
+        ("record", lambda record: out.line(_place(record.letter))),
+        (">age", lambda record: out.duration(now_ms - record.created_ms)),
+        ("*error", lambda record: out.line(out.short_error(record.letter.error))),
+        (f"*{last}", lambda record: out.line(details[last](record))) if last else None,
+    )
+
+
+def _place(letter: DeadLetter) -> str:
+    return f"{letter.topic}-{letter.partition} at {letter.offset}"

@@ -1,0 +1,300 @@
+"""Gates as pictures for the terminal, which also read well without colours and piped."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli import printing as out
+from headrace.cli.snapshot import (
+    BatchSnapshot,
+    GateSnapshot,
+    GateState,
+    PartitionSnapshot,
+    ReceiverSnapshot,
+    ReceiverState,
+)
+from headrace.cli.trends import Trend
+
+BATCHES: Final = 6
+"""Batches that have a bar of their own."""
+
+PARTITIONS: Final = 8
+"""Rows for partitions: beyond it the last of them is for all the others together."""
+
+_ARROWS: Final = {Trend.FALLING: "↓", Trend.STEADY: "→", Trend.RISING: "↑"}
+_DRAIN_TRENDS: Final = {
+    Trend.FALLING: "getting shorter",
+    Trend.STEADY: "staying so",
+    Trend.RISING: "getting longer",
+}
+
+# Green is fine, yellow is to be watched, red is somebody's work.
+_STYLES: Final = {
+    GateState.KEEPING_UP: "green",
+    GateState.DRAINING: "green",
+    GateState.HOLDING: "yellow",
+    GateState.FALLING_BEHIND: "yellow",
+    GateState.INTERRUPTED: "yellow",
+    GateState.STALLED: "red",
+    GateState.OVERDUE: "red",
+    GateState.FAILED: "red",
+}
+
+_HEADLINES: Final = {
+    GateState.NEW: "No batch yet.",
+    GateState.KEEPING_UP: "Keeping up: all that was waiting is admitted.",
+    GateState.DRAINING: "Draining: {waiting}, {to_go}.",
+    GateState.HOLDING: "Holding: {waiting}.",
+    GateState.FALLING_BEHIND: "Falling behind: {waiting}, {growth} more each second.",
+    GateState.IDLE: "Idle: no batch for {silence}; {nothing_new}.",
+    GateState.STALLED: "Stalled: no batch for {silence}, with {waiting}.",
+    GateState.OVERDUE: "Overdue: a batch has run for {running}; it hangs, or its process died.",
+    GateState.INTERRUPTED: "Interrupted: the query was stopped; its next start runs the batch"
+    " again.",
+    GateState.FAILED: "Failed: {error}",
+}
+
+
+def gate_view(snapshot: GateSnapshot) -> RenderableType:
+    """One gate in full: at most 28 lines, from 80 characters wide."""
+    parts: list[RenderableType] = [
+        out.line(_headline(snapshot), style=f"bold {_style(snapshot.state)}"),
+        Text(),
+        _facts(snapshot),
+    ]
+    if snapshot.batches:
+        parts += [Text(), _durations(snapshot)]
+    if snapshot.partitions:
+        parts += [Text(), _partitions(snapshot.partitions)]
+    if trouble := _trouble(snapshot):
+        parts.append(out.line(trouble, style="bold red"))
+    parts += [Text(sentence, style="yellow") for sentence in snapshot.advice]
+    title = f"{snapshot.gate} · {snapshot.source} · every {out.duration(snapshot.interval_ms)}"
+    query = snapshot.query
+    behind = filter(None, [query.program, query.checkpoint]) if query else ()
+    return Panel(
+        Group(*parts),
+        title=out.line(title, style="bold"),
+        title_align="left",
+        subtitle=out.line(" · ".join(behind), style="dim"),
+        subtitle_align="right",
+        border_style="dim",
+        padding=(0, 1),
+    )
+
+
+def overview(snapshots: Sequence[GateSnapshot]) -> RenderableType:
+    """Several gates, one line for each."""
+    gates = out.table(
+        snapshots,
+        ("gate", lambda each: out.line(each.gate, style="bold")),
+        ("state", lambda each: Text(each.state, style=_style(each.state))),
+        (">lag", _lag),
+        (">rate/s", lambda each: out.count(each.rate_per_s)),
+        (">drained in", lambda each: _with_arrow(each.drain_trend, _drained_in(each.drain_s))),
+        (">batch", lambda each: out.duration(each.newest.duration_ms if each.newest else None)),
+        (">interval", lambda each: out.duration(each.interval_ms)),
+        ("*limited by", lambda each: out.line(each.reason or out.UNKNOWN)),
+    )
+    advice = [
+        Text(out.printable(f"{snapshot.gate}: {sentence}"), style="yellow")
+        for snapshot in snapshots
+        for sentence in snapshot.advice
+    ]
+    hint = out.line("headrace status --gate NAME shows one of them in full.", style="dim")
+    return Group(gates, Text(), *advice, hint)
+
+
+def _style(state: GateState) -> str:
+    return _STYLES.get(state, "default")
+
+
+def _headline(snapshot: GateSnapshot) -> str:
+    """What somebody who is woken at night wants to know first."""
+    newest = snapshot.newest
+    ended_ms = newest.planned_ms + newest.duration_ms if newest else None
+    if snapshot.lag_now is None:
+        waiting = f"{out.plural(snapshot.left_over or 0, 'record')} left waiting"
+        nothing_new = "nothing new, or the query has stopped"
+    else:
+        waiting = f"{out.plural(snapshot.lag_now, 'record')} waiting now"
+        nothing_new = "nothing waits"
+    return _HEADLINES[snapshot.state].format(
+        waiting=waiting,
+        nothing_new=nothing_new,
+        to_go=_to_go(snapshot),
+        growth=out.count(snapshot.lag_change_per_s),
+        silence=_since(snapshot, ended_ms),
+        running=out.duration(newest.duration_ms if newest else None),
+        error=snapshot.error or "the last batch",
+    )
+
+
+def _since(snapshot: GateSnapshot, then_ms: int | None) -> str:
+    return out.UNKNOWN if then_ms is None else out.duration(max(snapshot.time_ms - then_ms, 0))
+
+
+def _to_go(snapshot: GateSnapshot) -> str:
+    if snapshot.drain_s is None:
+        return "fewer each time"
+    trend = ", getting longer" if snapshot.drain_trend is Trend.RISING else ""
+    return f"about {out.duration(max(round(snapshot.drain_s), 1) * 1000)} to go{trend}"
+
+
+def _lag(snapshot: GateSnapshot) -> str:
+    """The lag in a cell; of a gate without new batches what waits now, or how old the figure is."""
+    if snapshot.lag_now is not None:
+        return f"{out.count(snapshot.lag_now)} now"
+    if snapshot.lag_is_old and snapshot.lag is not None:
+        return f"{out.count(snapshot.lag)} {out.duration(snapshot.lag_age_ms)} ago"
+    return _with_arrow(snapshot.lag_trend, out.count(snapshot.lag))
+
+
+def _facts(snapshot: GateSnapshot) -> Table:
+    def row(name: str, value: str, *details: str) -> tuple[RenderableType, ...]:
+        known = [each for each in details if each and out.UNKNOWN not in each]
+        return Text(name, style="dim"), Text(value, style="bold"), out.line(" · ".join(known))
+
+    return out.grid((row(*each) for each in _named_facts(snapshot)), "lr*")
+
+
+def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
+    """A name, a value, and details, of which those are shown that are known."""
+    yield "lag", out.count(snapshot.lag), *_lag_details(snapshot)
+    longer = snapshot.drain_trend if snapshot.left_over else None
+    trend = f"{_ARROWS[longer]} {_DRAIN_TRENDS[longer]}" if longer else ""
+    yield "drained in", _drained_in(snapshot.drain_s), trend
+    processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
+    terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
+    told = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
+    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *told
+    newest = snapshot.newest
+    limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
+    planned = f"planned {_since(snapshot, newest.planned_ms if newest else None)} ago"
+    yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
+    present = [each for each in snapshot.receivers if each.state is not ReceiverState.SILENT]
+    if present:
+        yield "receivers", out.count(len(present)), *_receiving(present)
+
+
+def _lag_details(snapshot: GateSnapshot) -> list[str]:
+    trend, change = snapshot.lag_trend, snapshot.lag_change_per_s
+    moving = "" if trend is None else f"{_ARROWS[trend]} {trend}"
+    if change is not None and trend is not Trend.STEADY:
+        moving += f" {out.count(abs(change))}/s"
+    old = []
+    if snapshot.lag_is_old:
+        old = [
+            f"{out.duration(snapshot.lag_age_ms)} ago",
+            f"now {out.count(snapshot.lag_now)} not begun",
+        ]
+    arriving = f"arriving {out.count(snapshot.arrival_rate_per_s)}/s"
+    return [*old, moving, arriving, f"admitted {out.count(snapshot.throughput_per_s)}/s"]
+
+
+def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:
+    """What receivers that are there take in together, and how they fare."""
+    words = [f"taking in {out.count(sum(each.records_per_s for each in present))}/s"]
+    limits = [each.limit_per_s for each in present if each.limit_per_s is not None]
+    if len(limits) == len(present):
+        words.append(f"at most {out.count(sum(limits))}/s")
+    numbers = Counter(each.state for each in present)
+    return words + [
+        str(state) if numbers[state] == len(present) else f"{numbers[state]} {state}"
+        for state in (ReceiverState.LIMITED, ReceiverState.IDLE)
+        if numbers[state]
+    ]
+
+
+def _durations(snapshot: GateSnapshot) -> Table:
+    """The newest batches as bars against the interval; all that are known as a sparkline."""
+    shown = snapshot.batches[:BATCHES]
+    longest_ms = 2 * snapshot.interval_ms
+    while longest_ms < max(batch.duration_ms for batch in shown):
+        longest_ms *= 2
+    history = [batch.duration_ms for batch in reversed(snapshot.batches[:40])]
+    curve = out.sparkline(history, highest=2 * snapshot.interval_ms)
+    title = out.line(f"│ = {out.duration(snapshot.interval_ms)}   ", style="dim")
+    names = [out.line(name, style="dim") for name in ("batch", "records", "time")]
+    rows: list[tuple[RenderableType, ...]] = [(*names, title.append(curve, style="cyan"))]
+    for batch in shown:
+        bar = out.DurationBar(batch.duration_ms, snapshot.interval_ms, longest_ms)
+        took = out.duration(batch.duration_ms)
+        rows.append((_batch_name(batch), out.count(batch.records), took, bar))
+    return out.grid(rows, "lrr*")
+
+
+def _batch_name(batch: BatchSnapshot) -> Text:
+    number = "" if batch.id is None else f"#{batch.id}"
+    if batch.status == "success":
+        return Text(number)
+    word = batch.status.replace("in_progress", "running")
+    return Text(f"{number} {word}".strip(), style="bold" if batch.running else "bold red")
+
+
+def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
+    """All partitions in order; of many, those that lag most and one line for the others."""
+    shown, rest = list(partitions), list[PartitionSnapshot]()
+    if len(shown) > PARTITIONS:
+        by_lag = sorted(partitions, key=lambda p: (-(p.lag or 0), -p.admitted))
+        shown, rest = by_lag[: PARTITIONS - 1], by_lag[PARTITIONS - 1 :]
+    names = ("partition", "lag", "admitted", "█ admitted  ░ waiting", "limited by")
+    rows: list[tuple[RenderableType, ...]] = [tuple(out.line(name, style="dim") for name in names)]
+    longest = max((p.admitted if p.lag is None else p.lag for p in shown), default=1)
+    for each in shown:
+        lag = each.admitted if each.lag is None else each.lag
+        bar = out.LagBar(lag, each.admitted, longest)
+        reason = out.line(each.reason or out.UNKNOWN, style="dim")
+        name = out.line(f"{each.topic}-{each.partition}")
+        rows.append((name, out.count(each.lag), out.count(each.admitted), bar, reason))
+    if rest:
+        lags = [p.lag for p in rest if p.lag is not None]
+        others = out.line(f"and {out.plural(len(rest), 'other')}", style="dim")
+        admitted = sum(p.admitted for p in rest)
+        rows.append((others, out.count(sum(lags) if lags else None), out.count(admitted)))
+    made = out.grid(rows, "lrr*l")
+    made.columns[0].max_width = 34
+    return made
+
+
+def _trouble(snapshot: GateSnapshot) -> str:
+    """What somebody has to look after; nothing on a good day."""
+    unresolved = snapshot.failed + snapshot.dead
+    told = {
+        _silent(snapshot): True,
+        f"{out.plural(snapshot.lost_records, 'record')} lost before they were read": (
+            snapshot.lost_records
+        ),
+        f"{out.plural(snapshot.failed, 'failed batch')} to be run again": snapshot.failed,
+        out.plural(snapshot.dead, "dead batch"): snapshot.dead,
+        out.plural(snapshot.dead_letters, "dead letter"): snapshot.dead_letters,
+        snapshot.error or "": unresolved,
+        "see headrace failures": unresolved + snapshot.dead_letters,
+    }
+    return " · ".join(sentence for sentence, number in told.items() if sentence and number)
+
+
+def _silent(snapshot: GateSnapshot) -> str:
+    """Which receivers have not been seen for a while."""
+    silent = [each for each in snapshot.receivers if each.state is ReceiverState.SILENT]
+    if not silent:
+        return ""
+    last = max(silent, key=lambda each: each.seen_ms)
+    which = f"{last.journal} lane {last.lane} for {_since(snapshot, last.seen_ms)}"
+    return f"{out.plural(len(silent), 'receiver')} not seen: {which}"
+
+
+def _drained_in(drain_s: float | None) -> str:
+    """Nobody needs the tenths of a second of an estimate."""
+    if drain_s is None:
+        return out.UNKNOWN
+    return out.duration(round(drain_s) * 1000) if drain_s >= 60 else f"{drain_s:.0f} s"
+
+
+def _with_arrow(trend: Trend | None, text: str) -> str:
+    return text if trend is None else f"{_ARROWS[trend]} {trend} {text}"

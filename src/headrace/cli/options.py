@@ -1,0 +1,218 @@
+"""What commands have in common: options, what they stand for, and exit statuses."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+
+from headrace.errors import OptionError
+from headrace.ledger import GateRecord, Ledger, redact_url
+from headrace.source.values import duration_ms
+
+if TYPE_CHECKING:
+    from headrace.source.connector import Connector
+
+OPEN: Final = 3
+"""The exit status where something is not done yet."""
+
+BROKEN: Final = 4
+"""The exit status where something is missing, there twice, or damaged."""
+
+DEFAULT_LEDGER: Final = "sqlite:///headrace.db"
+
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        envvar="HEADRACE_LEDGER",
+        help="The ledger's URL: sqlite:///file.db or postgresql://user@host/database.",
+    ),
+]
+GateName = Annotated[str | None, typer.Option("--gate", help="Only this gate.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object on each line.")]
+Limit = Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=1_000_000)]
+Since = Annotated[
+    str | None,
+    typer.Option(help="Planned since then: '2024-11-21 14:00', '2h', '30 minutes ago'."),
+]
+Until = Annotated[str | None, typer.Option(help="Planned before then.")]
+Picture = Annotated[
+    Path | None, typer.Option("--svg", help="Write the picture to this file too.", dir_okay=False)
+]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the stream, such as kafka.security.protocol=SSL; can be repeated.",
+    ),
+]
+OptionsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--options-file",
+        metavar="FILE",
+        help="A file with such options, one NAME=VALUE a line, # for comments: for secrets.",
+    ),
+]
+
+
+def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
+    """The gate of this name, or all by name.
+
+    Raises:
+        OptionError: The ledger has no gate of that name; ``url`` is the ledger's, for the sentence.
+        LedgerError: The ledger cannot be read.
+    """
+    known = ledger.gates()
+    wanted = [each for each in known if gate is None or each.name == gate]
+    if gate is not None and not wanted:
+        names = ", ".join(each.name for each in known) or "none at all"
+        raise OptionError(
+            f"The ledger {redact_url(url)} has no gate {gate!r}; the gates it has: {names}."
+        )
+    return wanted
+
+
+def moment_ms(option: str, text: str, now_ms: int) -> int:
+    """A moment (ms since the epoch) from an ISO date or time, or from how long ago it is.
+
+    >>> moment_ms("--since", "2 hours ago", now_ms=7_200_001)
+    1
+    >>> moment_ms("--since", "2024-11-21T14:00:00Z", now_ms=0)
+    1732197600000
+
+    Raises:
+        OptionError: It is neither.
+    """
+    try:
+        return max(_parsed_ms(option, text.strip(), now_ms), 0)
+    except (ValueError, OverflowError) as error:
+        raise OptionError(
+            f"{option} is {text!r}; it must be a time such as '2024-11-21 14:00' or "
+            "'2024-11-21T13:00:00Z', or how long ago it was, such as '2h' or '30 minutes ago'."
+        ) from error
+
+
+def _parsed_ms(option: str, written: str, now_ms: int) -> int:
+    if written.isdecimal():
+        raise ValueError("a number without a unit")
+    try:
+        return round(datetime.fromisoformat(written).timestamp() * 1_000)
+    except ValueError:
+        return now_ms - duration_ms(option, written.lower().removesuffix("ago"))
+
+
+def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
+    """The moments (ms since the epoch) of ``--since`` and ``--until``.
+
+    Raises:
+        OptionError: As `moment_ms`.
+    """
+    return (
+        None if since is None else moment_ms("--since", since, now_ms),
+        None if until is None else moment_ms("--until", until, now_ms),
+    )
+
+
+def age_ms(option: str, text: str) -> int:
+    """How old something is (ms), from a time with its unit.
+
+    >>> age_ms("--older-than", "7 days")
+    604800000
+
+    Raises:
+        OptionError: It is none. A number alone would be milliseconds, which nobody means here.
+    """
+    if text.strip().isdecimal():
+        raise OptionError(
+            f"{option} is {text!r}; it must be a time with its unit, such as '30 days'."
+        )
+    return duration_ms(option, text)
+
+
+def secret_of(file: Path | None, option: str, variable: str) -> str | None:
+    """What is in the file of this option, else in this environment variable, else None.
+
+    Raises:
+        OptionError: The file cannot be read.
+    """
+    return os.environ.get(variable) if file is None else _text_of(file, option).strip()
+
+
+def _text_of(file: Path, option: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise OptionError(
+            f"The file {file} of {option} cannot be read: {reason}; name another one."
+        ) from error
+
+
+def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
+    """The options of a file, and those given by themselves, which replace the file's.
+
+    Args:
+        given: Each ``NAME=VALUE``.
+        file: With one on each line.
+
+    Returns:
+        By name; names are the same in any case, and the last one counts.
+
+    Raises:
+        OptionError: The file cannot be read, or something is not of that form; no value is shown.
+    """
+    named = dict[str, tuple[str, str]]()
+    for where, text in [*_lines(file), *(("--option", each) for each in given)]:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise OptionError(
+                f"{where} is not NAME=VALUE; write it as kafka.security.protocol=SSL."
+            )
+        named[name.strip().lower()] = (name.strip(), value.strip())
+    return dict(named.values())
+
+
+def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
+    """Where each option of a file is, and its text."""
+    lines = [] if file is None else _text_of(file, "--options-file").splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield f"Line {number} of {file}", line
+
+
+class SourceAccess(NamedTuple):
+    """How the records of a batch are read: its source's connector, and the stream's options."""
+
+    connector: "Connector"
+    options: dict[str, str]
+
+
+def source_access(
+    ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
+) -> dict[str, SourceAccess]:
+    """How the records of each batch are read, by the batch's key.
+
+    Args:
+        ledger: Where the kind and the address of each source are written down.
+        gate_of: The gate of each batch, by the batch's key.
+        options: As given; an address among them replaces the ledger's.
+
+    Raises:
+        OptionError: An option is not one that a stream can have.
+        LedgerError: The ledger cannot be read.
+    """
+    # It imports pyspark, which takes a second; commands that only list do without.
+    from headrace.gate.connectors import connector_of  # noqa: PLC0415
+
+    source_of = {gate.name: gate.source for gate in ledger.gates()}
+    addresses = {key: (source_of[gate], ledger.servers(key)) for key, gate in gate_of.items()}
+    known = {}
+    for source, servers in set(addresses.values()):
+        connector = connector_of(source)
+        known[source, servers] = SourceAccess(connector, connector.located(options, servers))
+    return {key: known[address] for key, address in addresses.items()}

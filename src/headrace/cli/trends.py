@@ -1,0 +1,155 @@
+"""What the newest batches of a gate show: where its lag goes, and why its rate stays low."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+from headrace.cli.printing import count, duration
+from headrace.control.estimator import EstimatorSettings
+from headrace.errors import OptionError
+from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
+
+WINDOW: Final = 6
+"""Batches that one measurement of the lag spans: enough to even out one of an odd size, few enough
+to see a job slow down within seconds."""
+
+STEADY: Final = 0.02
+"""A lag that changes by less than this part of the throughput is steady."""
+
+_RECENT: Final = 3
+"""Batches in a row that show what is usual by now."""
+
+_ABOUT: Final = 0.9
+"""The part of the interval from which on a batch takes about as long."""
+
+
+class Trend(StrEnum):
+    """Where a quantity goes."""
+
+    FALLING = "falling"
+    STEADY = "steady"
+    RISING = "rising"
+
+
+@dataclass(frozen=True, slots=True)
+class LagChange:
+    """What went in and out between two plans of a checkpoint.
+
+    Attributes:
+        arrival_rate_per_s: Records that came to the source.
+        throughput_per_s: Records that were admitted.
+        lag_change_per_s: Above 0 where the lag grows; losses make it fall too.
+        lag: The lag at the later plan, before its batch.
+        left_over: What that batch left of it.
+    """
+
+    arrival_rate_per_s: float
+    throughput_per_s: float
+    lag_change_per_s: float
+    lag: int
+    left_over: int
+
+    @classmethod
+    def of(cls, batches: Sequence[BatchRecord]) -> Self | None:
+        """Measure over batches of one checkpoint, newest first; None while there are not two.
+
+        Where a batch was planned before a restart its lag is not known; its size is.
+        """
+        known = [place for place, batch in enumerate(batches[:WINDOW]) if batch.lag is not None]
+        if len(known) < 2:
+            return None
+        newest, oldest = batches[known[0]], batches[known[-1]]
+        seconds = (newest.created_time_ms - oldest.created_time_ms) / 1000
+        if newest.lag is None or oldest.lag is None or seconds <= 0:
+            return None
+        admitted = sum(b.planned_records for b in batches[known[0] + 1 : known[-1] + 1])
+        arrived = max(newest.lag - oldest.lag + admitted, 0)
+        return cls(
+            arrival_rate_per_s=arrived / seconds,
+            throughput_per_s=admitted / seconds,
+            lag_change_per_s=(newest.lag - oldest.lag) / seconds,
+            lag=newest.lag,
+            left_over=max(newest.lag - newest.planned_records, 0),
+        )
+
+    @property
+    def lag_trend(self) -> Trend:
+        """Whether the lag falls or rises, beyond what batches differ by anyway."""
+        if abs(self.lag_change_per_s) <= STEADY * self.throughput_per_s:
+            return Trend.STEADY
+        return Trend.FALLING if self.lag_change_per_s < 0 else Trend.RISING
+
+    @property
+    def drain_s(self) -> float | None:
+        """Seconds until nothing is left waiting: lag / (admitted - arriving); None if never."""
+        if self.left_over == 0:
+            return 0.0
+        net_per_s = self.throughput_per_s - self.arrival_rate_per_s
+        return self.lag / net_per_s if net_per_s > 0 else None
+
+
+def newest_run(batches: Sequence[BatchRecord]) -> list[BatchRecord]:
+    """The batches of the newest batch's checkpoint: offsets of others are not comparable."""
+    return [batch for batch in batches if batch.run_id == batches[0].run_id]
+
+
+def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:
+    """Whether the time to drain grows, against half a window before; None if it was not known.
+
+    ``batches`` are of one checkpoint, newest first.
+    """
+    now, before = LagChange.of(batches), LagChange.of(batches[WINDOW // 2 :])
+    if now is None or before is None or now.drain_s is before.drain_s is None:
+        return None
+    if now.drain_s is None or before.drain_s is None:  # of the two, one never ends
+        return Trend.RISING if now.drain_s is None else Trend.FALLING
+    if abs(now.drain_s - before.drain_s) <= 0.05 * before.drain_s:
+        return Trend.STEADY
+    return Trend.FALLING if now.drain_s < before.drain_s else Trend.RISING
+
+
+def advice_on(
+    gate: GateRecord, batches: Sequence[BatchRecord], samples: Sequence[RateSample]
+) -> tuple[str, ...]:
+    """What keeps a gate's rate at its lowest, and what helps; newest batches and samples first."""
+    found = (_nothing_read(batches, samples), _too_short_an_interval(gate, samples))
+    return tuple(sentence for sentence in found if sentence is not None)
+
+
+def _nothing_read(batches: Sequence[BatchRecord], samples: Sequence[RateSample]) -> str | None:
+    """Whether the handler has read nothing of the newest batches that were reported."""
+    by_batch = {batch.schedule_id: batch for batch in batches}
+    newest = samples[:_RECENT]
+    ended = [by_batch.get(sample.schedule_id or "") for sample in newest]
+    if len(newest) < _RECENT or any(sample.records for sample in newest):
+        return None
+    # One that failed, or had to be run again, may have failed before it read.
+    if not all(b and b.status is Status.SUCCESS and b.attempts == 1 for b in ended):
+        return None
+    return (
+        f"Spark has read no record of the last {_RECENT} batches, so no rate is learnt: have the"
+        " handler read its DataFrame."
+    )
+
+
+def _too_short_an_interval(gate: GateRecord, samples: Sequence[RateSample]) -> str | None:
+    """Whether batches at the lowest rate take about the interval, nearly all of it fixed cost."""
+    try:
+        lowest = EstimatorSettings.from_text(gate.estimator).min_rate
+    except OptionError:
+        return None
+    taught = [sample for sample in samples if sample.rate_per_s is not None][:_RECENT]
+    if gate.rate_per_s is None or gate.rate_per_s > lowest or len(taught) < _RECENT:
+        return None
+    took_ms = round(statistics.median(each.processing_delay_ms for each in taught))
+    if any(each.rate_per_s != gate.rate_per_s for each in taught):
+        return None
+    if took_ms < _ABOUT * gate.interval_ms:
+        return None
+    return (
+        f"The rate is at its lowest, {count(lowest)}/s (minRate), and batches still take"
+        f" {duration(took_ms)} of an interval of {duration(gate.interval_ms)}: the fixed cost of a"
+        " batch is near the interval, and a longer interval carries more."
+    )

@@ -1,0 +1,403 @@
+"""What the commands show, compared with stored output: ``tests/cli/expected``.
+
+``UPDATE_VIEWS=1 pytest tests/cli/test_views.py`` writes these files anew; look at their difference
+before it is committed.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.text import Text
+from sqlalchemy import delete
+from tests.cli import histories as past
+from tests.cli.outcomes import LETTER, NOW_MS, Shop, damage, planned
+from tests.flow.samples import state_of_stage
+from tests.journal.samples import numbered
+from tests.services.ledgers import new_ledger
+
+from headrace.cli.backfill import plan_table
+from headrace.cli.batches import batch_view, batches_view
+from headrace.cli.dead_letters import letters_table
+from headrace.cli.failures import failures_view
+from headrace.cli.gate_view import gate_view, overview
+from headrace.cli.journal import journal_view, pruned_table
+from headrace.cli.snapshot import GateHistory, take_snapshot
+from headrace.cli.status import stages_of, stages_view
+from headrace.cli.verify import verification_view
+from headrace.control import EstimatorSettings
+from headrace.control.ranges import OffsetRange
+from headrace.flow.signals.codec import encode
+from headrace.journal import Finding as JournalFinding
+from headrace.journal import FindingKind as JournalFindingKind
+from headrace.journal import Journal, prune, verify
+from headrace.journal import Verification as JournalVerification
+from headrace.ledger import (
+    BatchRecord,
+    DeadLetterRecord,
+    ErrorReport,
+    Finding,
+    FindingKind,
+    GateRecord,
+    Kind,
+    Ledger,
+    LetterStatus,
+    Loss,
+    NotMadeGood,
+    PlannedRange,
+    RateSample,
+    ReceiverRecord,
+    Span,
+    Status,
+    Verification,
+)
+from headrace.ledger import verify as verify_gate
+from headrace.ledger.tables import failure
+
+EXPECTED: Final = Path(__file__).parent / "expected"
+WIDTH: Final = 100
+LATER_MS: Final = NOW_MS + 60_000
+
+
+def gate(history: GateHistory) -> RenderableType:
+    return gate_view(take_snapshot(history, past.NOW_MS))
+
+
+def a_backlog(_folder: Path) -> RenderableType:
+    lags = range(9_000, 3_000, -500)
+    return gate(replace(past.with_lags(*lags), ranges=past.ranges([5_000, 3_000, 0])))
+
+
+def late_batches(_folder: Path) -> RenderableType:
+    """The marks stand below each other, and the bar of the late batch crosses its own."""
+    batches = []
+    for number, took_ms in enumerate((2_000, 500)):
+        begun_ms = past.NOW_MS - took_ms - number
+        batch = past.a_batch(number, begun_ms, 9_000)
+        batches.append(replace(batch, end_time_ms=begun_ms + took_ms))
+    return gate(replace(past.with_lags(9_000, 9_500), batches=tuple(batches)))
+
+
+def many_partitions(_folder: Path) -> RenderableType:
+    return gate(replace(past.with_lags(9_000), ranges=past.ranges(range(300))))
+
+
+def a_gate_in_trouble(_folder: Path) -> RenderableType:
+    error = ErrorReport("ValueError", "\x1b[31mbad [order] {12}", "")
+    failed = past.a_batch(0, past.NOW_MS, 10, status=Status.FAILED, error=error)
+    history = GateHistory(
+        past.a_gate(),
+        (failed,),
+        losses=(Loss("orders", 1, OffsetRange("orders", 0, 5, 25)),),
+        unresolved=NotMadeGood(failed=1, dead=2, letters=2),
+        receivers=(past.a_receiver(2, 80, age_ms=34_000),),
+    )
+    return gate(history)
+
+
+def receivers(_folder: Path) -> RenderableType:
+    some = (past.a_receiver(0, 2_500, waiting=7), past.a_receiver(1, 1_200))
+    idle = (past.a_receiver(0, 0), past.a_receiver(1, 0))
+    shown = [gate(replace(past.with_lags(900), receivers=each)) for each in (some, idle)]
+    return Group(*shown)
+
+
+def the_lowest_rate(_folder: Path) -> RenderableType:
+    batches = [past.a_batch(number, past.NOW_MS - number * 1_000, 900) for number in range(3)]
+    samples = [RateSample("orders", past.NOW_MS, 100.0, 100, 1_050, 0) for _ in batches]
+    slow = replace(past.a_gate(100.0), estimator=EstimatorSettings().to_text())
+    return gate(GateHistory(slow, tuple(batches), tuple(samples)))
+
+
+def several_gates(_folder: Path) -> RenderableType:
+    behind = replace(past.with_lags(9_000, 9_500), gate=replace(past.a_gate(), name="payments"))
+    new = GateHistory(replace(past.a_gate(rate_per_s=None), name="new"))
+    old = past.with_lags(9_000, 9_000, ended_ms_ago=3_600_000)
+    shown = [take_snapshot(each, past.NOW_MS) for each in (past.with_lags(900), behind, new, old)]
+    return overview(shown)
+
+
+def stages(folder: Path) -> RenderableType:
+    with new_ledger(f"sqlite:///{folder}/flow.db") as ledger:
+        for stage, throttled_by in [("a", "b"), ("b", "c"), ("c", None)]:
+            state = state_of_stage(stage, throttled_by, queue_bytes=1_250_000)
+            ledger.publish_state("clicks", stage, encode(state))
+        alone = replace(state_of_stage("d"), missing_upstream="c2")
+        ledger.publish_state("clicks", "d", encode(alone))
+        return stages_view(stages_of(ledger))
+
+
+def in_time(batch: BatchRecord) -> BatchRecord:
+    """With a lease by the clock of the test, where the database has measured one."""
+    until_ms = {"a backfill": LATER_MS + 5_000}.get(batch.owner or "")
+    return replace(batch, lease_until_ms=until_ms)
+
+
+def batches(folder: Path) -> RenderableType:
+    shop = Shop(folder)
+    with Ledger.open(shop.url) as ledger:
+        found = ledger.batches(limit=20)
+    lost = {shop.good: [Loss("orders", 1, OffsetRange("orders", 0, 5, 7))]}
+    return Group(
+        batches_view(found, LATER_MS, name_gates=False, losses=lost),
+        batches_view(found[:2], LATER_MS, name_gates=True),
+    )
+
+
+def one_batch(name: str) -> Callable[[Path], RenderableType]:
+    def shown(folder: Path) -> RenderableType:
+        shop = Shop(folder)
+        key = getattr(shop, name)
+        with Ledger.open(shop.url) as ledger:
+            ((batch,), children) = ledger.batches_named(key), ledger.parts(key)
+            ranges = ledger.ranges(key)
+        losses = {shop.failed: [Loss("orders", 1, OffsetRange("orders", 0, 15, 17), reason="gone")]}
+        return batch_view(in_time(batch), ranges, children, losses, LATER_MS)
+
+    return shown
+
+
+def letters_of(ledger: Ledger) -> list[DeadLetterRecord]:
+    return [replace(each, created_ms=NOW_MS) for each in ledger.dead_letters()]
+
+
+def failures(folder: Path) -> RenderableType:
+    shop = Shop(folder)
+    with Ledger.open(shop.url) as ledger:
+        found = [in_time(batch) for batch in ledger.failures(None, 9)]
+        letters = letters_of(ledger)
+    found[2] = replace(found[2], lease_until_ms=NOW_MS, attempts=2)
+    return Group(
+        failures_view(found, letters, 9, LATER_MS, name_gates=False),
+        Text(),
+        failures_view(found, [], 2, LATER_MS, name_gates=True),
+    )
+
+
+def dead_letters(folder: Path) -> RenderableType:
+    shop = Shop(folder)
+    with Ledger.open(shop.url) as ledger:
+        (letter,) = letters_of(ledger)
+    binary = replace(letter, letter=replace(LETTER, value=None, topic="clicks"), gate="clicks")
+    dropped = replace(letter, status=LetterStatus.DROPPED, resolution="a test order")
+    return Group(
+        letters_table([letter, binary], LATER_MS, name_gates=True, last="value"),
+        letters_table([dropped], LATER_MS, name_gates=False, last="resolution"),
+    )
+
+
+def a_plan(folder: Path) -> RenderableType:
+    with Ledger.open(Shop(folder).url) as ledger:
+        found = ledger.failures(None, 9)
+    gone = {batch.schedule_id: list[OffsetRange]() for batch in found}
+    gone[found[1].schedule_id] = [OffsetRange("orders", 0, 20, 30)]
+    gone[found[2].schedule_id] = [OffsetRange("orders", 0, 30, 34)]
+    return plan_table(found, gone)
+
+
+def what_is_open(folder: Path) -> RenderableType:
+    with Ledger.open(Shop(folder).url) as ledger:
+        return verification_view("orders", verify_gate(ledger, "orders"), ["A note."])
+
+
+def what_is_broken(folder: Path) -> RenderableType:
+    url = f"sqlite:///{folder}/broken.db"
+    with Ledger.open(url, clock=lambda: NOW_MS) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.declare_gate("new", interval_ms=1, source="kafka", estimator="pid")
+        for at in range(0, 50, 10):
+            ledger.succeed(ledger.begin(planned(at, at + 10)).schedule_id)
+        for start, run_id in ((70, "another run"), (75, "a third run")):
+            ledger.succeed(ledger.begin(planned(start, 80, run_id=run_id)).schedule_id)
+        ledger.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
+        damage(url, delete(failure).where(failure.c.start_offset == 20))
+        shown = [verification_view(each, verify_gate(ledger, each)) for each in ("orders", "new")]
+    return Group(*shown)
+
+
+def what_is_pruned(folder: Path) -> RenderableType:
+    with Ledger.open(f"sqlite:///{folder}/pruned.db", clock=lambda: NOW_MS) as ledger:
+        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        for at in range(0, 50, 10):
+            ledger.succeed(ledger.begin(planned(at, at + 10)).schedule_id)
+        ledger.prune(NOW_MS * 2)
+        return verification_view("orders", verify_gate(ledger, "orders"))
+
+
+def a_span(partition: int, processed: int = 0, still_open: int = 0, missing: int = 0) -> Span:
+    span = Span("run", OffsetRange("orders", partition, 0, 10), 1)
+    return replace(span, processed=processed, open=still_open, missing=missing)
+
+
+def many_spans_and_findings(_folder: Path) -> RenderableType:
+    """Those spans are shown of which there is something to say, and a batch is one sentence."""
+    quiet = tuple(a_span(number, processed=10) for number in range(500))
+    one = (*quiet[:400], a_span(400, processed=7, still_open=3), *quiet[401:])
+    telling = tuple(a_span(number, missing=10) for number in range(500))
+    findings = [
+        Finding(FindingKind.OPEN, a_span(at).offsets, "run", f"{n:08}", status=Status.FAILED)
+        for n in range(50)
+        for at in range(3)
+    ]
+    found = [(quiet, ()), (one, tuple(findings)), (telling, ())]
+    return Group(*(verification_view("orders", Verification(*each)) for each in found))
+
+
+def journals(folder: Path) -> RenderableType:
+    made = Journal.open(str(folder / "orders"), create=True)
+    with made.writer(0) as writer:
+        for start, until in ((0, 3), (3, 10), (10, 12)):
+            writer.append(numbered(start, until))
+    made.writer(7).close()
+    whole = journal_view(made.name, verify(made))
+    with new_ledger(f"sqlite:///{folder}/headrace.db") as ledger:
+        lanes = prune(made, ledger, 0, now_ms=LATER_MS * 2, unread=True, dry_run=True)
+    removed = [replace(each, stored_bytes=0, kept_bytes=2**20) for each in lanes]
+    (folder / "orders" / "0" / f"{3:020d}.block").write_bytes(b"")
+    found = verify(made)
+    named = [replace(each, reason="it is cut off") for each in found.findings]
+    broken = replace(found, findings=tuple(named))
+    return Group(whole, pruned_table(removed), journal_view(made.name, broken))
+
+
+VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
+    each.__name__: each
+    for each in (
+        *(a_backlog, late_batches, many_partitions, a_gate_in_trouble, receivers),
+        *(the_lowest_rate, several_gates, stages, batches, failures, dead_letters, a_plan),
+        *(what_is_open, what_is_broken, what_is_pruned, many_spans_and_findings, journals),
+    )
+} | {
+    f"batch_{name}": one_batch(name)
+    for name in ("good", "failed", "busy", "dead", "split", "bad_part")
+}
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_as_it_was(name: str, tmp_path: Path) -> None:
+    view = VIEWS[name](tmp_path)
+    for width in (80, 120):
+        lines = past.encode(view, width).splitlines()
+        assert max(map(cell_len, lines)) <= width
+    text = "".join(f"{line.rstrip()}\n" for line in past.encode(view, WIDTH).splitlines())
+    assert "\x1b" not in text
+    file = EXPECTED / f"{name}.txt"
+    if os.environ.get("UPDATE_VIEWS"):
+        file.write_text(text)
+    assert file.read_text() == text, "UPDATE_VIEWS=1 writes what is expected anew"
+
+
+def test_nothing_is_expected_of_views_that_are_gone() -> None:
+    assert sorted(file.stem for file in EXPECTED.iterdir()) == sorted(VIEWS)
+
+
+def test_many_findings_of_a_journal_are_counted() -> None:
+    """Beyond 100; so many lines are not kept in a file."""
+    finding = JournalFinding(JournalFindingKind.GAP, "0/1.block", 0, 1, 2, "nothing is there")
+    shown = past.encode(journal_view("orders", JournalVerification((), (finding,) * 102)))
+    assert shown.count("gap") == 100
+    assert "and 2 more; --json tells them all." in shown
+
+
+whole = st.integers(0, 2**63 - 1)
+maybe = st.none() | whole
+numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+words = st.text(max_size=30)
+errors = st.builds(ErrorReport, words, st.text(max_size=200), words)
+any_batch = st.builds(
+    BatchRecord,
+    schedule_id=words,
+    gate=words,
+    run_id=st.sampled_from(["a", "b"]),
+    kind=st.just(Kind.LIVE),
+    status=st.sampled_from(Status),
+    attempts=st.integers(1, 3),
+    query_batch_id=maybe,
+    created_time_ms=whole,
+    start_time_ms=maybe,
+    end_time_ms=maybe,
+    reason=words,
+    planned_records=whole,
+    lag=maybe,
+    rate_per_s=numbers,
+    records=maybe,
+    error=st.none() | errors,
+)
+samples = st.builds(
+    RateSample,
+    gate=words,
+    time_ms=whole,
+    rate_per_s=numbers,
+    records=whole,
+    processing_delay_ms=whole,
+    scheduling_delay_ms=whole,
+    processing_rate_per_s=numbers,
+    proportional=numbers,
+    integral=numbers,
+    derivative=numbers,
+)
+offsets = st.builds(OffsetRange, words, st.integers(0, 2**31), whole, whole)
+planned_ranges = st.builds(PlannedRange, offsets, maybe, st.none() | words)
+any_receiver = st.builds(
+    ReceiverRecord,
+    gate=words,
+    journal_id=words,
+    lane=st.integers(0, 99_999),
+    journal=words,
+    owner=words,
+    started_ms=whole,
+    limit_per_s=numbers,
+    records_per_s=st.floats(0, 1e300),
+    records=whole,
+    bytes=whole,
+    buffered_bytes=whole,
+    waiting_records=whole,
+    seen_ms=whole,
+)
+histories = st.builds(
+    GateHistory,
+    gate=st.builds(
+        GateRecord,
+        name=words,
+        interval_ms=st.integers(1, 2**40),
+        source=words,
+        estimator=words,
+        created_ms=whole,
+        rate_per_s=numbers,
+        rate_time_ms=maybe,
+    ),
+    batches=st.lists(any_batch, max_size=20).map(tuple),
+    samples=st.lists(samples, max_size=3).map(tuple),
+    ranges=st.lists(planned_ranges, max_size=30).map(tuple),
+    losses=st.lists(st.builds(Loss, words, whole, offsets), max_size=2).map(tuple),
+    receivers=st.lists(any_receiver, max_size=3).map(tuple),
+)
+
+
+@given(histories, st.sampled_from([20, 80, 100, 200]), whole)
+def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
+    history: GateHistory, width: int, now_ms: int
+) -> None:
+    snapshot = take_snapshot(history, now_ms)
+    for picture in (gate_view(snapshot), overview([snapshot, snapshot])):
+        lines = past.encode(picture, width).splitlines()
+        assert lines
+        assert all(cell_len(line) <= width for line in lines)
+    assert len(past.encode(gate_view(snapshot), width).splitlines()) <= 28
