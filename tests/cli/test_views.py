@@ -294,9 +294,9 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_view_is_as_it_was(name: str, tmp_path: Path) -> None:
     view = VIEWS[name](tmp_path)
     for width in (80, 120):
-        lines = past.encode(view, width).splitlines()
+        lines = past.text_of(view, width).splitlines()
         assert max(map(cell_len, lines)) <= width
-    text = "".join(f"{line.rstrip()}\n" for line in past.encode(view, WIDTH).splitlines())
+    text = "".join(f"{line.rstrip()}\n" for line in past.text_of(view, WIDTH).splitlines())
     assert "\x1b" not in text
     file = EXPECTED / f"{name}.txt"
     if os.environ.get("UPDATE_VIEWS"):
@@ -311,7 +311,7 @@ def test_nothing_is_expected_of_views_that_are_gone() -> None:
 def test_many_findings_of_a_journal_are_counted() -> None:
     """Beyond 100; so many lines are not kept in a file."""
     finding = JournalFinding(JournalFindingKind.GAP, "0/1.block", 0, 1, 2, "nothing is there")
-    shown = past.encode(journal_view("orders", JournalVerification((), (finding,) * 102)))
+    shown = past.text_of(journal_view("orders", JournalVerification((), (finding,) * 102)))
     assert shown.count("gap") == 100
     assert "and 2 more; --json tells them all." in shown
 
@@ -397,7 +397,7 @@ def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
 ) -> None:
     snapshot = take_snapshot(history, now_ms)
     for picture in (gate_view(snapshot), overview([snapshot, snapshot])):
-        lines = past.encode(picture, width).splitlines()
+        lines = past.text_of(picture, width).splitlines()
         assert lines
         assert all(cell_len(line) <= width for line in lines)
-    assert len(past.encode(gate_view(snapshot), width).splitlines()) <= 28
+    assert len(past.text_of(gate_view(snapshot), width).splitlines()) <= 28

@@ -203,7 +203,7 @@ def test_a_stranger_is_logged_and_changes_nothing(
     driven: Driven, caplog: pytest.LogCaptureFixture
 ) -> None:
     driven.step(driven.emit(), says(1, 5, sender="nobody"), says(1, 1))
-    assert "An assertion comes from stage 'nobody'" in caplog.text
+    assert "signal comes from stage 'nobody'" in caplog.text
     held = driven.held()
     assert held is not None
     assert held.throttled_by == "store"
