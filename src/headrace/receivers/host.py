@@ -41,12 +41,14 @@ class Hosting:
     """Where a receiver's records go, and how fast.
 
     Attributes:
-        journal: The journal's URL; it is made where there is none.
-        lane: The lane to write, 0 to 99999, which no other process writes.
-        gate: Whose rate is gone by. None, the default, leaves it to ``limits`` alone.
+        journal: The journal: a directory, s3://bucket/prefix or webhdfs://host:port/path; it is
+            made where there is none.
+        lane: The lane to write, 0 to 99999; each receiver has its own. Default: 0.
+        gate: The gate whose rate is the limit, shared with its other receivers. Default: None,
+            which leaves it to ``limits`` alone.
         ledger: The URL of the gate's ledger; needed with a gate.
-        limits: See `Limits`.
-        intake: See `IntakeSettings`.
+        limits: What it lets in at most.
+        intake: How it gathers records.
 
     Raises:
         OptionError: There is a gate, and no ledger.

@@ -23,23 +23,22 @@ class MqttSettings:
         topics: What to subscribe to, 1 or more filters, such as ``sensors/#``.
         client_id: What the broker knows this receiver's session by; 1 or more characters. It must
             be the same after a restart, and no other client of the broker may have it.
-        username: As whom to connect; None, the default, for brokers that let in everybody.
+        username: As whom to connect. Default: None, for brokers that let in everybody.
         password: What the user must show.
-        ca_file: The certificates of authorities to trust (PEM); None, the default, for the
-            system's own. Only with TLS, as the two that follow.
+        ca_file: The certificates of authorities to trust (PEM). Default: None, the system's own.
+            Only with TLS, as the two that follow.
         certificate_file: This receiver's own certificate (PEM), for brokers that ask for one.
         key_file: The key of that certificate, where it is in another file.
         receive_maximum: How many messages the broker may send before one of them must be
-            acknowledged; 1 to 65535, 1000 unless told otherwise. Too large, and so many messages
-            take memory; too small, and throughput suffers: no more than so many are taken within a
-            block interval and a sync. The broker may go by a lower one of its own.
+            acknowledged; 1 to 65535. Default: 1000. Too large, and so many messages take memory;
+            too small, and throughput suffers: no more than so many are taken within a block
+            interval and a sync. The broker may go by a lower one of its own.
         session_expiry_s: How long the broker keeps the session, and what it holds for it, while
-            this receiver is away (s); 1 to 4294967295, which is for ever; a week unless told
-            otherwise.
-        keepalive_s: After how long without a word the broker is asked whether it is there (s); 1
-            to 65535, 30 unless told otherwise.
-        reconnect_s: How long to wait before connecting anew (s); above 0, 0.5 unless told
-            otherwise; twice as long after each time that was of no avail, up to 30.
+            this receiver is away (s); 1 to 4294967295, which is for ever. Default: a week.
+        keepalive_s: After how long without a word the broker is asked whether it is there (s); 1 to
+            65535. Default: 30.
+        reconnect_s: How long to wait before connecting again (s); above 0. Default: 0.5; twice as
+            long after each time that was of no avail, up to 30.
 
     Raises:
         OptionError: A value is out of its range, or does not go with another.

@@ -34,14 +34,14 @@ class Limits:
     """What one receiver lets in at most.
 
     Attributes:
-        max_rate: Records/s, whatever its gate's rate is; a finite number above 0. None, the
-            default, leaves it to the gate.
-        max_bytes_rate: Bytes/s of keys, values and headers; a finite number above 0. None, the
-            default, is no limit.
-        initial_rate: What all receivers of a gate let in together before that has learnt a rate
-            (records/s); a finite number above 0, 1000 unless told otherwise. Too large, and the
-            first batches are larger than the job can take; too small, and senders wait while the
-            first rate is being learnt.
+        max_rate: Records/s at most, whatever its gate's rate is; a finite number above 0. Default:
+            None, which leaves it to the gate.
+        max_bytes_rate: Bytes/s at most, of keys, values and headers; a finite number above 0.
+            Default: None, no limit.
+        initial_rate: Records/s that all receivers of a gate let in together before that has learnt
+            a rate; a finite number above 0. Default: 1000. Too large, and the first batches are
+            larger than the job can take; too small, and senders wait while the first rate is being
+            learnt.
 
     Raises:
         OptionError: A value is out of its range.

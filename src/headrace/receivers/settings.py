@@ -14,20 +14,20 @@ class IntakeSettings:
     """How an intake gathers records, and how much it holds.
 
     Attributes:
-        block_interval_ms: The longest that a record waits for its block to be written; above 0,
-            200 unless told otherwise. Too large, and acknowledgements come late; too small, and
-            the journal has many small blocks, each with its own sync.
-        block_bytes: The size at which a block is written at once (bytes in memory); 1 or more,
-            8 MiB unless told otherwise. Too large, and tasks that read a block each are uneven; too
-            small, and the sync of each block costs throughput.
-        buffer_bytes: The most that records take from when they are handed in until they are
-            durable (bytes in memory), waiting ones included; at least ``block_bytes``, 64 MiB
-            unless told otherwise. Too large, and the receiver takes memory that its machine does
-            not have; too small, and senders wait while a block is written.
+        block_interval_ms: The longest that a record waits for its block to be written (ms); above
+            0. Default: 200. Too large, and acknowledgements come late; too small, and the journal
+            has many small blocks, each with its own sync.
+        block_bytes: The size at which a block is written at once (bytes in memory); 1 or more.
+            Default: 8 MiB. Too large, and tasks that read a block each are uneven; too small, and
+            the sync of each block costs throughput.
+        buffer_bytes: The most that records take until they are durable (bytes in memory), waiting
+            ones included; at least ``block_bytes``. Default: 64 MiB. Too large, and the receiver
+            takes memory that its machine does not have; too small, and senders wait while a block
+            is written.
         remembered_ids: How many message ids are remembered, so that a record that is sent again is
-            not stored again; 0 or more, 100 000 unless told otherwise. Each takes about 250 bytes,
-            within the memory of the process but outside of ``buffer_bytes``. Too small, and an
-            id is forgotten before its sender has sent again.
+            not stored again; 0 or more. Default: 100 000. Each takes about 250 bytes, within the
+            memory of the process but outside of ``buffer_bytes``. Too small, and an id is forgotten
+            before its sender has sent again.
 
     Raises:
         OptionError: A value is out of its range.
@@ -54,24 +54,24 @@ class TcpSettings:
     """How lines are received.
 
     Attributes:
-        host: Where to listen, 127.0.0.1 unless told otherwise: this machine alone.
-        port: The port, 7070 unless told otherwise; 0 for any that is free.
-        acknowledge: Whether senders are told ``ok <count>`` for every so many lines that are
-            durable. Off unless told otherwise: a sender that does not read them is let go.
+        host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
+            machines.
+        port: The port; 0 for any that is free, which is logged. Default: 7070.
+        acknowledge: Whether senders are answered ``ok <count>`` for every so many lines that are
+            durable. Default: off. A sender that does not read the answers is disconnected.
         token: What the first line of a sender must be, after the word ``token`` and a space. None,
             the default, lets in everybody who can reach the port.
-        check_json: Whether every line must be JSON. Off unless told otherwise; it costs half a
-            microsecond for a line of 200 bytes that is an object, and two for any other.
-        max_line_bytes: The longest line, its end not counted; 1 or more, 1 MiB unless told
-            otherwise.
+        check_json: Whether every line must be JSON. Default: off. It costs half a microsecond for a
+            line of 200 bytes that is an object, and two for any other.
+        max_line_bytes: The longest line, its end not counted; 1 or more. Default: 1 MiB.
         unfinished_bytes: What the unfinished lines of all senders may take together; at least
-            ``max_line_bytes``, 16 MiB unless told otherwise.
+            ``max_line_bytes``. Default: 16 MiB.
         line_s: How long a line may take from its first byte, and the first line from when its
-            sender connected (s); above 0, 30 unless told otherwise. Between lines a sender may
-            be silent for as long as it likes. An answer that its sender has not made room for by
-            reading may wait as long; then the connection is closed.
-        max_connections: How many senders may be connected; 1 or more, 800 unless told
-            otherwise. See `Connections` for who goes when there are more.
+            sender connected (s); above 0. Default: 30. Between lines a sender may be silent for as
+            long as it likes. An answer that its sender has not made room for by reading may wait as
+            long; then the connection is closed.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. `Connections`
+            says who goes when there are more.
 
     Raises:
         OptionError: A value is out of its range.
@@ -101,28 +101,27 @@ class HttpSettings:
     """How records are received over HTTP.
 
     Attributes:
-        host: Where to listen, 127.0.0.1 unless told otherwise: this machine alone.
-        port: The port, 8080 unless told otherwise; 0 for any that is free.
+        host: Where to listen. Default: 127.0.0.1, this machine alone; 0.0.0.0 lets in other
+            machines.
+        port: The port; 0 for any that is free, which is logged. Default: 8080.
         token: What senders must show as ``Authorization: Bearer <token>``. None, the default, lets
             in everybody who can reach the port.
-        check_json: Whether each line of NDJSON must be JSON. On unless told otherwise; it costs
-            half a microsecond for a line of 200 bytes that is an object, and two for any other.
-        wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more, 1
-            unless told otherwise. Too large, and senders wait who could do something else; too
-            small, and the rate is not used up, because those who come back come back late.
-        max_header_bytes: The longest request line and headers together; 1 or more, 16 KiB unless
-            told otherwise.
+        check_json: Whether each line of NDJSON must be JSON. Default: on. It costs half a
+            microsecond for a line of 200 bytes that is an object, and two for any other.
+        wait_s: How long a request may wait for the rate before it is answered 429 (s); 0 or more.
+            Default: 1. Too large, and senders wait who could do something else; too small, and the
+            rate is not used up, because those who come back come back late.
+        max_header_bytes: The longest request line and headers together; 1 or more. Default: 16 KiB.
         header_s: How long they may take, from when the sender connected or was last answered (s);
-            above 0, 10 unless told otherwise. A body whose request was answered without it has to
-            be over by then too.
-        max_body_bytes: The longest body as it is sent; 1 or more, 8 MiB unless told otherwise.
-        max_decompressed_bytes: The longest body after decompression; 1 or more, 32 MiB unless told
-            otherwise.
-        body_s: How long a body may take (s); above 0, 30 unless told otherwise.
+            above 0. Default: 10. A body whose request was answered without it has to be over by
+            then too.
+        max_body_bytes: The longest body as it is sent; 1 or more. Default: 8 MiB.
+        max_decompressed_bytes: The longest body after decompression; 1 or more. Default: 32 MiB.
+        body_s: How long a body may take (s); above 0. Default: 30.
         bodies_bytes: What all bodies may take together while they are read and taken apart; at
-            least ``max_body_bytes`` and ``max_decompressed_bytes``, 64 MiB unless told otherwise.
-        max_connections: How many senders may be connected; 1 or more, 800 unless told
-            otherwise. See `Connections` for who goes when there are more.
+            least ``max_body_bytes`` and ``max_decompressed_bytes``. Default: 64 MiB.
+        max_connections: How many senders may be connected; 1 or more. Default: 800. `Connections`
+            says who goes when there are more.
 
     Raises:
         OptionError: A value is out of its range.
