@@ -12,8 +12,7 @@ import pytest
 
 from headrace.control import OffsetRange
 from headrace.journal.records import Records
-from headrace.receivers import Intake, IntakeSettings
-from headrace.receivers.protocol import Receiver
+from headrace.receivers import Intake, IntakeSettings, Receiver
 
 DEADLINE_S = 60
 

@@ -86,7 +86,7 @@ def test_whoever_refuses_says_why_in_json(data: bytes, status: int, said: str) -
             assert answer.error.endswith(".")
             assert "location" not in answer.headers
             assert it.journal.values == []
-            refused = it.intake.refusals.taken()
+            refused = it.intake.rejections.drain()
             if status == 408:  # as of every connection that is kept open and not used any more
                 assert refused is None
             else:
@@ -131,7 +131,7 @@ def test_a_defect_of_the_receiver_is_told_in_json() -> None:
 
     async def work() -> None:
         async with served() as it:
-            it.intake.offer = Broken().offer  # type: ignore[method-assign, assignment]
+            it.intake.try_submit = Broken().offer  # type: ignore[method-assign, assignment]
             answer = await answer_to(it, POST + b"content-length: 1\r\n\r\na")
             assert answer.status == 500
             assert "the receiver's log" in answer.error

@@ -29,10 +29,10 @@ def test_nobody_busy_goes() -> None:
 def test_who_leaves_makes_a_place_and_who_left_changes_nothing() -> None:
     connections = Connections(1)
     assert connections.admit("a", lambda: None)
-    connections.leave("a")
+    connections.remove("a")
     connections.busy("a")
     connections.idle("a")
-    connections.leave("a")
+    connections.remove("a")
 
     assert len(connections) == 0
     assert not connections.close_longest_idle()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.receivers.decompression import DamagedError, Decompressor
+from headrace.receivers.http.http_body import DamagedError, Decompressor
 
 compressions: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,

@@ -19,9 +19,16 @@ from headrace.errors import JournalError, LaneTakenError, LedgerError, OptionErr
 from headrace.journal import Journal
 from headrace.journal.records import Records
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
-from headrace.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt, host
+from headrace.receivers import (
+    Hosting,
+    Intake,
+    IntakeSettings,
+    Receipt,
+    ReceiverLimits,
+    RetryAfter,
+)
+from headrace.receivers.event_log import event_of
 from headrace.receivers.host import serve
-from headrace.receivers.telling import event_of
 
 
 class Hands:
@@ -38,11 +45,11 @@ class Hands:
         finally:
             self.intake = None
             if self.last_words:
-                await intake.hand_in(Records.of(self.last_words, timestamp_ms=2))
+                await intake.submit(Records.of(self.last_words, timestamp_ms=2))
 
     async def give(self, *values: bytes, ids: list[str | None] | None = None) -> Receipt:
         assert self.intake
-        return await self.intake.hand_in(Records.of(values, timestamp_ms=1, ids=ids))
+        return await self.intake.submit(Records.of(values, timestamp_ms=1, ids=ids))
 
 
 class Broken:
@@ -58,10 +65,10 @@ def hosting(tmp_path: Path) -> Hosting:
 
 
 @contextlib.asynccontextmanager
-async def hosted(hosting: Hosting) -> AsyncIterator[Hands]:
+async def hosted(hosting: Hosting, rejections_s: float = 60) -> AsyncIterator[Hands]:
     """Have a receiver served, and end it as a signal would."""
     hands, stop = Hands(), asyncio.Event()
-    serving = asyncio.create_task(serve(hands, hosting, stop))
+    serving = asyncio.create_task(serve(hands, hosting, stop, rejections_s=rejections_s))
     try:
         await until(lambda: hands.intake or serving.done())
         yield hands
@@ -130,7 +137,7 @@ def test_a_damaged_block_costs_the_ids_before_it_and_nothing_else(
             assert (await hands.give(b"a", ids=["a"])).duplicates == 0
 
     run(work())
-    assert "Message ids before a damaged block are not remembered" in caplog.text
+    assert "Message ids before a damaged block are not restored" in caplog.text
 
 
 def test_what_is_handed_in_before_the_end_is_stored(hosting: Hosting) -> None:
@@ -206,12 +213,12 @@ def test_a_block_that_is_not_stored_for_another_reason_ends_nothing(hosting: Hos
 
 def test_without_a_gate_the_users_own_maximum_is_all(hosting: Hosting) -> None:
     async def work() -> None:
-        for limits in (Limits(max_rate=0.01), Limits(max_bytes_rate=0.01)):
+        for limits in (ReceiverLimits(max_rate=0.01), ReceiverLimits(max_bytes_rate=0.01)):
             async with hosted(replace(hosting, limits=limits)) as hands:
                 assert hands.intake
                 await hands.give(b"x")
-                later = hands.intake.offer(Records.of([b"x"], timestamp_ms=1))
-                assert isinstance(later, Later)
+                later = hands.intake.try_submit(Records.of([b"x"], timestamp_ms=1))
+                assert isinstance(later, RetryAfter)
                 assert later.delay_s > 50
 
     run(work())
@@ -225,7 +232,9 @@ def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
         ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
 
         async def work() -> None:
-            gated = replace(hosting, gate="orders", ledger=url, limits=Limits(initial_rate=1))
+            gated = replace(
+                hosting, gate="orders", ledger=url, limits=ReceiverLimits(initial_rate=1)
+            )
             async with hosted(gated) as hands:
                 await hands.give(b"first")
                 waiting = asyncio.create_task(hands.give(*[b"x"] * 5_000))
@@ -277,31 +286,30 @@ def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
     assert "less while its query has 1,500 records of this lane to read" in caplog.text
 
 
-def refusals_told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def rejections_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     events = [event_of(line) for line in caplog.records]
-    return [each for each in events if each["event"] == "refusals"]
+    return [each for each in events if each["event"] == "rejections"]
 
 
-def test_refusals_are_told_in_one_line_from_time_to_time(
-    hosting: Hosting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_rejections_are_logged_in_one_line_from_time_to_time(
+    hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="headrace.receivers")
-    monkeypatch.setattr(host, "_REFUSALS_S", 0.01)
 
     async def work() -> None:
-        async with hosted(hosting) as hands:
+        async with hosted(hosting, rejections_s=0.01) as hands:
             assert hands.intake
             for kind in ("401", "429", "429"):
-                hands.intake.refusals.count(kind, f"It is {kind}.")
-            await until(lambda: refusals_told(caplog))
+                hands.intake.rejections.count(kind, f"It is {kind}.")
+            await until(lambda: rejections_logged(caplog))
 
     run(work())
-    (told,) = refusals_told(caplog)
-    assert told == {"event": "refusals", "counts": {"401": 1, "429": 2}, "last": "It is 429."}
-    assert "Refused lately: 2 x 429, 1 x 401; the last one: It is 429." in caplog.messages
+    (told,) = rejections_logged(caplog)
+    assert told == {"event": "rejections", "counts": {"401": 1, "429": 2}, "last": "It is 429."}
+    assert "Rejected lately: 2 x 429, 1 x 401; the last one: It is 429." in caplog.messages
 
 
-def test_refusals_since_the_last_line_are_told_at_the_end(
+def test_rejections_since_the_last_line_are_logged_at_the_end(
     hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="headrace.receivers")
@@ -309,10 +317,10 @@ def test_refusals_since_the_last_line_are_told_at_the_end(
     async def work() -> None:
         async with hosted(hosting) as hands:
             assert hands.intake
-            hands.intake.refusals.count("503", "It ends.")
+            hands.intake.rejections.count("503", "It ends.")
 
     run(work())
-    assert [each["counts"] for each in refusals_told(caplog)] == [{"503": 1}]
+    assert [each["counts"] for each in rejections_logged(caplog)] == [{"503": 1}]
 
 
 def test_a_gate_without_a_ledger_is_refused() -> None:

@@ -204,9 +204,7 @@ def test_while_the_intake_closes_requests_are_answered_503() -> None:
     run(work())
 
 
-def test_a_stop_answers_what_is_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.receivers.http._STOP_S", DEADLINE_S)
-
+def test_a_stop_answers_what_is_in_the_buffer() -> None:
     async def work() -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
             async with served() as it:

@@ -19,7 +19,7 @@ from tests.receivers.virtual import (
 from headrace.control import OffsetRange
 from headrace.errors import JournalError, OptionError, ReceiverError
 from headrace.journal.records import Records
-from headrace.receivers import Intake, IntakeSettings, Later, Receipt
+from headrace.receivers import Intake, IntakeSettings, Receipt, RetryAfter
 
 
 def offsets(start: int, until: int) -> OffsetRange:
@@ -51,7 +51,7 @@ def test_what_comes_within_one_interval_is_one_block_in_order() -> None:
         async with Intake(lane.append) as intake:
             receipts = tuple(
                 await asyncio.gather(
-                    intake.hand_in(records(b"a")), intake.hand_in(records(b"b", b"c"))
+                    intake.submit(records(b"a")), intake.submit(records(b"b", b"c"))
                 )
             )
             assert receipts == (Receipt(offsets(70, 71)), Receipt(offsets(71, 73)))
@@ -65,7 +65,7 @@ def test_a_large_block_does_not_wait_for_the_interval() -> None:
         lane = Lane()
         async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
             began_s = now_s()
-            receipt = await intake.hand_in(lines(90))
+            receipt = await intake.submit(lines(90))
             assert receipt == Receipt(offsets(0, 90))
             assert lane.values == values_of(lines(90))
             # All but the last block are large enough to go at once.
@@ -79,9 +79,9 @@ def test_after_a_large_block_a_small_one_waits_for_the_interval_again() -> None:
     async def work() -> None:
         lane = Lane()
         async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
-            await intake.hand_in(lines(40))
+            await intake.submit(lines(40))
             began_s = now_s()
-            await asyncio.gather(intake.hand_in(records(b"a")), intake.hand_in(records(b"b")))
+            await asyncio.gather(intake.submit(records(b"a")), intake.submit(records(b"b")))
             assert now_s() - began_s == pytest.approx(0.2)
             assert lane.sizes[-1] == 2
 
@@ -116,7 +116,7 @@ def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
             with pytest.raises(JournalError, match="disk is full"):
                 await second
 
-            assert await intake.hand_in(records(b"c")) == Receipt(offsets(0, 1))
+            assert await intake.submit(records(b"c")) == Receipt(offsets(0, 1))
             assert lane.values == [b"c"]
             assert intake.statistics.failed_records == 2
             assert intake.statistics.stored_records == 1
@@ -136,8 +136,8 @@ def test_closing_makes_durable_what_was_taken_and_refuses_the_rest() -> None:
         async with intake:
             intake.set_rate(1)
             taken = await enter(intake, records(b"a"))
-            waiting = asyncio.create_task(intake.hand_in(records(b"b")))
-            just_now = asyncio.create_task(intake.hand_in(records(b"c")))
+            waiting = asyncio.create_task(intake.submit(records(b"b")))
+            just_now = asyncio.create_task(intake.submit(records(b"c")))
             await asyncio.sleep(0)
             began_s = now_s()
             await intake.close()
@@ -148,9 +148,9 @@ def test_closing_makes_durable_what_was_taken_and_refuses_the_rest() -> None:
                 with pytest.raises(ReceiverError, match="takes no records"):
                     await refused
             with pytest.raises(ReceiverError, match="takes no records"):
-                await intake.hand_in(records(b"d"))
+                await intake.submit(records(b"d"))
             with pytest.raises(ReceiverError, match="takes no records"):
-                intake.offer(records(b"d"))
+                intake.try_submit(records(b"d"))
             assert lane.values == [b"a"]
 
     run(work())
@@ -160,11 +160,11 @@ def test_records_that_never_fit_are_refused() -> None:
     async def work() -> None:
         settings = IntakeSettings(block_bytes=100, buffer_bytes=1_000)
         async with Intake(Lane().append, settings) as intake:
-            with pytest.raises(ReceiverError, match=r"1 records of 2000 bytes .* 1000; hand in"):
-                await intake.hand_in(records(b"x" * 2_000))
+            with pytest.raises(ReceiverError, match=r"1 records of 2000 bytes .* 1000; submit"):
+                await intake.submit(records(b"x" * 2_000))
             # Empty records take memory too.
             with pytest.raises(ReceiverError, match="100 records of 0 bytes"):
-                await intake.hand_in(records(*[b""] * 100))
+                await intake.submit(records(*[b""] * 100))
 
     run(work())
 
@@ -200,16 +200,16 @@ def test_a_sender_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
         lane = Lane()
         async with Intake(lane.append) as intake:
             intake.set_rate(1)
-            assert await intake.hand_in(records(b"a"))
-            left = asyncio.create_task(intake.hand_in(records(b"b", ids=["1"])))
-            stays = asyncio.create_task(intake.hand_in(records(b"c")))
+            assert await intake.submit(records(b"a"))
+            left = asyncio.create_task(intake.submit(records(b"b", ids=["1"])))
+            stays = asyncio.create_task(intake.submit(records(b"c")))
             await asyncio.sleep(0.1)
             left.cancel()
             await stays
             assert lane.values == [b"a", b"c"]
             assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
             # The id of what was not stored is new when it comes again.
-            assert await intake.hand_in(records(b"b", ids=["1"])) == Receipt(offsets(2, 3))
+            assert await intake.submit(records(b"b", ids=["1"])) == Receipt(offsets(2, 3))
 
     run(work())
 
@@ -223,8 +223,8 @@ def test_a_stop_at_any_moment_withdraws_what_waits_and_answers_for_what_is_buffe
 
             async def send() -> None:
                 while True:
-                    receipts.append(intake.begin(lines(intake.at_once)))
-                    await intake.entered(receipts[-1])
+                    receipts.append(intake.submit_nowait(lines(intake.records_at_once)))
+                    await intake.buffered(receipts[-1])
 
             for turns in range(60):
                 before = len(lane.values)
@@ -278,9 +278,9 @@ def test_no_window_of_time_sees_more_than_the_rate_and_one_seconds_worth() -> No
         lane = Lane()
         async with Intake(lane.append, IntakeSettings(block_interval_ms=1)) as intake:
             intake.set_rate(100)
-            await intake.hand_in(lines(350))
+            await intake.submit(lines(350))
             await asyncio.sleep(50)
-            await intake.hand_in(lines(350))
+            await intake.submit(lines(350))
 
             stored = list(zip(lane.times_s, lane.sizes, strict=True))
             for first, (start_s, _) in enumerate(stored):
@@ -296,8 +296,8 @@ def test_a_changed_rate_holds_at_once_for_who_waits() -> None:
         lane = Lane()
         async with Intake(lane.append) as intake:
             intake.set_rate(0.01)
-            await intake.hand_in(records(b"a"))
-            waiting = asyncio.create_task(intake.hand_in(records(b"b")))
+            await intake.submit(records(b"a"))
+            waiting = asyncio.create_task(intake.submit(records(b"b")))
             await asyncio.sleep(1)
             assert intake.statistics.waiting_records == 1
             began_s = now_s()
@@ -307,7 +307,7 @@ def test_a_changed_rate_holds_at_once_for_who_waits() -> None:
             assert now_s() - began_s < 0.3
 
             intake.set_rate(1e-6)
-            waiting = asyncio.create_task(intake.hand_in(records(b"c", b"d")))
+            waiting = asyncio.create_task(intake.submit(records(b"c", b"d")))
             await asyncio.sleep(1)
             intake.set_rate(None)
             await waiting
@@ -321,7 +321,7 @@ def test_a_rate_that_falls_while_many_wait_lets_in_no_more_than_the_new_one() ->
         lane = Lane()
         async with Intake(lane.append) as intake:
             intake.set_rate(10_000)
-            waiting = asyncio.create_task(intake.hand_in(lines(30_000)))
+            waiting = asyncio.create_task(intake.submit(lines(30_000)))
             await asyncio.sleep(1)
             intake.set_rate(10)
             before = 30_000 - intake.statistics.waiting_records
@@ -352,20 +352,20 @@ def test_an_offer_is_taken_at_once_or_told_when_to_come_back() -> None:
         lane = Lane()
         async with Intake(lane.append) as intake:
             intake.set_rate(10)
-            taken = intake.offer(lines(10))
+            taken = intake.try_submit(lines(10))
             assert isinstance(taken, asyncio.Task)
             assert await taken == Receipt(offsets(0, 10))  # 0.2 s later: 2 tokens are back
 
             intake.set_rate(1)
-            await intake.hand_in(records(b"x"))  # takes the last of them
-            later = intake.offer(records(b"y"))
-            assert isinstance(later, Later)
+            await intake.submit(records(b"x"))  # takes the last of them
+            later = intake.try_submit(records(b"y"))
+            assert isinstance(later, RetryAfter)
             assert later.delay_s == pytest.approx(0.8)
-            assert isinstance(intake.offer(records(b"y"), wait_s=0.9), asyncio.Task)
+            assert isinstance(intake.try_submit(records(b"y"), wait_s=0.9), asyncio.Task)
             await asyncio.sleep(0)
             # Who comes now would wait for that one too.
-            behind = intake.offer(records(b"z"), wait_s=0.9)
-            assert isinstance(behind, Later)
+            behind = intake.try_submit(records(b"z"), wait_s=0.9)
+            assert isinstance(behind, RetryAfter)
             assert behind.delay_s == pytest.approx(1.8)
 
     run(work())
@@ -376,11 +376,11 @@ def test_an_offer_without_room_comes_back_later() -> None:
         lane = Lane()
         settings = IntakeSettings(block_bytes=500, buffer_bytes=1_000)
         async with Intake(lane.append, settings) as intake:
-            taken = intake.offer(lines(15))
+            taken = intake.try_submit(lines(15))
             assert isinstance(taken, asyncio.Task)
-            assert intake.offer(lines(15)) == Later(0.2)
+            assert intake.try_submit(lines(15)) == RetryAfter(0.2)
             await taken
-            assert isinstance(intake.offer(lines(15)), asyncio.Task)
+            assert isinstance(intake.try_submit(lines(15)), asyncio.Task)
 
     run(work())
 

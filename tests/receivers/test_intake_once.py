@@ -39,13 +39,13 @@ def test_a_record_that_is_sent_again_is_stored_once() -> None:
         async with Intake(lane.append) as intake:
             first = await enter(intake, records(b"a", b"b", ids=["1", "2"]))
             # While the first is on its way, and after that.
-            assert await intake.hand_in(records(b"b", ids=["2"])) == Receipt(offsets(1, 2), 1)
+            assert await intake.submit(records(b"b", ids=["2"])) == Receipt(offsets(1, 2), 1)
             assert first.result() == Receipt(offsets(0, 2))
-            again = await intake.hand_in(records(b"a", b"b", ids=["1", "2"]))
+            again = await intake.submit(records(b"a", b"b", ids=["1", "2"]))
             assert again == Receipt(offsets(0, 2), 2)
             # In part, without an id, and twice in one.
             mixed = records(b"b", b"c", b"-", b"c", ids=["2", "3", None, "3"])
-            assert await intake.hand_in(mixed) == Receipt(offsets(2, 4), 2)
+            assert await intake.submit(mixed) == Receipt(offsets(2, 4), 2)
             assert lane.values == [b"a", b"b", b"c", b"-"]
             assert intake.statistics.duplicate_records == 5
 
@@ -63,7 +63,7 @@ def test_a_duplicate_of_what_was_not_stored_is_not_acknowledged() -> None:
                 await first
             with pytest.raises(JournalError, match=r"'1' was being stored .* send it once more"):
                 await second
-            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(0, 1))
+            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1))
             assert lane.values == [b"a"]
 
     run(work())
@@ -76,8 +76,8 @@ def test_what_was_stored_of_a_delivery_that_failed_is_not_stored_again() -> None
         async with Intake(lane.append, IntakeSettings(block_bytes=100)) as intake:
             sent = records(*[b"%060d" % i for i in range(2)], ids=["0", "1"])
             with pytest.raises(JournalError, match="disk is full"):
-                await intake.hand_in(sent)
-            assert await intake.hand_in(sent) == Receipt(offsets(1, 2), 1)
+                await intake.submit(sent)
+            assert await intake.submit(sent) == Receipt(offsets(1, 2), 1)
             assert lane.values == values_of(sent)
 
     run(work())
@@ -89,10 +89,10 @@ def test_a_record_of_which_only_the_answer_was_lost_is_stored_once() -> None:
         lane.failures = [ANSWER_LOST]
         async with Intake(lane.append, settle=lane.settle) as intake:
             with pytest.raises(JournalError, match="timed out"):
-                await intake.hand_in(records(b"a", b"-", b"b", ids=["1", None, "2"]))
+                await intake.submit(records(b"a", b"-", b"b", ids=["1", None, "2"]))
             mixed = records(b"b", b"c", ids=["2", "3"])
-            assert await intake.hand_in(mixed) == Receipt(offsets(3, 4), 1)
-            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
+            assert await intake.submit(mixed) == Receipt(offsets(3, 4), 1)
+            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
             assert lane.values == [b"a", b"-", b"b", b"c"]
 
     run(work())
@@ -106,14 +106,14 @@ def test_what_comes_again_is_refused_while_it_is_not_known_whether_it_is_stored(
         lane.settle_failures = [away, away]
         async with Intake(lane.append, settle=lane.settle) as intake:
             with pytest.raises(JournalError, match="timed out"):
-                await intake.hand_in(records(b"a", ids=["1"]))
+                await intake.submit(records(b"a", ids=["1"]))
             with pytest.raises(JournalError, match="storage is away"):
-                await intake.hand_in(records(b"a", ids=["1"]))
+                await intake.submit(records(b"a", ids=["1"]))
             other = await enter(intake, records(b"without an id"))
             with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
-                await intake.hand_in(records(b"a", ids=["1"]))
+                await intake.submit(records(b"a", ids=["1"]))
             assert await other == Receipt(offsets(1, 2))
-            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
+            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
             assert lane.values == [b"a", b"without an id"]
 
     run(work())
@@ -127,14 +127,14 @@ def test_a_record_that_comes_late_into_the_lane_is_not_stored_from_where_it_wait
             lane.append, IntakeSettings(block_bytes=100), settle=lane.settle
         ) as intake:
             with pytest.raises(JournalError, match="timed out"):
-                await intake.hand_in(records(b"a", ids=["1"]))
+                await intake.submit(records(b"a", ids=["1"]))
             other = await enter(intake, records(b"%0100d" % 0))
             again = await enter(intake, records(b"b", b"a", ids=["2", "1"]))
             with pytest.raises(JournalError, match="An earlier block is there"):
                 await other
             with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
                 await again
-            once_more = await intake.hand_in(records(b"b", b"a", ids=["2", "1"]))
+            once_more = await intake.submit(records(b"b", b"a", ids=["2", "1"]))
             assert once_more == Receipt(offsets(1, 2), 1)
             assert lane.values == [b"a", b"b"]
 
@@ -165,13 +165,13 @@ def test_a_block_whose_folder_was_not_synced_is_in_the_journal_once(tmp_path: Pa
     async def work() -> None:
         with journal.writer(0) as writer:
             async with Intake(writer.append, settle=writer.settle) as intake:
-                await intake.hand_in(records(b"a", ids=["id0"]))
+                await intake.submit(records(b"a", ids=["id0"]))
                 disk.fail = True
                 with pytest.raises(JournalError, match="could not be made durable"):
-                    await intake.hand_in(records(b"b", ids=["id1"]))
-                again = await intake.hand_in(records(b"b", ids=["id1"]))
+                    await intake.submit(records(b"b", ids=["id1"]))
+                again = await intake.submit(records(b"b", ids=["id1"]))
                 assert again == Receipt(offsets(1, 2), 1)
-                assert (await intake.hand_in(records(b"c", ids=["id2"]))).offsets == offsets(2, 3)
+                assert (await intake.submit(records(b"c", ids=["id2"]))).offsets == offsets(2, 3)
 
     run(work())
     columns = [journal.records(0, first).batch.column("id") for first in journal.firsts(0)]
@@ -182,10 +182,10 @@ def test_ids_are_remembered_over_a_restart_as_many_as_were_asked_for() -> None:
     async def work() -> None:
         lane = Lane(start=9)
         async with Intake(lane.append, IntakeSettings(remembered_ids=2)) as intake:
-            intake.remember(["1", None, "2", "3"], offsets(5, 9))
-            assert await intake.hand_in(records(b"c", ids=["3"])) == Receipt(offsets(8, 9), 1)
-            assert await intake.hand_in(records(b"a", ids=["1"])) == Receipt(offsets(9, 10))
-            assert await intake.hand_in(records(b"b", ids=["2"])) == Receipt(offsets(10, 11))
+            intake.restore(["1", None, "2", "3"], offsets(5, 9))
+            assert await intake.submit(records(b"c", ids=["3"])) == Receipt(offsets(8, 9), 1)
+            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(9, 10))
+            assert await intake.submit(records(b"b", ids=["2"])) == Receipt(offsets(10, 11))
 
     run(work())
 
@@ -243,7 +243,7 @@ def test_what_is_acknowledged_is_stored_where_it_says_and_with_an_id_once(
             for i, id_ in enumerate(ids)
         ]
         try:
-            receipt = await intake.hand_in(records(*values, ids=ids))
+            receipt = await intake.submit(records(*values, ids=ids))
         except JournalError:
             return
         acknowledged.append((values, ids, receipt))

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from headrace.receivers.json_objects import WORTH_ARROW_BYTES, are_objects
-from headrace.receivers.json_text import MalformedError, check_lines
+from headrace.receivers.json_text import WORTH_ARROW_BYTES, MalformedError, are_objects, check_lines
 
 values = st.recursive(
     st.none()

@@ -6,8 +6,8 @@ from tests.receivers.virtual import values_of
 
 from headrace.errors import ReceiverError
 from headrace.receivers import TcpSettings
-from headrace.receivers.lines import Lines
-from headrace.receivers.room import Room
+from headrace.receivers.memory_budget import MemoryBudget
+from headrace.receivers.tcp.line_sender import LineBuffer
 
 contents = st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))
 
@@ -21,8 +21,8 @@ contents = st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"").repl
 def test_lines_are_taken_up_to_the_first_that_is_too_long_wherever_they_are_cut(
     written: list[tuple[bytes, bytes]], rest: bytes, cuts: list[int], longest: int
 ) -> None:
-    room = Room(1_000)
-    lines = Lines(TcpSettings(max_line_bytes=longest), room)
+    room = MemoryBudget(1_000)
+    lines = LineBuffer(TcpSettings(max_line_bytes=longest), room)
     data = b"".join(line + end for line, end in written) + rest
     taken: list[bytes] = []
     refused = None
@@ -48,7 +48,7 @@ def test_lines_are_taken_up_to_the_first_that_is_too_long_wherever_they_are_cut(
             break
     else:
         assert taken == good
-        assert lines.unfinished == bool(rest)
+        assert lines.is_unfinished == bool(rest)
         assert (refused is not None) == (len(rest) > longest + 1)
         if refused is None:
             assert room.held_bytes == len(rest)

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.receivers.mqtt_message import MESSAGE_ID, Message, records_of
+from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttMessage
+from headrace.receivers.mqtt.mqtt_receiver import records_of
 
 
-def message(*ids: str) -> Message:
+def message(*ids: str) -> MqttMessage:
     properties: Sequence[tuple[str, str]] = [(MESSAGE_ID, each) for each in ids]
-    return Message(1, 1, "sensors/1", b"21.5", properties)
+    return MqttMessage(1, 1, "sensors/1", b"21.5", properties)
 
 
 @pytest.mark.parametrize("given", ["m", "x" * 200, "\N{SNOWMAN}" * 200])
@@ -37,6 +38,6 @@ def test_a_message_without_an_id_has_no_unfit_one() -> None:
     assert message().message_id is None
 
 
-def _ids(*messages: Message) -> list[str | None]:
+def _ids(*messages: MqttMessage) -> list[str | None]:
     ids: list[str | None] = records_of(messages, 0).batch.column("id").to_pylist()
     return ids

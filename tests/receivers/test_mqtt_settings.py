@@ -7,7 +7,8 @@ import pytest
 from headrace.errors import OptionError
 from headrace.journal.records import Records
 from headrace.receivers import MqttSettings
-from headrace.receivers.mqtt_message import Message, records_of
+from headrace.receivers.mqtt.mqtt_connection import MqttMessage
+from headrace.receivers.mqtt.mqtt_receiver import records_of
 
 
 def settings(**given: Any) -> MqttSettings:
@@ -60,8 +61,8 @@ def test_a_record_has_what_the_message_had() -> None:
     properties = (("headrace-message-id", "7"), ("unit", "°C"), ("unit", "C"))
     made = records_of(
         [
-            Message(1, 1, "sensors/ä", b"21.5", properties, "text/plain"),
-            Message(2, 0, "sensors/b", b""),
+            MqttMessage(1, 1, "sensors/ä", b"21.5", properties, "text/plain"),
+            MqttMessage(2, 0, "sensors/b", b""),
         ],
         1_000,
     )

@@ -7,16 +7,16 @@ from tests.receivers.serving import DEADLINE_S, Journal, receiving, run, until
 
 from headrace.errors import JournalError
 from headrace.receivers import HttpReceiver, HttpSettings, TcpReceiver, TcpSettings
-from headrace.receivers.refusals import Refusals, Refused
+from headrace.receivers.event_log import RejectionCounts, Rejections
 
 
 def test_refusals_are_counted_until_somebody_asks() -> None:
-    refusals = Refusals()
-    assert refusals.taken() is None
+    rejections = Rejections()
+    assert rejections.drain() is None
     for kind in ("a", "b", "b"):
-        refusals.count(kind, f"It is {kind}.")
-    assert refusals.taken() == Refused({"a": 1, "b": 2}, "It is b.")
-    assert refusals.taken() is None
+        rejections.count(kind, f"It is {kind}.")
+    assert rejections.drain() == RejectionCounts({"a": 1, "b": 2}, "It is b.")
+    assert rejections.drain() is None
 
 
 def test_refused_requests_are_counted_by_their_status() -> None:
@@ -27,7 +27,7 @@ def test_refused_requests_are_counted_by_their_status() -> None:
             async with httpx.AsyncClient(timeout=DEADLINE_S, trust_env=False) as client:
                 for kind in ("image/png", "application/json", "image/png", "text/plain"):
                     await client.post(place, content=b"{", headers={"content-type": kind})
-            refused = intake.refusals.taken()
+            refused = intake.rejections.drain()
         assert refused
         assert refused.counts == {"HTTP 415": 2, "HTTP 400": 1}
         assert "Content-Type must be" in refused.last
@@ -47,7 +47,7 @@ def test_requests_for_which_there_is_no_place_are_counted() -> None:
             await until(lambda: intake.statistics.held_bytes)
             other, second = await asyncio.open_connection("127.0.0.1", receiver.port)
             assert (await other.read()).startswith(b"HTTP/1.1 503")
-            refused = intake.refusals.taken()
+            refused = intake.rejections.drain()
             journal.going.set()
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             for writer in (busy, second):
@@ -69,7 +69,7 @@ def test_refused_senders_of_lines_are_counted_and_those_whose_lines_were_not_sto
                 writer.write(line)
                 assert (await reader.readline()).startswith(b"error ")
                 writer.transport.abort()
-            refused = intake.refusals.taken()
+            refused = intake.rejections.drain()
         assert refused
         assert refused.counts == {"not stored": 1, "not taken": 1}
 

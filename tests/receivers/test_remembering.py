@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from tests.receivers.serving import DEADLINE_S, run, until
 
-from headrace.control import OffsetRange
 from headrace.errors import ReceiverError
 from headrace.journal import Journal
 from headrace.journal.records import Records
 from headrace.receivers import Hosting, Intake
+from headrace.receivers.deduplicator import StoredIds, newest_ids
 from headrace.receivers.host import serve
-from headrace.receivers.remembering import remember
 
 BLOCKS = 5
 
@@ -28,17 +27,6 @@ def journal(tmp_path: Path) -> Journal:
         for offset in range(BLOCKS):
             writer.append(Records.of([b"x"], timestamp_ms=1, ids=[str(offset)]))
     return made
-
-
-class Watched(Intake):
-    """Says at which offsets it was told of ids, in the order in which it was."""
-
-    def __init__(self) -> None:
-        super().__init__(refused)
-        self.known: list[int] = []
-
-    def remember(self, ids: object, offsets: OffsetRange) -> None:
-        self.known += range(offsets.start, offsets.until)
 
 
 class Slow:
@@ -68,59 +56,44 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def refused(_records: Records) -> OffsetRange:
-    raise AssertionError("nothing is appended here")
+def offsets_of(found: list[StoredIds]) -> list[int]:
+    return [offsets.start for ids, offsets in found if ids == [str(offsets.start)]]
 
 
-def test_no_more_blocks_are_read_than_the_time_allows_and_the_log_says_so(
-    journal: Journal, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("step_s", "max_ids", "first"), [(4, 100, 3), (0, 100, 0), (0, 2, 3)])
+def test_ids_are_read_until_there_are_enough_or_the_time_is_over_which_is_logged(
+    journal: Journal,
+    caplog: pytest.LogCaptureFixture,
+    step_s: int,
+    max_ids: int,
+    first: int,
 ) -> None:
-    intake, clock = Watched(), count(step=4)
+    clock = count(step=step_s)
+    now_s = lambda: float(next(clock))  # noqa: E731
     with caplog.at_level(logging.WARNING, "headrace.receivers"):
-        run(remember(journal, 0, intake, asyncio.Event(), lambda: float(next(clock))))
-    assert intake.known == [3, 4]
-    (told,) = caplog.messages
-    assert "newest records only, 2 in 2 blocks: no more could be read within 10 s" in told
+        read = asyncio.run(newest_ids(journal, 0, max_ids, asyncio.Event(), now_s))
+    assert offsets_of(read) == list(range(first, BLOCKS))
+    cut_off = "newest 2 records, in 2 blocks, were restored within 10 s"
+    assert [cut_off in each for each in caplog.messages] == ([True] if step_s else [])
 
 
-def test_within_the_time_all_of_them_are_remembered_without_a_word(
-    journal: Journal, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("end", ["stop", "cancel"])
+def test_the_loop_goes_on_meanwhile_and_an_end_waits_for_the_block_that_is_being_read(
+    journal: Journal, slow: Slow, end: str
 ) -> None:
-    intake = Watched()
-    run(remember(journal, 0, intake, asyncio.Event(), lambda: 0.0))
-    assert intake.known == list(range(BLOCKS))
-    assert not caplog.messages
-
-
-def test_the_loop_goes_on_meanwhile_and_a_stop_ends_it_after_a_block(
-    journal: Journal, slow: Slow
-) -> None:
-    intake, stop = Watched(), asyncio.Event()
-
     async def work() -> None:
-        remembering = asyncio.create_task(remember(journal, 0, intake, stop))
+        stop = asyncio.Event()
+        reading = asyncio.create_task(newest_ids(journal, 0, 100, stop))
         await until(lambda: slow.read)
-        stop.set()
+        if end == "stop":
+            stop.set()
+        else:
+            reading.cancel()
         await settle()
-        assert not remembering.done()
+        assert not reading.done()
         slow.going.set()
-        await remembering
-
-    run(work())
-    assert slow.read == [BLOCKS - 1]
-    assert intake.known == [BLOCKS - 1]
-
-
-def test_when_it_is_cancelled_it_is_done_with_the_journal(journal: Journal, slow: Slow) -> None:
-    async def work() -> None:
-        remembering = asyncio.create_task(remember(journal, 0, Watched(), asyncio.Event()))
-        await until(lambda: slow.read)
-        remembering.cancel()
-        await settle()
-        assert not remembering.done()
-        slow.going.set()
-        with pytest.raises(asyncio.CancelledError):
-            await remembering
+        await asyncio.wait([reading])
+        assert reading.cancelled() if end == "cancel" else offsets_of(reading.result()) == [4]
 
     run(work())
     assert slow.read == [BLOCKS - 1]

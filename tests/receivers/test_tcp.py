@@ -63,7 +63,8 @@ async def connected(receiver: TcpReceiver) -> AsyncIterator[Client]:
 
 def tcp(**settings: object) -> TcpReceiver:
     defaults: dict[str, object] = {"port": 0, "acknowledge": True}
-    return TcpReceiver(TcpSettings(**(defaults | settings))).listen()  # type: ignore[arg-type]
+    made = TcpSettings(**(defaults | settings))  # type: ignore[arg-type]
+    return TcpReceiver(made, stop_s=DEADLINE_S).listen()
 
 
 def test_lines_are_acknowledged_when_they_are_durable() -> None:
@@ -213,9 +214,7 @@ def test_a_failed_append_ends_the_connection_and_the_next_one_goes_on(
     assert "The disk is full" in caplog.text
 
 
-def test_a_stop_acknowledges_what_is_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.receivers.tcp._STOP_S", DEADLINE_S)
-
+def test_a_stop_acknowledges_what_is_in_the_buffer() -> None:
     async def work() -> None:
         journal, receiver = Journal(), tcp()
         async with connected(receiver) as client:  # not accepted yet

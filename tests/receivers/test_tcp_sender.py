@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.receivers.serving import Journal, is_closed, run, until
 
-from headrace.receivers import Intake, IntakeSettings, TcpSettings, tcp_sender
-from headrace.receivers.tcp_sender import Sender, Shared
+from headrace.receivers import Intake, IntakeSettings, TcpSettings
+from headrace.receivers.tcp.line_sender import LineSender, SharedBySenders
 
 
 class Pairs:
@@ -44,29 +44,25 @@ def pairs() -> Iterator[Pairs]:
         end.close()
 
 
-def shared(intake: Intake, **settings: Any) -> Shared:
-    return Shared(intake, TcpSettings(acknowledge=True, **settings))
+def shared(intake: Intake, line_s: float = 30, **limits: int) -> SharedBySenders:
+    return SharedBySenders(intake, TcpSettings(acknowledge=True, line_s=line_s), **limits)
 
 
-def test_senders_that_never_read_their_answers_do_not_stop_the_others(
-    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tcp_sender, "_READ_BYTES", 2)  # a line at a time
-    monkeypatch.setattr(tcp_sender, "_UNANSWERED", 3)
-
+def test_senders_that_never_read_their_answers_do_not_stop_the_others(pairs: Pairs) -> None:
     async def work() -> None:
         journal = Journal()
         async with Intake(journal.append, IntakeSettings(block_interval_ms=1)) as intake:
-            common = shared(intake, line_s=1_000)
-            stuck = [pairs.full() for _ in range(2 * tcp_sender._READING)]
-            serving = [Sender(ours, common).start() for ours, _ in stuck]
+            # A line is read at a time.
+            common = shared(intake, line_s=1_000, read_bytes=2, readers=16, max_unanswered=3)
+            stuck = [pairs.full() for _ in range(32)]
+            serving = [LineSender(ours, common).start() for ours, _ in stuck]
             for _, theirs in stuck:
                 theirs.send(b"a\n" * 10)
             # One whose answer is being written, and those that may be without one besides it.
             await until(lambda: len(journal.values) == 4 * len(stuck))
 
             ours, theirs = pairs.open()
-            serving.append(Sender(ours, common).start())
+            serving.append(LineSender(ours, common).start())
             theirs.send(b"b\n")
             assert await asyncio.get_running_loop().sock_recv(theirs, 100) == b"ok 1\n"
             assert journal.values == [b"a"] * 4 * len(stuck) + [b"b"]
@@ -83,7 +79,7 @@ def test_a_sender_that_does_not_read_its_answers_in_time_is_let_go(pairs: Pairs)
         async with Intake(journal.append, IntakeSettings(block_interval_ms=1)) as intake:
             common = shared(intake, line_s=0.2)
             ours, theirs = pairs.full()
-            serving = Sender(ours, common).start()
+            serving = LineSender(ours, common).start()
             theirs.send(b"a\n")
             await serving
             assert journal.values == [b"a"]
@@ -92,7 +88,7 @@ def test_a_sender_that_does_not_read_its_answers_in_time_is_let_go(pairs: Pairs)
             while answered := await asyncio.get_running_loop().sock_recv(theirs, 65536):
                 assert answered.strip() == b""
             assert is_closed(theirs)
-            refused = intake.refusals.taken()
+            refused = intake.rejections.drain()
             assert refused is not None
             assert refused.counts == {"not reading": 1}
             assert refused.last == (
@@ -109,7 +105,7 @@ def test_a_stop_in_the_moment_in_which_lines_come_is_clean(pairs: Pairs) -> None
         loop.set_exception_handler(lambda _, context: wrong.append(context))
         async with Intake(Journal().append) as intake:
             ours, theirs = pairs.open()
-            sender = Sender(ours, shared(intake))
+            sender = LineSender(ours, shared(intake))
             serving = sender.start()
             for _ in range(5):  # until it waits for lines
                 await asyncio.sleep(0)

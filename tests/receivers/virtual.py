@@ -145,8 +145,8 @@ def records(*values: bytes, ids: list[str | None] | None = None) -> Records:
 
 async def enter(intake: Intake, records: Records) -> asyncio.Task[Receipt]:
     """Hand in records and wait until they are in the buffer."""
-    receipt = intake.begin(records)
-    await intake.entered(receipt)
+    receipt = intake.submit_nowait(records)
+    await intake.buffered(receipt)
     return receipt
 
 

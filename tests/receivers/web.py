@@ -45,7 +45,10 @@ class Served:
 async def served(
     intake_settings: IntakeSettings | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
-    receiver, journal = HttpReceiver(HttpSettings(port=0, **settings)).listen(), Journal()
+    receiver, journal = (
+        HttpReceiver(HttpSettings(port=0, **settings), stop_s=DEADLINE_S).listen(),
+        Journal(),
+    )
     async with receiving(receiver, journal, intake_settings) as intake:
         it = Served(receiver.port, journal, intake)
         async with it.client:

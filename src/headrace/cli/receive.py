@@ -35,7 +35,7 @@ from headrace.receivers import (
     HttpReceiver,
     HttpSettings,
     IntakeSettings,
-    Limits,
+    ReceiverLimits,
     TcpReceiver,
     TcpSettings,
 )
@@ -52,7 +52,7 @@ receive = typer.Typer(
 receive.command()(mqtt)
 
 _INTAKE: Final = IntakeSettings()
-_LIMITS: Final = Limits()
+_LIMITS: Final = ReceiverLimits()
 _HTTP: Final = HttpSettings()
 _TCP: Final = TcpSettings()
 
@@ -120,7 +120,7 @@ def http(
         max_connections=max_connections,
     )
     intake = IntakeSettings(block_interval_ms, block_bytes, buffer_bytes, remembered_ids)
-    limits = Limits(max_rate, max_bytes_rate, initial_rate)
+    limits = ReceiverLimits(max_rate, max_bytes_rate, initial_rate)
     refuse_a_ledger_alone(context, gate)
     receiver = HttpReceiver(settings)
     log_to_terminal(as_json=as_json)
@@ -194,7 +194,7 @@ def tcp(
         max_connections=max_connections,
     )
     intake = IntakeSettings(block_interval_ms, block_bytes, buffer_bytes, remembered_ids)
-    limits = Limits(max_rate, max_bytes_rate, initial_rate)
+    limits = ReceiverLimits(max_rate, max_bytes_rate, initial_rate)
     refuse_a_ledger_alone(context, gate)
     receiver = TcpReceiver(settings)
     log_to_terminal(as_json=as_json)

@@ -5,7 +5,7 @@ import logging
 import sys
 
 from headrace.cli.lines import printable
-from headrace.receivers.telling import event_of
+from headrace.receivers.event_log import event_of
 
 
 class TextLines(logging.Formatter):

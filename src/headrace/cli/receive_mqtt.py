@@ -23,12 +23,12 @@ from headrace.cli.receive_options import (
     secret_of,
 )
 from headrace.cli.status import DEFAULT_LEDGER
-from headrace.receivers import IntakeSettings, Limits, MqttReceiver, MqttSettings
+from headrace.receivers import IntakeSettings, MqttReceiver, MqttSettings, ReceiverLimits
 from headrace.receivers.host import Hosting, host
 
 _PASSWORD_VARIABLE: Final = "HEADRACE_MQTT_PASSWORD"  # noqa: S105  # its name
 _INTAKE: Final = IntakeSettings()
-_LIMITS: Final = Limits()
+_LIMITS: Final = ReceiverLimits()
 _MQTT: Final = MqttSettings("mqtt://localhost", ("#",), "headrace")
 
 
@@ -111,7 +111,7 @@ def mqtt(
         keepalive_s=keepalive_s,
     )
     intake = IntakeSettings(block_interval_ms, block_bytes, buffer_bytes, remembered_ids)
-    limits = Limits(max_rate, max_bytes_rate, initial_rate)
+    limits = ReceiverLimits(max_rate, max_bytes_rate, initial_rate)
     refuse_a_ledger_alone(context, gate)
     receiver = MqttReceiver(settings)
     log_to_terminal(as_json=as_json)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Final, Protocol
 
 from headrace.errors import ReceiverError
-from headrace.receivers.listening import listen
+from headrace.receivers.connections import listen
 from headrace.tracker.messages import (
     MAX_LINE_BYTES,
     SILENCE_S,
