@@ -2,17 +2,20 @@
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import socket
 import threading
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, ParamSpec
 
 import pytest
 
 from headrace.control import OffsetRange
 from headrace.journal.records import Records
 from headrace.receivers import Intake, IntakeSettings, Receiver
+
+Arguments = ParamSpec("Arguments")
 
 DEADLINE_S = 60
 
@@ -94,3 +97,13 @@ def run(work: Coroutine[Any, Any, None]) -> None:
             await work
 
     asyncio.run(bounded())
+
+
+def in_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
+    """Run a test in an event loop, within its deadline."""
+
+    @functools.wraps(test)
+    def in_its_loop(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return in_its_loop

@@ -10,7 +10,7 @@ import pytest
 from tests.receivers.serving import (
     DEADLINE_S,
     comparisons,
-    run,
+    in_loop,
     until,
 )
 from tests.receivers.web import BYTES, JSON, LINES, TOKEN, served
@@ -19,221 +19,193 @@ from headrace.errors import JournalError, ReceiverError
 from headrace.receivers import HttpReceiver, HttpSettings
 
 
-def test_a_request_is_answered_when_its_records_are_durable() -> None:
-    async def work() -> None:
-        async with served() as it:
-            it.journal.going.clear()
-            answer = asyncio.create_task(it.post(b"21.5", BYTES))
-            await until(lambda: it.intake.statistics.held_bytes)
-            assert not answer.done()
-            assert it.journal.values == []
+@in_loop
+async def test_a_request_is_answered_when_its_records_are_durable() -> None:
+    async with served() as it:
+        it.journal.going.clear()
+        answer = asyncio.create_task(it.post(b"21.5", BYTES))
+        await until(lambda: it.intake.statistics.held_bytes)
+        assert not answer.done()
+        assert it.journal.values == []
 
-            it.journal.going.set()
-            assert (await answer).status_code == 200
-            assert answer.result().json() == {"lane": 3, "first": 0, "until": 1}
-            assert it.journal.values == [b"21.5"]
-            assert (await it.client.get("/health")).json() == {"status": "ok"}
-
-    run(work())
+        it.journal.going.set()
+        assert (await answer).status_code == 200
+        assert answer.result().json() == {"lane": 3, "first": 0, "until": 1}
+        assert it.journal.values == [b"21.5"]
+        assert (await it.client.get("/health")).json() == {"status": "ok"}
 
 
-def test_each_content_type_gives_its_records() -> None:
-    async def work() -> None:
-        async with served() as it:
-            for headers, body, expected in [
-                (JSON, b' {"a": 1.10}\n', [b'{"a": 1.10}']),
-                (JSON, b'[{"a":1}, 2, "x"]', [b'{"a":1}', b"2", b'"x"']),
-                (LINES, b'{"a":1}\r\n{"a":2}\n[3]', [b'{"a":1}', b'{"a":2}', b"[3]"]),
-                (BYTES, b"\x00\xff\n\n", [b"\x00\xff\n\n"]),
-                (BYTES, b"", [b""]),
-                ({"content-type": "Text/Plain; charset=utf-8"}, b"a\nb", [b"a\nb"]),
-            ]:
-                before = len(it.journal.values)
-                answer = await it.post(body, headers)
-                assert answer.json() == {
-                    "lane": 3,
-                    "first": before,
-                    "until": before + len(expected),
-                }
-                assert it.journal.values[before:] == expected
-
-    run(work())
+@in_loop
+async def test_each_content_type_gives_its_records() -> None:
+    async with served() as it:
+        for headers, body, expected in [
+            (JSON, b' {"a": 1.10}\n', [b'{"a": 1.10}']),
+            (JSON, b'[{"a":1}, 2, "x"]', [b'{"a":1}', b"2", b'"x"']),
+            (LINES, b'{"a":1}\r\n{"a":2}\n[3]', [b'{"a":1}', b'{"a":2}', b"[3]"]),
+            (BYTES, b"\x00\xff\n\n", [b"\x00\xff\n\n"]),
+            (BYTES, b"", [b""]),
+            ({"content-type": "Text/Plain; charset=utf-8"}, b"a\nb", [b"a\nb"]),
+        ]:
+            before = len(it.journal.values)
+            answer = await it.post(body, headers)
+            assert answer.json() == {
+                "lane": 3,
+                "first": before,
+                "until": before + len(expected),
+            }
+            assert it.journal.values[before:] == expected
 
 
-def test_a_key_is_given_to_all_records_of_a_request() -> None:
-    async def work() -> None:
-        async with served() as it:
-            await it.post(b"1\n2\n", LINES, **{"Headrace-Key": "sensor 7"})
-            await it.post(b"3", BYTES)
-            assert it.journal.keys == [b"sensor 7", b"sensor 7", None]
-
-    run(work())
+@in_loop
+async def test_a_key_is_given_to_all_records_of_a_request() -> None:
+    async with served() as it:
+        await it.post(b"1\n2\n", LINES, **{"Headrace-Key": "sensor 7"})
+        await it.post(b"3", BYTES)
+        assert it.journal.keys == [b"sensor 7", b"sensor 7", None]
 
 
-def test_a_request_that_is_sent_again_with_its_id_is_stored_once() -> None:
-    async def work() -> None:
-        async with served() as it:
-            one = {"Headrace-Message-Id": "m-1"}
-            assert (await it.post(b"a", BYTES, **one)).json()["first"] == 0
-            again = await it.post(b"a", BYTES, **one)
-            assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
+@in_loop
+async def test_a_request_that_is_sent_again_with_its_id_is_stored_once() -> None:
+    async with served() as it:
+        one = {"Headrace-Message-Id": "m-1"}
+        assert (await it.post(b"a", BYTES, **one)).json()["first"] == 0
+        again = await it.post(b"a", BYTES, **one)
+        assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
 
-            many = {"Headrace-Message-Id": "m-2"}
-            assert (await it.post(b"1\n2\n", LINES, **many)).json()["until"] == 3
-            again = await it.post(b"1\n2\n", LINES, **many)
-            assert again.json() == {"lane": 3, "first": 1, "until": 3, "duplicates": 2}
-            assert it.journal.values == [b"a", b"1", b"2"]
+        many = {"Headrace-Message-Id": "m-2"}
+        assert (await it.post(b"1\n2\n", LINES, **many)).json()["until"] == 3
+        again = await it.post(b"1\n2\n", LINES, **many)
+        assert again.json() == {"lane": 3, "first": 1, "until": 3, "duplicates": 2}
+        assert it.journal.values == [b"a", b"1", b"2"]
 
-            for wrong in ("", "x" * 201):
-                answer = await it.post(b"b", BYTES, **{"Headrace-Message-Id": wrong})
-                assert answer.status_code == 400
-                assert "1 to 200 characters" in answer.json()["error"]
-
-    run(work())
+        for wrong in ("", "x" * 201):
+            answer = await it.post(b"b", BYTES, **{"Headrace-Message-Id": wrong})
+            assert answer.status_code == 400
+            assert "1 to 200 characters" in answer.json()["error"]
 
 
-def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record() -> None:
-    async def work() -> None:
-        async with served() as it:
-            it.journal.going.clear()
-            request = (
-                b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na"
-            )
-            _, writer = await it.raw(request)
-            await until(lambda: it.intake.statistics.held_bytes)
-            writer.transport.abort()
-            it.journal.going.set()
-            again = await it.post(b"a", BYTES, **{"Headrace-Message-Id": "m"})
-            assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
-            assert it.journal.values == [b"a"]
-
-    run(work())
+@in_loop
+async def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record() -> None:
+    async with served() as it:
+        it.journal.going.clear()
+        request = (
+            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+            b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na"
+        )
+        _, writer = await it.raw(request)
+        await until(lambda: it.intake.statistics.held_bytes)
+        writer.transport.abort()
+        it.journal.going.set()
+        again = await it.post(b"a", BYTES, **{"Headrace-Message-Id": "m"})
+        assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
+        assert it.journal.values == [b"a"]
 
 
-def test_what_is_malformed_or_not_understood_is_refused() -> None:
-    async def work() -> None:
-        async with served() as it:
-            for status, headers, body, words in [
-                (400, LINES, b'{"a":1}\n{"b":\n', "Line 2 is not JSON"),
-                (400, LINES, b"1\n\n2\n", "Line 2 is not JSON"),
-                (400, LINES, b"", "no records"),
-                (400, JSON, b'{"a":', "not JSON"),
-                (400, JSON, b"[]", "no records"),
-                (400, JSON, b"", "not JSON"),
-                (400, JSON, b"\xff", "UTF-8"),
-                (400, JSON, b"[" * 200_000, "not JSON"),
-                (400, BYTES | {"content-encoding": "gzip"}, b"plain", "cannot be decompressed"),
-                (400, BYTES | {"content-encoding": "gzip"}, gzip.compress(b"a" * 99)[:-9], "off"),
-                (415, BYTES | {"content-encoding": "br"}, b"x", "gzip, deflate or identity"),
-                (415, {"content-type": "application/xml"}, b"<a/>", "Content-Type must be"),
-                (415, {}, b"x", "Content-Type must be"),
-            ]:
-                answer = await it.post(body, headers)
-                assert answer.status_code == status, words
-                assert words in answer.json()["error"]
-            assert it.journal.values == []
-            assert (await it.client.get("/records")).status_code == 405
-            assert (await it.client.get("/../journal.json")).status_code == 404
-            # The connection is as good as ever.
-            assert (await it.post(b"a", BYTES)).status_code == 200
-
-    run(work())
+@in_loop
+async def test_what_is_malformed_or_not_understood_is_refused() -> None:
+    async with served() as it:
+        for status, headers, body, words in [
+            (400, LINES, b'{"a":1}\n{"b":\n', "Line 2 is not JSON"),
+            (400, LINES, b"1\n\n2\n", "Line 2 is not JSON"),
+            (400, LINES, b"", "no records"),
+            (400, JSON, b'{"a":', "not JSON"),
+            (400, JSON, b"[]", "no records"),
+            (400, JSON, b"", "not JSON"),
+            (400, JSON, b"\xff", "UTF-8"),
+            (400, JSON, b"[" * 200_000, "not JSON"),
+            (400, BYTES | {"content-encoding": "gzip"}, b"plain", "cannot be decompressed"),
+            (400, BYTES | {"content-encoding": "gzip"}, gzip.compress(b"a" * 99)[:-9], "off"),
+            (415, BYTES | {"content-encoding": "br"}, b"x", "gzip, deflate or identity"),
+            (415, {"content-type": "application/xml"}, b"<a/>", "Content-Type must be"),
+            (415, {}, b"x", "Content-Type must be"),
+        ]:
+            answer = await it.post(body, headers)
+            assert answer.status_code == status, words
+            assert words in answer.json()["error"]
+        assert it.journal.values == []
+        assert (await it.client.get("/records")).status_code == 405
+        assert (await it.client.get("/../journal.json")).status_code == 404
+        # The connection is as good as ever.
+        assert (await it.post(b"a", BYTES)).status_code == 200
 
 
-def test_lines_are_taken_as_they_come_where_json_is_not_checked() -> None:
-    async def work() -> None:
-        async with served(check_json=False) as it:
-            assert (await it.post(b"one\ntwo\n", LINES)).status_code == 200
-            assert it.journal.values == [b"one", b"two"]
-
-    run(work())
+@in_loop
+async def test_lines_are_taken_as_they_come_where_json_is_not_checked() -> None:
+    async with served(check_json=False) as it:
+        assert (await it.post(b"one\ntwo\n", LINES)).status_code == 200
+        assert it.journal.values == [b"one", b"two"]
 
 
-def test_only_who_shows_the_token_is_let_in(
+@in_loop
+async def test_only_who_shows_the_token_is_let_in(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = comparisons(monkeypatch)
-
-    async def work() -> None:
-        async with served(token=TOKEN) as it:
-            for wrong in ("", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret"):
-                answer = await it.post(b"a", BYTES, Authorization=wrong)
-                assert answer.status_code == 401
-                assert answer.headers["www-authenticate"] == "Bearer"
-                assert "s3cre" not in answer.text
-            assert (await it.post(b"a", BYTES)).status_code == 401
-            assert it.journal.values == []
-            answer = await it.post(b"a", BYTES, Authorization="bearer s3cret")
-            assert answer.status_code == 200
-            assert (await it.client.get("/health")).status_code == 200
-
     assert TOKEN not in repr(HttpSettings(token=TOKEN))
-    with caplog.at_level(logging.DEBUG):
-        run(work())
+    caplog.set_level(logging.DEBUG)
+    async with served(token=TOKEN) as it:
+        for wrong in ("", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret"):
+            answer = await it.post(b"a", BYTES, Authorization=wrong)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert "s3cre" not in answer.text
+        assert (await it.post(b"a", BYTES)).status_code == 401
+        assert it.journal.values == []
+        answer = await it.post(b"a", BYTES, Authorization="bearer s3cret")
+        assert answer.status_code == 200
+        assert (await it.client.get("/health")).status_code == 200
     own = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert all("s3cre" not in record.getMessage() for record in own)
-    # In constant time, whatever is shown.
     assert compared == [b"", b"", b"s3cre", b"s3crets", b"s3cret", b"", b"", b"s3cret"]
 
 
-def test_a_failed_append_is_answered_503_and_the_next_goes_on(
+@in_loop
+async def test_a_failed_append_is_answered_503_and_the_next_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def work() -> None:
-        async with served() as it:
-            it.journal.failures = [JournalError("The disk is full; make room.")]
-            answer = await it.post(b"a", BYTES)
-            assert answer.status_code == 503
-            assert answer.json() == {"error": "The disk is full; make room."}
-            assert (await it.post(b"a", BYTES)).json() == {"lane": 3, "first": 0, "until": 1}
-
-    with caplog.at_level(logging.ERROR, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.ERROR, "headrace.receivers")
+    async with served() as it:
+        it.journal.failures = [JournalError("The disk is full; make room.")]
+        answer = await it.post(b"a", BYTES)
+        assert answer.status_code == 503
+        assert answer.json() == {"error": "The disk is full; make room."}
+        assert (await it.post(b"a", BYTES)).json() == {"lane": 3, "first": 0, "until": 1}
     assert "The disk is full" in caplog.text
 
 
-def test_while_the_intake_closes_requests_are_answered_503() -> None:
-    async def work() -> None:
+@in_loop
+async def test_while_the_intake_closes_requests_are_answered_503() -> None:
+    async with served() as it:
+        await it.intake.close()
+        answer = await it.post(b"a", BYTES)
+        assert answer.status_code == 503
+        assert "send them again later" in answer.json()["error"]
+
+
+@in_loop
+async def test_a_stop_answers_what_is_in_the_buffer() -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
         async with served() as it:
-            await it.intake.close()
-            answer = await it.post(b"a", BYTES)
-            assert answer.status_code == 503
-            assert "send them again later" in answer.json()["error"]
-
-    run(work())
-
-
-def test_a_stop_answers_what_is_in_the_buffer() -> None:
-    async def work() -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
-            async with served() as it:
-                it.journal.going.clear()
-                url = f"http://127.0.0.1:{it.port}/records"
-                answer = asyncio.create_task(client.post(url, content=b"a", headers=BYTES))
-                await until(lambda: it.intake.statistics.held_bytes)
-                asyncio.get_running_loop().call_later(0.01, it.journal.going.set)
-            assert (await answer).status_code == 200
-            assert it.journal.values == [b"a"]
-
-    run(work())
+            it.journal.going.clear()
+            url = f"http://127.0.0.1:{it.port}/records"
+            answer = asyncio.create_task(client.post(url, content=b"a", headers=BYTES))
+            await until(lambda: it.intake.statistics.held_bytes)
+            asyncio.get_running_loop().call_later(0.01, it.journal.going.set)
+        assert (await answer).status_code == 200
+        assert it.journal.values == [b"a"]
 
 
-def test_a_port_that_is_taken_is_refused_with_a_sentence() -> None:
-    async def work() -> None:
-        async with served() as it:
-            assert (await it.client.get("/health")).status_code == 200
-            with pytest.raises(ReceiverError, match=rf"Port {it.port} of '127.0.0.1' cannot be"):
-                HttpReceiver(HttpSettings(port=it.port)).listen()
-
-    run(work())
+@in_loop
+async def test_a_port_that_is_taken_is_refused_with_a_sentence() -> None:
+    async with served() as it:
+        assert (await it.client.get("/health")).status_code == 200
+        with pytest.raises(ReceiverError, match=rf"Port {it.port} of '127.0.0.1' cannot be"):
+            HttpReceiver(HttpSettings(port=it.port)).listen()
 
 
-def test_answers_are_json_with_one_sentence() -> None:
-    async def work() -> None:
-        async with served() as it:
-            answer = await it.post(b"{", JSON)
-            assert answer.headers["content-type"] == "application/json"
-            assert list(json.loads(answer.content)) == ["error"]
-
-    run(work())
+@in_loop
+async def test_answers_are_json_with_one_sentence() -> None:
+    async with served() as it:
+        answer = await it.post(b"{", JSON)
+        assert answer.headers["content-type"] == "application/json"
+        assert list(json.loads(answer.content)) == ["error"]

@@ -17,6 +17,7 @@ from tests.receivers.virtual import (
     NO_SPACE,
     Lane,
     enter,
+    in_virtual_time,
     records,
     run,
     values_of,
@@ -33,112 +34,98 @@ def offsets(start: int, until: int) -> OffsetRange:
     return OffsetRange("events", 0, start, until)
 
 
-def test_a_record_that_is_sent_again_is_stored_once() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            first = await enter(intake, records(b"a", b"b", ids=["1", "2"]))
-            # While the first is on its way, and after that.
-            assert await intake.submit(records(b"b", ids=["2"])) == Receipt(offsets(1, 2), 1)
-            assert first.result() == Receipt(offsets(0, 2))
-            again = await intake.submit(records(b"a", b"b", ids=["1", "2"]))
-            assert again == Receipt(offsets(0, 2), 2)
-            # In part, without an id, and twice in one.
-            mixed = records(b"b", b"c", b"-", b"c", ids=["2", "3", None, "3"])
-            assert await intake.submit(mixed) == Receipt(offsets(2, 4), 2)
-            assert lane.values == [b"a", b"b", b"c", b"-"]
-            assert intake.statistics.duplicate_records == 5
-
-    run(work())
+@in_virtual_time
+async def test_a_record_that_is_sent_again_is_stored_once() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        first = await enter(intake, records(b"a", b"b", ids=["1", "2"]))
+        # While the first is on its way, and after that.
+        assert await intake.submit(records(b"b", ids=["2"])) == Receipt(offsets(1, 2), 1)
+        assert first.result() == Receipt(offsets(0, 2))
+        again = await intake.submit(records(b"a", b"b", ids=["1", "2"]))
+        assert again == Receipt(offsets(0, 2), 2)
+        # In part, without an id, and twice in one.
+        mixed = records(b"b", b"c", b"-", b"c", ids=["2", "3", None, "3"])
+        assert await intake.submit(mixed) == Receipt(offsets(2, 4), 2)
+        assert lane.values == [b"a", b"b", b"c", b"-"]
+        assert intake.statistics.duplicate_records == 5
 
 
-def test_a_duplicate_of_what_was_not_stored_is_not_acknowledged() -> None:
-    async def work() -> None:
-        lane = Lane()
-        lane.failures = [NO_SPACE]
-        async with Intake(lane.append) as intake:
-            first = await enter(intake, records(b"a", ids=["1"]))
-            second = await enter(intake, records(b"a", ids=["1"]))
-            with pytest.raises(JournalError, match="disk is full"):
-                await first
-            with pytest.raises(JournalError, match=r"'1' was being stored .* send it once more"):
-                await second
-            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1))
-            assert lane.values == [b"a"]
-
-    run(work())
+@in_virtual_time
+async def test_a_duplicate_of_what_was_not_stored_is_not_acknowledged() -> None:
+    lane = Lane()
+    lane.failures = [NO_SPACE]
+    async with Intake(lane.append) as intake:
+        first = await enter(intake, records(b"a", ids=["1"]))
+        second = await enter(intake, records(b"a", ids=["1"]))
+        with pytest.raises(JournalError, match="disk is full"):
+            await first
+        with pytest.raises(JournalError, match=r"'1' was being stored .* send it once more"):
+            await second
+        assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1))
+        assert lane.values == [b"a"]
 
 
-def test_what_was_stored_of_a_delivery_that_failed_is_not_stored_again() -> None:
-    async def work() -> None:
-        lane = Lane()
-        lane.failures = [None, NO_SPACE]
-        async with Intake(lane.append, IntakeSettings(block_bytes=100)) as intake:
-            sent = records(*[b"%060d" % i for i in range(2)], ids=["0", "1"])
-            with pytest.raises(JournalError, match="disk is full"):
-                await intake.submit(sent)
-            assert await intake.submit(sent) == Receipt(offsets(1, 2), 1)
-            assert lane.values == values_of(sent)
-
-    run(work())
+@in_virtual_time
+async def test_what_was_stored_of_a_delivery_that_failed_is_not_stored_again() -> None:
+    lane = Lane()
+    lane.failures = [None, NO_SPACE]
+    async with Intake(lane.append, IntakeSettings(block_bytes=100)) as intake:
+        sent = records(*[b"%060d" % i for i in range(2)], ids=["0", "1"])
+        with pytest.raises(JournalError, match="disk is full"):
+            await intake.submit(sent)
+        assert await intake.submit(sent) == Receipt(offsets(1, 2), 1)
+        assert lane.values == values_of(sent)
 
 
-def test_a_record_of_which_only_the_answer_was_lost_is_stored_once() -> None:
-    async def work() -> None:
-        lane = Lane()
-        lane.failures = [ANSWER_LOST]
-        async with Intake(lane.append, settle=lane.settle) as intake:
-            with pytest.raises(JournalError, match="timed out"):
-                await intake.submit(records(b"a", b"-", b"b", ids=["1", None, "2"]))
-            mixed = records(b"b", b"c", ids=["2", "3"])
-            assert await intake.submit(mixed) == Receipt(offsets(3, 4), 1)
-            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
-            assert lane.values == [b"a", b"-", b"b", b"c"]
-
-    run(work())
+@in_virtual_time
+async def test_a_record_of_which_only_the_answer_was_lost_is_stored_once() -> None:
+    lane = Lane()
+    lane.failures = [ANSWER_LOST]
+    async with Intake(lane.append, settle=lane.settle) as intake:
+        with pytest.raises(JournalError, match="timed out"):
+            await intake.submit(records(b"a", b"-", b"b", ids=["1", None, "2"]))
+        mixed = records(b"b", b"c", ids=["2", "3"])
+        assert await intake.submit(mixed) == Receipt(offsets(3, 4), 1)
+        assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
+        assert lane.values == [b"a", b"-", b"b", b"c"]
 
 
-def test_what_comes_again_is_refused_while_it_is_not_known_whether_it_is_stored() -> None:
-    async def work() -> None:
-        lane = Lane()
-        lane.failures = [ANSWER_LOST]
-        away = JournalError("The storage is away; wait.")
-        lane.settle_failures = [away, away]
-        async with Intake(lane.append, settle=lane.settle) as intake:
-            with pytest.raises(JournalError, match="timed out"):
-                await intake.submit(records(b"a", ids=["1"]))
-            with pytest.raises(JournalError, match="storage is away"):
-                await intake.submit(records(b"a", ids=["1"]))
-            other = await enter(intake, records(b"without an id"))
-            with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
-                await intake.submit(records(b"a", ids=["1"]))
-            assert await other == Receipt(offsets(1, 2))
-            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
-            assert lane.values == [b"a", b"without an id"]
-
-    run(work())
+@in_virtual_time
+async def test_what_comes_again_is_refused_while_it_is_not_known_whether_it_is_stored() -> None:
+    lane = Lane()
+    lane.failures = [ANSWER_LOST]
+    away = JournalError("The storage is away; wait.")
+    lane.settle_failures = [away, away]
+    async with Intake(lane.append, settle=lane.settle) as intake:
+        with pytest.raises(JournalError, match="timed out"):
+            await intake.submit(records(b"a", ids=["1"]))
+        with pytest.raises(JournalError, match="storage is away"):
+            await intake.submit(records(b"a", ids=["1"]))
+        other = await enter(intake, records(b"without an id"))
+        with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
+            await intake.submit(records(b"a", ids=["1"]))
+        assert await other == Receipt(offsets(1, 2))
+        assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(0, 1), 1)
+        assert lane.values == [b"a", b"without an id"]
 
 
-def test_a_record_that_comes_late_into_the_lane_is_not_stored_from_where_it_waits_again() -> None:
-    async def work() -> None:
-        lane = Lane()
-        lane.failures = [LATE]
-        async with Intake(
-            lane.append, IntakeSettings(block_bytes=100), settle=lane.settle
-        ) as intake:
-            with pytest.raises(JournalError, match="timed out"):
-                await intake.submit(records(b"a", ids=["1"]))
-            other = await enter(intake, records(b"%0100d" % 0))
-            again = await enter(intake, records(b"b", b"a", ids=["2", "1"]))
-            with pytest.raises(JournalError, match="An earlier block is there"):
-                await other
-            with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
-                await again
-            once_more = await intake.submit(records(b"b", b"a", ids=["2", "1"]))
-            assert once_more == Receipt(offsets(1, 2), 1)
-            assert lane.values == [b"a", b"b"]
-
-    run(work())
+@in_virtual_time
+async def test_a_record_that_comes_late_into_the_lane_is_not_stored_again() -> None:
+    lane = Lane()
+    lane.failures = [LATE]
+    async with Intake(lane.append, IntakeSettings(block_bytes=100), settle=lane.settle) as intake:
+        with pytest.raises(JournalError, match="timed out"):
+            await intake.submit(records(b"a", ids=["1"]))
+        other = await enter(intake, records(b"%0100d" % 0))
+        again = await enter(intake, records(b"b", b"a", ids=["2", "1"]))
+        with pytest.raises(JournalError, match="An earlier block is there"):
+            await other
+        with pytest.raises(JournalError, match=r"'1' was sent again before .* send it once"):
+            await again
+        once_more = await intake.submit(records(b"b", b"a", ids=["2", "1"]))
+        assert once_more == Receipt(offsets(1, 2), 1)
+        assert lane.values == [b"a", b"b"]
 
 
 class UnsyncedOnce(Fast):
@@ -158,36 +145,31 @@ class UnsyncedOnce(Fast):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_a_block_whose_folder_was_not_synced_is_in_the_journal_once(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_block_whose_folder_was_not_synced_is_in_the_journal_once(tmp_path: Path) -> None:
     disk = UnsyncedOnce()
     journal = Journal.in_storage(LocalStorage(tmp_path / "events", disk), "events", create=True)
-
-    async def work() -> None:
-        with journal.writer(0) as writer:
-            async with Intake(writer.append, settle=writer.settle) as intake:
-                await intake.submit(records(b"a", ids=["id0"]))
-                disk.fail = True
-                with pytest.raises(JournalError, match="could not be made durable"):
-                    await intake.submit(records(b"b", ids=["id1"]))
-                again = await intake.submit(records(b"b", ids=["id1"]))
-                assert again == Receipt(offsets(1, 2), 1)
-                assert (await intake.submit(records(b"c", ids=["id2"]))).offsets == offsets(2, 3)
-
-    run(work())
+    with journal.writer(0) as writer:
+        async with Intake(writer.append, settle=writer.settle) as intake:
+            await intake.submit(records(b"a", ids=["id0"]))
+            disk.fail = True
+            with pytest.raises(JournalError, match="could not be made durable"):
+                await intake.submit(records(b"b", ids=["id1"]))
+            again = await intake.submit(records(b"b", ids=["id1"]))
+            assert again == Receipt(offsets(1, 2), 1)
+            assert (await intake.submit(records(b"c", ids=["id2"]))).offsets == offsets(2, 3)
     columns = [journal.records(0, first).batch.column("id") for first in journal.firsts(0)]
     assert [column.to_pylist() for column in columns] == [["id0"], ["id1"], ["id2"]]
 
 
-def test_ids_are_remembered_over_a_restart_as_many_as_were_asked_for() -> None:
-    async def work() -> None:
-        lane = Lane(start=9)
-        async with Intake(lane.append, IntakeSettings(remembered_ids=2)) as intake:
-            intake.restore(["1", None, "2", "3"], offsets(5, 9))
-            assert await intake.submit(records(b"c", ids=["3"])) == Receipt(offsets(8, 9), 1)
-            assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(9, 10))
-            assert await intake.submit(records(b"b", ids=["2"])) == Receipt(offsets(10, 11))
-
-    run(work())
+@in_virtual_time
+async def test_ids_are_remembered_over_a_restart_as_many_as_were_asked_for() -> None:
+    lane = Lane(start=9)
+    async with Intake(lane.append, IntakeSettings(remembered_ids=2)) as intake:
+        intake.restore(["1", None, "2", "3"], offsets(5, 9))
+        assert await intake.submit(records(b"c", ids=["3"])) == Receipt(offsets(8, 9), 1)
+        assert await intake.submit(records(b"a", ids=["1"])) == Receipt(offsets(9, 10))
+        assert await intake.submit(records(b"b", ids=["2"])) == Receipt(offsets(10, 11))
 
 
 sends = st.lists(

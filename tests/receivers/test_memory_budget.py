@@ -4,7 +4,7 @@ import asyncio
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.receivers.virtual import run
+from tests.receivers.virtual import in_virtual_time, run
 
 from headrace.receivers.memory_budget import MemoryBudget
 
@@ -49,49 +49,43 @@ def test_nobody_is_lent_more_than_there_is_and_all_are_served_in_order(
     run(work())
 
 
-def test_who_comes_later_does_not_pass_by_who_waits() -> None:
-    async def work() -> None:
-        budget = MemoryBudget(100)
-        assert budget.try_acquire(60)
-        waiting = asyncio.create_task(budget.acquire(50))
-        await asyncio.sleep(0)
+@in_virtual_time
+async def test_who_comes_later_does_not_pass_by_who_waits() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_acquire(60)
+    waiting = asyncio.create_task(budget.acquire(50))
+    await asyncio.sleep(0)
 
-        assert not budget.is_available(1)
-        assert not budget.try_acquire(1)
+    assert not budget.is_available(1)
+    assert not budget.try_acquire(1)
 
-        budget.release(60)
-        await waiting
-        assert budget.held_bytes == 50
-
-    run(work())
+    budget.release(60)
+    await waiting
+    assert budget.held_bytes == 50
 
 
-def test_who_leaves_while_waiting_holds_up_nobody_behind() -> None:
-    async def work() -> None:
-        budget = MemoryBudget(100)
-        assert budget.try_acquire(50)
-        first = asyncio.create_task(budget.acquire(90))
-        second = asyncio.create_task(budget.acquire(10))
-        await asyncio.sleep(0)
+@in_virtual_time
+async def test_who_leaves_while_waiting_holds_up_nobody_behind() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_acquire(50)
+    first = asyncio.create_task(budget.acquire(90))
+    second = asyncio.create_task(budget.acquire(10))
+    await asyncio.sleep(0)
 
-        first.cancel()
-        await second
-        assert budget.held_bytes == 60
-
-    run(work())
+    first.cancel()
+    await second
+    assert budget.held_bytes == 60
 
 
-def test_who_leaves_just_when_it_is_served_gives_back_what_it_never_had() -> None:
-    async def work() -> None:
-        budget = MemoryBudget(100)
-        assert budget.try_acquire(100)
-        leaves = asyncio.create_task(budget.acquire(80))
-        stays = asyncio.create_task(budget.acquire(70))
-        await asyncio.sleep(0)
+@in_virtual_time
+async def test_who_leaves_just_when_it_is_served_gives_back_what_it_never_had() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_acquire(100)
+    leaves = asyncio.create_task(budget.acquire(80))
+    stays = asyncio.create_task(budget.acquire(70))
+    await asyncio.sleep(0)
 
-        budget.release(100)
-        leaves.cancel()
-        await stays
-        assert budget.held_bytes == 70
-
-    run(work())
+    budget.release(100)
+    leaves.cancel()
+    await stays
+    assert budget.held_bytes == 70

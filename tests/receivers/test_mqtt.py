@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.receivers.brokered import mqtt, publish, subscribe, wire
-from tests.receivers.serving import Journal, receiving, run, until
+from tests.receivers.serving import Journal, in_loop, receiving, until
 from tests.services.mosquitto import Mosquitto
 
 from headrace.errors import JournalError, ReceiverError
@@ -20,258 +20,235 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
         yield running
 
 
-def test_a_message_is_acknowledged_when_it_is_durable_and_not_before(broker: Mosquitto) -> None:
-    async def work() -> None:
-        journal = Journal()
-        journal.going.clear()
-        async with wire(broker.port, journal.values) as between:
-            receiver = mqtt(between.url)
-            await subscribe(receiver)
-            async with receiving(receiver, journal):
-                for number in range(3):  # an early PUBACK would come before the next message
-                    await publish(broker.port, b"%d" % number)
-                    await until(lambda most=number + 1: len(between.delivered) == most)
-                assert between.acknowledged == []
-                journal.going.set()
-                await until(lambda: len(between.acknowledged) == 3)
-            assert between.acknowledged == between.delivered
-            assert between.too_early == 0
-        assert journal.values == [b"0", b"1", b"2"]
-        assert journal.keys == [b"sensors/1"] * 3
+@in_loop
+async def test_a_message_is_acknowledged_when_it_is_durable(
+    broker: Mosquitto,
+) -> None:
+    journal = Journal()
+    journal.going.clear()
+    async with wire(broker.port, journal.values) as between:
+        receiver = mqtt(between.url)
+        await subscribe(receiver)
+        async with receiving(receiver, journal):
+            for number in range(3):  # an early PUBACK would come before the next message
+                await publish(broker.port, b"%d" % number)
+                await until(lambda most=number + 1: len(between.delivered) == most)
+            assert between.acknowledged == []
+            journal.going.set()
+            await until(lambda: len(between.acknowledged) == 3)
+        assert between.acknowledged == between.delivered
+        assert between.too_early == 0
+    assert journal.values == [b"0", b"1", b"2"]
+    assert journal.keys == [b"sensors/1"] * 3
 
-    run(work())
 
-
-def test_what_could_not_be_stored_is_not_acknowledged_and_comes_again(
+@in_loop
+async def test_what_could_not_be_stored_is_not_acknowledged_and_comes_again(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        journal = Journal()
-        journal.failures += [JournalError("The disk is full; make room.")] * 2
-        async with wire(broker.port, journal.values) as between:
-            receiver = mqtt(between.url)
-            await subscribe(receiver)
-            async with receiving(receiver, journal):
-                await publish(broker.port, b"21.5")
-                await until(lambda: between.acknowledged)
-            assert len(between.delivered) == 3
-            assert between.again[-2:] == between.delivered[1:]
-            assert len(between.acknowledged) == 1
-            assert between.too_early == 0
-        assert journal.values == [b"21.5"]
-
-    with caplog.at_level(logging.INFO, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.INFO, "headrace.receivers")
+    journal = Journal()
+    journal.failures += [JournalError("The disk is full; make room.")] * 2
+    async with wire(broker.port, journal.values) as between:
+        receiver = mqtt(between.url)
+        await subscribe(receiver)
+        async with receiving(receiver, journal):
+            await publish(broker.port, b"21.5")
+            await until(lambda: between.acknowledged)
+        assert len(between.delivered) == 3
+        assert between.again[-2:] == between.delivered[1:]
+        assert len(between.acknowledged) == 1
+        assert between.too_early == 0
+    assert journal.values == [b"21.5"]
     assert "a block was not stored, and its messages are to be sent again" in caplog.text
 
 
-def test_a_slow_journal_has_the_broker_hold_back_at_the_receive_maximum(
+@in_loop
+async def test_a_slow_journal_has_the_broker_hold_back_at_the_receive_maximum(
     broker: Mosquitto,
 ) -> None:
-    async def work() -> None:
-        journal = Journal()
-        journal.going.clear()
-        payloads = [b"%d" % number for number in range(50)]
-        async with wire(broker.port, journal.values) as between:
-            receiver = mqtt(between.url, receive_maximum=7)
-            await subscribe(receiver)
-            async with receiving(receiver, journal):
-                await publish(broker.port, *payloads)
-                await until(lambda: len(between.delivered) == 7)
-                await publish(broker.port, b"last")  # the broker had time to send more
-                assert len(between.delivered) == 7
-                journal.going.set()
-                await until(lambda: len(between.acknowledged) == 51)
-            assert between.too_early == 0
-        assert journal.values == [*payloads, b"last"]
-
-    run(work())
-
-
-def test_more_messages_without_acknowledgement_than_the_maximum_are_not_held_in_memory(
-    broker: Mosquitto,
-) -> None:
-    async def work() -> None:
-        journal = Journal()
-        journal.going.clear()
-        settings = IntakeSettings(block_interval_ms=1)
-        async with receiving(mqtt(broker.url, receive_maximum=2), journal, settings) as intake:
-            while not intake.statistics.held_bytes:  # until it has subscribed
-                await publish(broker.port, b"first", qos=0)
-            await publish(broker.port, *[b"more"] * 50, qos=0)
-            assert intake.statistics.held_bytes < 1_000
+    journal = Journal()
+    journal.going.clear()
+    payloads = [b"%d" % number for number in range(50)]
+    async with wire(broker.port, journal.values) as between:
+        receiver = mqtt(between.url, receive_maximum=7)
+        await subscribe(receiver)
+        async with receiving(receiver, journal):
+            await publish(broker.port, *payloads)
+            await until(lambda: len(between.delivered) == 7)
+            await publish(broker.port, b"last")  # the broker had time to send more
+            assert len(between.delivered) == 7
             journal.going.set()
-            await until(lambda: journal.values.count(b"more") == 50)
-
-    run(work())
-
-
-def test_a_message_id_has_what_is_sent_twice_stored_once(broker: Mosquitto) -> None:
-    async def work() -> None:
-        journal = Journal()
-        async with wire(broker.port, journal.values) as between:
-            receiver = mqtt(between.url)
-            await subscribe(receiver)
-            async with receiving(receiver, journal) as intake:
-                await publish(broker.port, b"21.5", named=True)
-                await publish(broker.port, b"21.5", named=True)
-                await publish(broker.port, b"21.5")
-                await until(lambda: len(between.acknowledged) == 3)
-                assert intake.statistics.duplicate_records == 1
-        assert journal.values == [b"21.5", b"21.5"]
-
-    run(work())
+            await until(lambda: len(between.acknowledged) == 51)
+        assert between.too_early == 0
+    assert journal.values == [*payloads, b"last"]
 
 
-def test_messages_with_an_empty_or_too_long_id_are_all_stored_and_that_is_told_once(
+@in_loop
+async def test_more_messages_without_acknowledgement_than_the_maximum_are_not_held_in_memory(
+    broker: Mosquitto,
+) -> None:
+    journal = Journal()
+    journal.going.clear()
+    settings = IntakeSettings(block_interval_ms=1)
+    async with receiving(mqtt(broker.url, receive_maximum=2), journal, settings) as intake:
+        while not intake.statistics.held_bytes:  # until it has subscribed
+            await publish(broker.port, b"first", qos=0)
+        await publish(broker.port, *[b"more"] * 50, qos=0)
+        assert intake.statistics.held_bytes < 1_000
+        journal.going.set()
+        await until(lambda: journal.values.count(b"more") == 50)
+
+
+@in_loop
+async def test_a_message_id_has_what_is_sent_twice_stored_once(broker: Mosquitto) -> None:
+    journal = Journal()
+    async with wire(broker.port, journal.values) as between:
+        receiver = mqtt(between.url)
+        await subscribe(receiver)
+        async with receiving(receiver, journal) as intake:
+            await publish(broker.port, b"21.5", named=True)
+            await publish(broker.port, b"21.5", named=True)
+            await publish(broker.port, b"21.5")
+            await until(lambda: len(between.acknowledged) == 3)
+            assert intake.statistics.duplicate_records == 1
+    assert journal.values == [b"21.5", b"21.5"]
+
+
+@in_loop
+async def test_messages_with_an_empty_or_too_long_id_are_all_stored_and_that_is_told_once(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
     unfit = [b"", b"", b"x" * 201, b"x" * 201]
-
-    async def work() -> None:
-        journal = Journal()
-        async with wire(broker.port, journal.values) as between:
-            receiver = mqtt(between.url)
-            await subscribe(receiver)
-            async with receiving(receiver, journal) as intake:
-                for payload in unfit:
-                    await publish(broker.port, payload, named=True)
-                await until(lambda: len(between.acknowledged) == len(unfit))
-                assert intake.statistics.duplicate_records == 0
-        assert journal.values == unfit
-
-    run(work())
+    journal = Journal()
+    async with wire(broker.port, journal.values) as between:
+        receiver = mqtt(between.url)
+        await subscribe(receiver)
+        async with receiving(receiver, journal) as intake:
+            for payload in unfit:
+                await publish(broker.port, payload, named=True)
+            await until(lambda: len(between.acknowledged) == len(unfit))
+            assert intake.statistics.duplicate_records == 0
+    assert journal.values == unfit
     assert caplog.text.count("that is empty or longer than 200 characters") == 1
 
 
-def test_a_lost_connection_is_told_once_and_what_was_on_its_way_comes_again(
+@in_loop
+async def test_a_lost_connection_is_told_once_and_what_was_on_its_way_comes_again(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        journal = Journal()
-        journal.going.clear()
-        async with wire(broker.port, journal.values) as between:
-            receiver = mqtt(between.url)
-            await subscribe(receiver)
-            async with receiving(receiver, journal) as intake:
-                await publish(broker.port, b"a", named=True)
-                await until(lambda: intake.statistics.held_bytes)
-                await until(lambda: "Connected to the broker" in caplog.text)
-                between.cut()
-                journal.going.set()
-                await until(lambda: between.acknowledged)
-                await publish(broker.port, b"b")
-                await until(lambda: len(between.acknowledged) == 2)
-            assert set(between.again) == {between.delivered[0]}
-        assert journal.values == [b"a", b"b"]
-
-    with caplog.at_level(logging.INFO, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.INFO, "headrace.receivers")
+    journal = Journal()
+    journal.going.clear()
+    async with wire(broker.port, journal.values) as between:
+        receiver = mqtt(between.url)
+        await subscribe(receiver)
+        async with receiving(receiver, journal) as intake:
+            await publish(broker.port, b"a", named=True)
+            await until(lambda: intake.statistics.held_bytes)
+            await until(lambda: "Connected to the broker" in caplog.text)
+            between.cut()
+            journal.going.set()
+            await until(lambda: between.acknowledged)
+            await publish(broker.port, b"b")
+            await until(lambda: len(between.acknowledged) == 2)
+        assert set(between.again) == {between.delivered[0]}
+    assert journal.values == [b"a", b"b"]
     assert caplog.text.count("Without the broker") == 1
     assert caplog.text.count("Connected to the broker") == 2
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_broker_that_went_away_is_waited_for_and_holds_what_it_was_given(
+@in_loop
+async def test_a_broker_that_went_away_is_waited_for_and_holds_what_it_was_given(
     end: str, broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        journal = Journal()
-        receiver = mqtt(broker.url)
-        await subscribe(receiver)
-        async with receiving(receiver, journal):
-            await publish(broker.port, b"before")
-            await until(lambda: journal.values == [b"before"])
-            await asyncio.to_thread(getattr(broker, end))
-            await until(lambda: "Without the broker" in caplog.text)
-            await asyncio.to_thread(broker.start)
-            await until(lambda: caplog.text.count("Connected to the broker") == 2)
-            await publish(broker.port, b"after")
-            await until(lambda: b"after" in journal.values)
-        assert "lost this receiver's session" not in caplog.text
-        assert caplog.text.count("Without the broker") == 1
-
-    with caplog.at_level(logging.INFO, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.INFO, "headrace.receivers")
+    journal = Journal()
+    receiver = mqtt(broker.url)
+    await subscribe(receiver)
+    async with receiving(receiver, journal):
+        await publish(broker.port, b"before")
+        await until(lambda: journal.values == [b"before"])
+        await asyncio.to_thread(getattr(broker, end))
+        await until(lambda: "Without the broker" in caplog.text)
+        await asyncio.to_thread(broker.start)
+        await until(lambda: caplog.text.count("Connected to the broker") == 2)
+        await publish(broker.port, b"after")
+        await until(lambda: b"after" in journal.values)
+    assert "lost this receiver's session" not in caplog.text
+    assert caplog.text.count("Without the broker") == 1
 
 
-def test_a_broker_that_has_forgotten_the_session_is_subscribed_to_anew_and_that_is_told(
+@in_loop
+async def test_a_broker_that_has_forgotten_the_session_is_subscribed_to_anew_and_that_is_told(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        journal = Journal()
-        async with receiving(mqtt(broker.url), journal):
-            await until(lambda: "Connected to the broker" in caplog.text)
-            await asyncio.to_thread(broker.forget)
-            await until(lambda: caplog.text.count("Connected to the broker") == 2)
-            await publish(broker.port, b"after")
-            await until(lambda: journal.values == [b"after"])
-        assert "has lost this receiver's session" in caplog.text
-
-    with caplog.at_level(logging.INFO, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.INFO, "headrace.receivers")
+    journal = Journal()
+    async with receiving(mqtt(broker.url), journal):
+        await until(lambda: "Connected to the broker" in caplog.text)
+        await asyncio.to_thread(broker.forget)
+        await until(lambda: caplog.text.count("Connected to the broker") == 2)
+        await publish(broker.port, b"after")
+        await until(lambda: journal.values == [b"after"])
+    assert "has lost this receiver's session" in caplog.text
 
 
-def test_a_clean_stop_stores_what_is_buffered_and_leaves_the_rest_to_the_broker(
+@in_loop
+async def test_a_clean_stop_stores_what_is_buffered_and_leaves_the_rest_to_the_broker(
     broker: Mosquitto,
 ) -> None:
-    async def work() -> None:
-        journal = Journal()
-        journal.going.clear()
-        async with wire(broker.port, journal.values) as between:
-            receiver = mqtt(between.url, receive_maximum=1)
-            await subscribe(receiver)
-            async with Intake(journal.append, IntakeSettings(block_interval_ms=1)) as intake:
-                running = asyncio.create_task(receiver.receive(intake))
-                await publish(broker.port, b"a", b"b")
-                await until(lambda: journal.begun)
-                running.cancel()
-                asyncio.get_running_loop().call_soon(journal.going.set)
-                await asyncio.wait([running])
-                assert running.cancelled()
-            assert journal.values == [b"a"]
-            async with receiving(receiver, journal):
-                await until(lambda: len(between.acknowledged) == 2)
-            assert journal.values == [b"a", b"b"]
-            assert between.too_early == 0
-
-    run(work())
-
-
-def test_a_session_that_another_client_has_taken_over_ends_the_receiver(
-    broker: Mosquitto,
-) -> None:
-    async def work() -> None:
-        journal = Journal()
-        async with wire(broker.port, journal.values) as between, Intake(journal.append) as intake:
-            receiver = mqtt(between.url)
-            await subscribe(receiver)
-            running = asyncio.create_task(receiver.receive(intake))
-            await publish(broker.port, b"hello")
-            await until(lambda: journal.values)
-            between.say(b"\xe0\x01\x8e")  # DISCONNECT, which not every broker sends then
-            with pytest.raises(ReceiverError, match="client id 'receiver'; give each"):
-                await running
-
-    run(work())
-
-
-def test_a_message_that_fits_no_buffer_ends_the_receiver_and_stays_with_the_broker(
-    broker: Mosquitto,
-) -> None:
-    async def work() -> None:
-        journal = Journal()
-        receiver = mqtt(broker.url)
+    journal = Journal()
+    journal.going.clear()
+    async with wire(broker.port, journal.values) as between:
+        receiver = mqtt(between.url, receive_maximum=1)
         await subscribe(receiver)
-        await publish(broker.port, b"0" * 5_000)
-        async with Intake(journal.append, IntakeSettings(1, 1_000, 4_000)) as small:
-            with pytest.raises(ReceiverError, match="buffer_bytes is 4000"):
-                await receiver.receive(small)
+        async with Intake(journal.append, IntakeSettings(block_interval_ms=1)) as intake:
+            running = asyncio.create_task(receiver.receive(intake))
+            await publish(broker.port, b"a", b"b")
+            await until(lambda: journal.begun)
+            running.cancel()
+            asyncio.get_running_loop().call_soon(journal.going.set)
+            await asyncio.wait([running])
+            assert running.cancelled()
+        assert journal.values == [b"a"]
         async with receiving(receiver, journal):
-            await until(lambda: journal.values)
-        assert journal.values == [b"0" * 5_000]
+            await until(lambda: len(between.acknowledged) == 2)
+        assert journal.values == [b"a", b"b"]
+        assert between.too_early == 0
 
-    run(work())
+
+@in_loop
+async def test_a_session_that_another_client_has_taken_over_ends_the_receiver(
+    broker: Mosquitto,
+) -> None:
+    journal = Journal()
+    async with wire(broker.port, journal.values) as between, Intake(journal.append) as intake:
+        receiver = mqtt(between.url)
+        await subscribe(receiver)
+        running = asyncio.create_task(receiver.receive(intake))
+        await publish(broker.port, b"hello")
+        await until(lambda: journal.values)
+        between.say(b"\xe0\x01\x8e")  # DISCONNECT, which not every broker sends then
+        with pytest.raises(ReceiverError, match="client id 'receiver'; give each"):
+            await running
+
+
+@in_loop
+async def test_a_message_that_fits_no_buffer_ends_the_receiver_and_stays_with_the_broker(
+    broker: Mosquitto,
+) -> None:
+    journal = Journal()
+    receiver = mqtt(broker.url)
+    await subscribe(receiver)
+    await publish(broker.port, b"0" * 5_000)
+    async with Intake(journal.append, IntakeSettings(1, 1_000, 4_000)) as small:
+        with pytest.raises(ReceiverError, match="buffer_bytes is 4000"):
+            await receiver.receive(small)
+    async with receiving(receiver, journal):
+        await until(lambda: journal.values)
+    assert journal.values == [b"0" * 5_000]
 
 
 def test_a_wrong_password_is_told_in_one_sentence_without_it(tmp_path: Path) -> None:

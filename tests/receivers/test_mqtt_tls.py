@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.kafka.client_certificates import CERTIFICATE, KEY
 from tests.receivers.brokered import mqtt, publish, subscribe
-from tests.receivers.serving import Journal, receiving, run, until
+from tests.receivers.serving import Journal, in_loop, receiving, until
 from tests.services.mosquitto import Mosquitto
 
 from headrace.errors import OptionError
@@ -46,24 +46,22 @@ def over_tls(broker: Mosquitto, host: str = "127.0.0.1", **files: Any) -> MqttRe
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_what_comes_over_tls_is_stored_and_acknowledged(
+@in_loop
+async def test_what_comes_over_tls_is_stored_and_acknowledged(
     broker: Mosquitto, files: dict[str, str], host: str
 ) -> None:
-    async def work() -> None:
-        journal = Journal()
-        receiver = over_tls(broker, host, **files)
-        await subscribe(receiver)
-        async with receiving(receiver, journal):
-            await publish(broker.port, b"21.5", b"21.6")
-            await until(lambda: len(journal.values) == 2)
-        await publish(broker.port, b"21.7")
-        again = Journal()
-        async with receiving(over_tls(broker, host, **files), again):
-            await until(lambda: again.values)
-        assert journal.values == [b"21.5", b"21.6"]
-        assert again.values == [b"21.7"], "the others were acknowledged"
-
-    run(work())
+    journal = Journal()
+    receiver = over_tls(broker, host, **files)
+    await subscribe(receiver)
+    async with receiving(receiver, journal):
+        await publish(broker.port, b"21.5", b"21.6")
+        await until(lambda: len(journal.values) == 2)
+    await publish(broker.port, b"21.7")
+    again = Journal()
+    async with receiving(over_tls(broker, host, **files), again):
+        await until(lambda: again.values)
+    assert journal.values == [b"21.5", b"21.6"]
+    assert again.values == [b"21.7"], "the others were acknowledged"
 
 
 @pytest.mark.parametrize(
@@ -74,38 +72,34 @@ def test_what_comes_over_tls_is_stored_and_acknowledged(
     ],
     ids=["an unknown broker", "an unknown receiver"],
 )
-def test_without_the_right_certificate_nothing_is_received_and_that_is_told(
+@in_loop
+async def test_without_the_right_certificate_nothing_is_received_and_that_is_told(
     broker: Mosquitto,
     files: dict[str, str],
     missing: list[str],
     told: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def work() -> None:
-        await subscribe(over_tls(broker, **files))
-        await publish(broker.port, b"21.5")
-        journal = Journal()
-        shown = {name: file for name, file in files.items() if name not in missing}
-        async with receiving(over_tls(broker, **shown), journal):
-            await until(lambda: told in caplog.text)
-        assert journal.values == []
-        async with receiving(over_tls(broker, **files), journal):
-            await until(lambda: journal.values)
-
-    with caplog.at_level(logging.INFO, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.INFO, "headrace.receivers")
+    await subscribe(over_tls(broker, **files))
+    await publish(broker.port, b"21.5")
+    journal = Journal()
+    shown = {name: file for name, file in files.items() if name not in missing}
+    async with receiving(over_tls(broker, **shown), journal):
+        await until(lambda: told in caplog.text)
+    assert journal.values == []
+    async with receiving(over_tls(broker, **files), journal):
+        await until(lambda: journal.values)
     assert caplog.text.count("Connected to the broker") == 1
 
 
-def test_the_certificate_of_another_host_is_not_trusted(
+@in_loop
+async def test_the_certificate_of_another_host_is_not_trusted(
     broker: Mosquitto, files: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with receiving(over_tls(broker, "127.0.0.2", **files), Journal()):
-            await until(lambda: "IP address mismatch" in caplog.text)
-
-    with caplog.at_level(logging.INFO, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.INFO, "headrace.receivers")
+    async with receiving(over_tls(broker, "127.0.0.2", **files), Journal()):
+        await until(lambda: "IP address mismatch" in caplog.text)
     assert "Connected to the broker" not in caplog.text
 
 

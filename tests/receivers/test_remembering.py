@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.receivers.serving import DEADLINE_S, run, until
+from tests.receivers.serving import DEADLINE_S, in_loop, until
 
 from headrace.errors import ReceiverError
 from headrace.journal import Journal
@@ -78,24 +78,22 @@ def test_ids_are_read_until_there_are_enough_or_the_time_is_over_which_is_logged
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel"])
-def test_the_loop_goes_on_meanwhile_and_an_end_waits_for_the_block_that_is_being_read(
+@in_loop
+async def test_the_loop_goes_on_meanwhile_and_an_end_waits_for_the_block_that_is_being_read(
     journal: Journal, slow: Slow, end: str
 ) -> None:
-    async def work() -> None:
-        stop = asyncio.Event()
-        reading = asyncio.create_task(newest_ids(journal, 0, 100, stop))
-        await until(lambda: slow.read)
-        if end == "stop":
-            stop.set()
-        else:
-            reading.cancel()
-        await settle()
-        assert not reading.done()
-        slow.going.set()
-        await asyncio.wait([reading])
-        assert reading.cancelled() if end == "cancel" else offsets_of(reading.result()) == [4]
-
-    run(work())
+    stop = asyncio.Event()
+    reading = asyncio.create_task(newest_ids(journal, 0, 100, stop))
+    await until(lambda: slow.read)
+    if end == "stop":
+        stop.set()
+    else:
+        reading.cancel()
+    await settle()
+    assert not reading.done()
+    slow.going.set()
+    await asyncio.wait([reading])
+    assert reading.cancelled() if end == "cancel" else offsets_of(reading.result()) == [4]
     assert slow.read == [BLOCKS - 1]
 
 
@@ -106,18 +104,15 @@ class Never:
         raise ReceiverError("It has received; it was to be stopped before.")
 
 
-def test_a_receiver_that_is_stopped_meanwhile_does_not_begin_and_its_lane_is_free(
+@in_loop
+async def test_a_receiver_that_is_stopped_meanwhile_does_not_begin_and_its_lane_is_free(
     journal: Journal, slow: Slow
 ) -> None:
     stop = asyncio.Event()
-
-    async def work() -> None:
-        serving = asyncio.create_task(serve(Never(), Hosting(journal.storage.url), stop))
-        await until(lambda: slow.read)
-        stop.set()
-        slow.going.set()
-        await serving
-
-    run(work())
+    serving = asyncio.create_task(serve(Never(), Hosting(journal.storage.url), stop))
+    await until(lambda: slow.read)
+    stop.set()
+    slow.going.set()
+    await serving
     with journal.writer(0) as writer:
         assert writer.end == BLOCKS
