@@ -1,6 +1,13 @@
-"""Who may be connected, and who has to go."""
+"""Who may be connected, who has to go, and how rejections are counted."""
 
+import asyncio
+
+from tests.receivers.serving import Journal, in_loop, receiving
+
+from headrace.errors import JournalError
+from headrace.receivers import TcpReceiver, TcpSettings
 from headrace.receivers.connections import Connections
+from headrace.receivers.event_log import RejectionCounts, Rejections
 
 
 def test_the_longest_idle_one_goes_when_another_one_comes() -> None:
@@ -48,3 +55,28 @@ def test_who_was_idle_again_goes_after_those_idle_for_longer() -> None:
     connections.idle("a")
     connections.admit("c", lambda: gone.append("c"))
     assert gone == ["b"]
+
+
+def test_refusals_are_counted_until_somebody_asks() -> None:
+    rejections = Rejections()
+    assert rejections.drain() is None
+    for kind in ("a", "b", "b"):
+        rejections.count(kind, f"It is {kind}.")
+    assert rejections.drain() == RejectionCounts({"a": 1, "b": 2}, "It is b.")
+    assert rejections.drain() is None
+
+
+@in_loop
+async def test_refused_senders_of_lines_are_counted_and_those_whose_lines_were_not_stored() -> None:
+    receiver = TcpReceiver(TcpSettings(port=0, max_line_bytes=5)).listen()
+    journal = Journal()
+    journal.failures.append(JournalError("The disk is full; make room."))
+    async with receiving(receiver, journal) as intake:
+        for line in (b"short\n", b"too long\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", receiver.port)
+            writer.write(line)
+            assert (await reader.readline()).startswith(b"error ")
+            writer.transport.abort()
+        refused = intake.rejections.drain()
+    assert refused
+    assert refused.counts == {"not stored": 1, "not taken": 1}

@@ -15,7 +15,7 @@ from tests.receivers.finite import Finite
 from tests.receivers.serving import in_loop, run, until
 
 from headrace.control import OffsetRange
-from headrace.errors import JournalError, LaneTakenError, LedgerError, OptionError, ReceiverError
+from headrace.errors import JournalError, LaneTakenError, LedgerError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.records import Records
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
@@ -103,17 +103,6 @@ async def test_what_comes_again_after_a_restart_is_stored_once(hosting: Hosting)
         assert (again.offsets.start, again.duplicates) == (2, 1)
         assert (await hands.give(b"a", ids=["1"])).duplicates == 1
     assert values_in(hosting) == [b"a", b"without an id", b"b", b"c"]
-
-
-@in_loop
-async def test_only_as_many_ids_are_looked_for_as_are_remembered(hosting: Hosting) -> None:
-    few = replace(hosting, intake=IntakeSettings(block_interval_ms=5, remembered_ids=1))
-    async with hosted(hosting) as hands:
-        for value in (b"a", b"b"):
-            await hands.give(value, ids=[value.decode()])
-    async with hosted(few) as hands:
-        assert (await hands.give(b"b", ids=["b"])).duplicates == 1
-        assert (await hands.give(b"a", ids=["a"])).duplicates == 0
 
 
 @in_loop
@@ -296,11 +285,6 @@ async def test_rejections_since_the_last_line_are_logged_at_the_end(
         assert hands.intake
         hands.intake.rejections.count("503", "It ends.")
     assert [each["counts"] for each in rejections_logged(caplog)] == [{"503": 1}]
-
-
-def test_a_gate_without_a_ledger_is_refused() -> None:
-    with pytest.raises(OptionError, match="'orders' is to be gone by, and no ledger is named"):
-        Hosting("events", gate="orders")
 
 
 def test_a_ledger_that_is_not_there_at_the_beginning_is_an_error_and_the_lane_is_free_again(

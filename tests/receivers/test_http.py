@@ -1,22 +1,29 @@
-"""Records over HTTP, on real sockets."""
+"""Records over HTTP, on real sockets; every rejection is JSON with one sentence."""
 
 import asyncio
 import gzip
 import json
 import logging
+from typing import NamedTuple
 
 import httpx
 import pytest
 from tests.receivers.serving import (
+    BYTES,
     DEADLINE_S,
+    JSON,
+    LINES,
+    TOKEN,
+    Served,
     comparisons,
     in_loop,
+    served,
     until,
 )
-from tests.receivers.web import BYTES, JSON, LINES, TOKEN, served
 
-from headrace.errors import JournalError, ReceiverError
-from headrace.receivers import HttpReceiver, HttpSettings
+from headrace.errors import JournalError
+from headrace.journal.records import Records
+from headrace.receivers import HttpSettings
 
 
 @in_loop
@@ -77,11 +84,6 @@ async def test_a_request_that_is_sent_again_with_its_id_is_stored_once() -> None
         again = await it.post(b"1\n2\n", LINES, **many)
         assert again.json() == {"lane": 3, "first": 1, "until": 3, "duplicates": 2}
         assert it.journal.values == [b"a", b"1", b"2"]
-
-        for wrong in ("", "x" * 201):
-            answer = await it.post(b"b", BYTES, **{"Headrace-Message-Id": wrong})
-            assert answer.status_code == 400
-            assert "1 to 200 characters" in answer.json()["error"]
 
 
 @in_loop
@@ -195,17 +197,132 @@ async def test_a_stop_answers_what_is_in_the_buffer() -> None:
         assert it.journal.values == [b"a"]
 
 
+class Answer(NamedTuple):
+    """The first response on a connection."""
+
+    status: int
+    headers: dict[str, str]
+    error: str
+
+
+async def answer_to(it: Served, data: bytes) -> Answer:
+    """Send bytes on a connection of their own."""
+    reader, writer = await it.raw(data)
+    found = await first_answer(reader)
+    writer.close()
+    return found
+
+
+async def first_answer(reader: asyncio.StreamReader) -> Answer:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
+    }
+    if headers.get("transfer-encoding") == "chunked":
+        size = int(await reader.readline(), 16)
+    else:
+        size = int(headers["content-length"])
+    body = json.loads(await reader.readexactly(size))
+    assert list(body) == ["error"]
+    assert headers["content-type"] == "application/json"
+    return Answer(int(head[0].split()[1]), headers, body["error"])
+
+
+POST = b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+
+
+@pytest.mark.parametrize("body", [b"", b"a record that nobody said the length of"])
 @in_loop
-async def test_a_port_that_is_taken_is_refused_with_a_sentence() -> None:
+async def test_a_body_of_unknown_length_is_refused_and_stores_nothing(body: bytes) -> None:
     async with served() as it:
-        assert (await it.client.get("/health")).status_code == 200
-        with pytest.raises(ReceiverError, match=rf"Port {it.port} of '127.0.0.1' cannot be"):
-            HttpReceiver(HttpSettings(port=it.port)).listen()
+        answer = await answer_to(it, POST + b"\r\n" + body)
+        assert answer.status == 411
+        assert "Content-Length" in answer.error
+        assert it.journal.values == []
+        assert (await it.post(b"", {"content-type": "text/plain"})).status_code == 200
+        assert it.journal.values == [b""]
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "said"),
+    [
+        (b"no HTTP at all\r\n\r\n", 400, "not well-formed HTTP/1.1"),
+        (b"GET /health HTTP/1.1\r\n\r\n", 400, "not well-formed HTTP/1.1"),
+        (POST + b"content-length: 1\r\ncontent-length: 2\r\n\r\n", 400, "not well-formed"),
+        (POST + b"content-length: many\r\n\r\n", 400, "not well-formed"),
+        (POST + b"transfer-encoding: chunked\r\n\r\nno chunk\r\n", 400, "not well-formed"),
+        (POST + b"transfer-encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"),
+        (b"GET /health HTTP/1.1\r\nx: " + b"y" * 5_000, 431, "more than 2000 bytes"),
+        (b"HEADLESS", 408, "within 0.2 s"),
+        (b"POST /records/ HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\n\r\n", 404, "/r"),
+        (b"GET /health/ HTTP/1.1\r\nhost: evil.example\r\n\r\n", 404, "GET /health"),
+        (b"POST /elsewhere HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", 404, "/records"),
+        (b"GET /records HTTP/1.1\r\nhost: x\r\n\r\n", 405, "POST"),
+        (POST.replace(b"text", b"image") + b"content-length: 1\r\n\r\na", 415, "Content-Type must"),
+    ],
+)
+@in_loop
+async def test_whoever_refuses_says_why_in_json(data: bytes, status: int, said: str) -> None:
+    async with served(header_s=0.2, max_header_bytes=2_000) as it:
+        answer = await answer_to(it, data)
+        assert answer.status == status
+        assert said in answer.error
+        assert answer.error.endswith(".")
+        assert "location" not in answer.headers
+        assert answer.headers.get("allow") == ("POST" if status == 405 else None)
+        assert it.journal.values == []
+        refused = it.intake.rejections.drain()
+        if status == 408:  # as of every connection that is kept open and not used any more
+            assert refused is None
+        else:
+            assert refused is not None
+            assert refused.counts == {f"HTTP {status}": 1}
+            assert refused.last == answer.error
 
 
 @in_loop
-async def test_answers_are_json_with_one_sentence() -> None:
+async def test_a_sender_without_a_place_is_told_in_json() -> None:
+    async with served(max_connections=1) as it:
+        it.journal.going.clear()
+        busy, writer = await it.raw(POST + b"content-length: 1\r\n\r\na")
+        while not it.intake.statistics.held_bytes:
+            await asyncio.sleep(0)
+        answer = await answer_to(it, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        rejected = it.intake.rejections.drain()
+        assert rejected is not None
+        assert rejected.counts == {"HTTP 503": 1}
+        it.journal.going.set()
+        assert (await busy.readline()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+@in_loop
+async def test_a_defect_of_the_receiver_is_told_in_json() -> None:
+    class Broken:
+        """An intake that nothing can be offered to."""
+
+        def offer(self, records: Records, wait_s: float) -> None:
+            raise ZeroDivisionError("a defect")
+
     async with served() as it:
-        answer = await it.post(b"{", JSON)
-        assert answer.headers["content-type"] == "application/json"
-        assert list(json.loads(answer.content)) == ["error"]
+        it.intake.try_submit = Broken().offer  # type: ignore[method-assign, assignment]
+        answer = await answer_to(it, POST + b"content-length: 1\r\n\r\na")
+        assert answer.status == 500
+        assert "the receiver's log" in answer.error
+
+
+@pytest.mark.parametrize("path", [b"/records", b"/elsewhere"])
+@in_loop
+async def test_a_bad_chunk_after_the_answer_closes_the_connection_and_says_no_more(
+    path: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One answer came; a second one to the same request would be taken for another's."""
+    start = b"POST " + path + b" HTTP/1.1\r\nhost: x\r\ncontent-type: none/such\r\n"
+    async with served() as it:
+        reader, writer = await it.raw(start + b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+        assert (await first_answer(reader)).status in (404, 415)
+        writer.write(b"no chunk\r\n")
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+    assert caplog.messages == []

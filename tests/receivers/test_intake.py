@@ -343,14 +343,3 @@ async def test_an_offer_without_room_comes_back_later() -> None:
         assert intake.try_submit(lines(15)) == RetryAfter(0.2)
         await taken
         assert isinstance(intake.try_submit(lines(15)), asyncio.Task)
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(OptionError, match="block_interval_ms is 0 ms"):
-        IntakeSettings(block_interval_ms=0)
-    with pytest.raises(OptionError, match="block_bytes is 0"):
-        IntakeSettings(block_bytes=0)
-    with pytest.raises(OptionError, match="remembered_ids is -1"):
-        IntakeSettings(remembered_ids=-1)
-    with pytest.raises(OptionError, match="buffer_bytes is 5, less than one block of 6"):
-        IntakeSettings(block_bytes=6, buffer_bytes=5)

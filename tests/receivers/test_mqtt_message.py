@@ -1,9 +1,10 @@
-"""What of a message becomes what of a record."""
+"""The settings of an MQTT receiver, and the records that are made of messages."""
 
 from collections.abc import Sequence
 
 import pytest
 
+from headrace.journal.records import Records
 from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttMessage
 from headrace.receivers.mqtt.mqtt_receiver import records_of
 
@@ -41,3 +42,22 @@ def test_a_message_without_an_id_has_no_unfit_one() -> None:
 def _ids(*messages: MqttMessage) -> list[str | None]:
     ids: list[str | None] = records_of(messages, 0).batch.column("id").to_pylist()
     return ids
+
+
+def test_a_record_has_what_the_message_had() -> None:
+    properties = (("headrace-message-id", "7"), ("unit", "°C"), ("unit", "C"))
+    found = records_of(
+        [
+            MqttMessage(1, 1, "sensors/ä", b"21.5", properties, "text/plain"),
+            MqttMessage(2, 0, "sensors/b", b""),
+        ],
+        1_000,
+    )
+    named = [(name, value.encode()) for name, value in properties]
+    assert found == Records.of(
+        [b"21.5", b""],
+        keys=["sensors/ä".encode(), b"sensors/b"],
+        headers=[[*named, ("content-type", b"text/plain")], None],
+        ids=["7", None],
+        timestamp_ms=1_000,
+    )
