@@ -23,7 +23,7 @@ def test_the_longest_idle_one_goes_when_another_one_comes() -> None:
     assert len(connections) == 2
 
 
-def test_nobody_busy_goes() -> None:
+def test_a_busy_connection_is_not_replaced() -> None:
     connections = Connections(1)
     assert connections.admit("a", lambda: None)
     connections.busy("a")
@@ -33,7 +33,7 @@ def test_nobody_busy_goes() -> None:
     assert connections.admit("b", lambda: None)
 
 
-def test_who_leaves_makes_a_place_and_who_left_changes_nothing() -> None:
+def test_a_closed_connection_frees_its_place_once() -> None:
     connections = Connections(1)
     assert connections.admit("a", lambda: None)
     connections.remove("a")
@@ -46,7 +46,7 @@ def test_who_leaves_makes_a_place_and_who_left_changes_nothing() -> None:
     assert connections.admit("b", lambda: None)
 
 
-def test_who_was_idle_again_goes_after_those_idle_for_longer() -> None:
+def test_a_connection_that_is_idle_again_is_replaced_after_longer_idle_ones() -> None:
     gone: list[str] = []
     connections = Connections(2)
     connections.admit("a", lambda: gone.append("a"))
@@ -57,7 +57,7 @@ def test_who_was_idle_again_goes_after_those_idle_for_longer() -> None:
     assert gone == ["b"]
 
 
-def test_refusals_are_counted_until_somebody_asks() -> None:
+def test_rejections_are_counted_until_they_are_drained() -> None:
     rejections = Rejections()
     assert rejections.drain() is None
     for kind in ("a", "b", "b"):
@@ -67,7 +67,7 @@ def test_refusals_are_counted_until_somebody_asks() -> None:
 
 
 @in_loop
-async def test_refused_senders_of_lines_are_counted_and_those_whose_lines_were_not_stored() -> None:
+async def test_rejected_senders_of_lines_are_counted_by_kind() -> None:
     receiver = TcpReceiver(TcpSettings(port=0, max_line_bytes=5)).listen()
     journal = Journal()
     journal.failures.append(JournalError("The disk is full; make room."))

@@ -169,7 +169,7 @@ async def test_a_block_whose_folder_was_not_synced_is_in_the_journal_once(tmp_pa
 
 
 @in_virtual_time
-async def test_ids_are_remembered_over_a_restart_as_many_as_were_asked_for() -> None:
+async def test_ids_are_restored_up_to_the_size_of_the_window() -> None:
     lane = Lane(start=9)
     async with Intake(lane.append, IntakeSettings(remembered_ids=2)) as intake:
         intake.restore(["1", None, "2", "3"], offsets(5, 9))

@@ -155,7 +155,7 @@ async def test_a_lane_has_one_receiver_at_a_time(hosting: Hosting) -> None:
 
 
 @in_loop
-async def test_a_receiver_whose_lane_another_has_written_ends_with_that(hosting: Hosting) -> None:
+async def test_a_receiver_ends_when_another_writer_has_its_lane(hosting: Hosting) -> None:
     hands = Hands()
     serving = asyncio.create_task(serve(hands, hosting, asyncio.Event()))
     await until(lambda: hands.intake)

@@ -132,14 +132,14 @@ async def test_what_is_malformed_or_not_understood_is_refused() -> None:
 
 
 @in_loop
-async def test_lines_are_taken_as_they_come_where_json_is_not_checked() -> None:
+async def test_lines_need_not_be_json_without_check_json() -> None:
     async with served(check_json=False) as it:
         assert (await it.post(b"one\ntwo\n", LINES)).status_code == 200
         assert it.journal.values == [b"one", b"two"]
 
 
 @in_loop
-async def test_only_who_shows_the_token_is_let_in(
+async def test_only_requests_with_the_token_are_accepted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = comparisons(monkeypatch)
@@ -252,7 +252,7 @@ async def test_a_body_of_unknown_length_is_refused_and_stores_nothing(body: byte
         (POST + b"content-length: many\r\n\r\n", 400, "not well-formed"),
         (POST + b"transfer-encoding: chunked\r\n\r\nno chunk\r\n", 400, "not well-formed"),
         (POST + b"transfer-encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"),
-        (b"GET /health HTTP/1.1\r\nx: " + b"y" * 5_000, 431, "more than 2000 bytes"),
+        (b"GET /health HTTP/1.1\r\nx: " + b"y" * 5_000, 431, "more than the 2000 bytes allowed"),
         (b"HEADLESS", 408, "within 0.2 s"),
         (b"POST /records/ HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\n\r\n", 404, "/r"),
         (b"GET /health/ HTTP/1.1\r\nhost: evil.example\r\n\r\n", 404, "GET /health"),
@@ -262,7 +262,7 @@ async def test_a_body_of_unknown_length_is_refused_and_stores_nothing(body: byte
     ],
 )
 @in_loop
-async def test_whoever_refuses_says_why_in_json(data: bytes, status: int, said: str) -> None:
+async def test_every_rejection_is_json_with_its_reason(data: bytes, status: int, said: str) -> None:
     async with served(header_s=0.2, max_header_bytes=2_000) as it:
         answer = await answer_to(it, data)
         assert answer.status == status
@@ -281,7 +281,7 @@ async def test_whoever_refuses_says_why_in_json(data: bytes, status: int, said: 
 
 
 @in_loop
-async def test_a_sender_without_a_place_is_told_in_json() -> None:
+async def test_a_rejection_for_want_of_a_connection_is_json() -> None:
     async with served(max_connections=1) as it:
         it.journal.going.clear()
         busy, writer = await it.raw(POST + b"content-length: 1\r\n\r\na")
@@ -298,7 +298,7 @@ async def test_a_sender_without_a_place_is_told_in_json() -> None:
 
 
 @in_loop
-async def test_a_defect_of_the_receiver_is_told_in_json() -> None:
+async def test_a_defect_of_the_receiver_is_answered_in_json() -> None:
     class Broken:
         """An intake that nothing can be offered to."""
 
@@ -309,7 +309,7 @@ async def test_a_defect_of_the_receiver_is_told_in_json() -> None:
         it.intake.try_submit = Broken().offer  # type: ignore[method-assign, assignment]
         answer = await answer_to(it, POST + b"content-length: 1\r\n\r\na")
         assert answer.status == 500
-        assert "the receiver's log" in answer.error
+        assert "see its log" in answer.error
 
 
 @pytest.mark.parametrize("path", [b"/records", b"/elsewhere"])

@@ -85,7 +85,7 @@ async def test_a_gzip_bomb_is_refused_and_takes_bounded_memory() -> None:
 
 
 @in_loop
-async def test_under_backpressure_requests_are_told_when_to_come_back() -> None:
+async def test_under_backpressure_the_answer_has_retry_after() -> None:
     async with served(wait_s=0) as it:
         it.intake.set_rate(0.01)
         assert (await it.post(b"a", BYTES)).status_code == 200
@@ -100,7 +100,7 @@ async def test_under_backpressure_requests_are_told_when_to_come_back() -> None:
 
 
 @in_loop
-async def test_while_the_buffer_is_full_requests_are_told_to_come_back() -> None:
+async def test_while_the_buffer_is_full_the_answer_has_retry_after() -> None:
     settings = IntakeSettings(block_interval_ms=10, block_bytes=1_000, buffer_bytes=1_000)
     async with served(settings) as it:
         it.journal.going.clear()
@@ -200,7 +200,7 @@ async def test_headers_that_take_too_long_are_refused() -> None:
 
 @pytest.mark.parametrize("request_line", ["POST /nowhere", "GET /health"])
 @in_loop
-async def test_who_was_answered_before_the_end_of_its_body_does_not_keep_its_place(
+async def test_a_request_answered_before_the_end_of_its_body_does_not_keep_its_connection(
     request_line: str,
 ) -> None:
     head = f"{request_line} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n".encode()
@@ -218,7 +218,7 @@ async def test_who_was_answered_before_the_end_of_its_body_does_not_keep_its_pla
 
 
 @in_loop
-async def test_who_was_answered_before_the_end_of_its_body_can_go_on_after_it() -> None:
+async def test_a_connection_answered_before_the_end_of_a_body_can_go_on_after_it() -> None:
     async with served(header_s=1_000) as it:
         reader, writer = await it.raw(
             b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\nabc"

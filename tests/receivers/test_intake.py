@@ -114,7 +114,7 @@ async def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
 
 
 @in_virtual_time
-async def test_closing_makes_durable_what_was_taken_and_refuses_the_rest() -> None:
+async def test_closing_makes_buffered_records_durable_and_rejects_the_rest() -> None:
     lane = Lane()
     intake = Intake(lane.append)
     with pytest.raises(ReceiverError, match="takes no records"):
@@ -152,7 +152,7 @@ async def test_records_that_never_fit_are_refused() -> None:
 
 
 @in_virtual_time
-async def test_who_hands_in_too_much_waits_and_memory_stays_bounded() -> None:
+async def test_submissions_wait_and_memory_stays_bounded() -> None:
     async def send(intake: Intake, times: int) -> None:
         for _ in range(times):
             await enter(intake, lines(7))
@@ -218,7 +218,7 @@ async def test_a_stop_at_any_moment_withdraws_what_waits_and_answers_for_what_is
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
 @in_virtual_time
-async def test_a_sender_ten_times_too_fast_is_let_in_at_the_rate(size: int) -> None:
+async def test_a_sender_ten_times_too_fast_is_admitted_at_the_rate(size: int) -> None:
     lane = Lane()
     rate = 500
     async with Intake(lane.append) as intake:
@@ -262,7 +262,7 @@ async def test_no_window_of_time_sees_more_than_the_rate_and_one_seconds_worth()
 
 
 @in_virtual_time
-async def test_a_changed_rate_holds_at_once_for_who_waits() -> None:
+async def test_a_new_rate_applies_to_waiting_records() -> None:
     lane = Lane()
     async with Intake(lane.append) as intake:
         intake.set_rate(0.01)
@@ -312,7 +312,7 @@ async def test_a_rate_that_is_refused_changes_nothing(rates: tuple[float, float 
 
 
 @in_virtual_time
-async def test_an_offer_is_taken_at_once_or_told_when_to_come_back() -> None:
+async def test_try_submit_starts_or_says_when_to_retry() -> None:
     lane = Lane()
     async with Intake(lane.append) as intake:
         intake.set_rate(10)
@@ -334,7 +334,7 @@ async def test_an_offer_is_taken_at_once_or_told_when_to_come_back() -> None:
 
 
 @in_virtual_time
-async def test_an_offer_without_room_comes_back_later() -> None:
+async def test_try_submit_without_memory_says_when_to_retry() -> None:
     lane = Lane()
     settings = IntakeSettings(block_bytes=500, buffer_bytes=1_000)
     async with Intake(lane.append, settings) as intake:

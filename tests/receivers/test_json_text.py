@@ -28,7 +28,9 @@ spaces = st.text(" \t\r\n", max_size=3)
 
 
 @given(st.lists(values, max_size=6), spaces)
-def test_an_array_is_taken_apart_into_what_stands_in_it(elements: list[object], space: str) -> None:
+def test_an_array_gives_its_elements_as_they_were_written(
+    elements: list[object], space: str
+) -> None:
     texts = [json.dumps(element) for element in elements]
     body = f"{space}[{space}" + f"{space},{space}".join(texts) + f"{space}]{space}"
 

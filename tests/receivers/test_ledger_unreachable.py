@@ -44,7 +44,9 @@ def limits(running: ReceiverProcess) -> list[float]:
     return [each["limit_per_s"] for each in running.events("limit")]
 
 
-def test_while_the_ledger_is_away_the_rate_stays_and_that_is_told_once(tmp_path: Path) -> None:
+def test_while_the_ledger_is_unreachable_the_rate_stays_and_one_line_is_logged(
+    tmp_path: Path,
+) -> None:
     with postgresql_server() as server:
         publish(server.url, 1, RATE_PER_S)
         options = ["--acknowledge", "--gate", "orders", "--ledger", server.url]

@@ -14,7 +14,7 @@ from headrace.receivers.memory_budget import MemoryBudget
         st.tuples(st.integers(0, 100), st.booleans(), st.integers(0, 5)), min_size=1, max_size=20
     )
 )
-def test_nobody_is_lent_more_than_there_is_and_all_are_served_in_order(
+def test_no_more_than_the_budget_is_granted_and_in_order(
     borrowers: list[tuple[int, bool, int]],
 ) -> None:
     async def work() -> None:
@@ -50,7 +50,7 @@ def test_nobody_is_lent_more_than_there_is_and_all_are_served_in_order(
 
 
 @in_virtual_time
-async def test_who_comes_later_does_not_pass_by_who_waits() -> None:
+async def test_a_later_request_does_not_overtake_a_waiting_one() -> None:
     budget = MemoryBudget(100)
     assert budget.try_acquire(60)
     waiting = asyncio.create_task(budget.acquire(50))
@@ -65,7 +65,7 @@ async def test_who_comes_later_does_not_pass_by_who_waits() -> None:
 
 
 @in_virtual_time
-async def test_who_leaves_while_waiting_holds_up_nobody_behind() -> None:
+async def test_a_cancelled_wait_does_not_block_the_next() -> None:
     budget = MemoryBudget(100)
     assert budget.try_acquire(50)
     first = asyncio.create_task(budget.acquire(90))
@@ -78,7 +78,7 @@ async def test_who_leaves_while_waiting_holds_up_nobody_behind() -> None:
 
 
 @in_virtual_time
-async def test_who_leaves_just_when_it_is_served_gives_back_what_it_never_had() -> None:
+async def test_a_wait_that_is_cancelled_when_granted_releases_the_memory() -> None:
     budget = MemoryBudget(100)
     assert budget.try_acquire(100)
     leaves = asyncio.create_task(budget.acquire(80))

@@ -29,7 +29,7 @@ NOT_POSITIVE = (0, -1, float("nan"), float("inf"))
         (IntakeSettings, {"block_bytes": 0}, "block_bytes is 0"),
         (IntakeSettings, {"remembered_ids": -1}, "remembered_ids is -1"),
         (IntakeSettings, {"block_bytes": 6, "buffer_bytes": 5}, "is 5, less than one block of 6"),
-        (Hosting, {"journal": "events", "gate": "orders"}, "'orders' .*, and no ledger is named"),
+        (Hosting, {"journal": "events", "gate": "orders"}, "'orders' is named without the ledger"),
         *[
             (ReceiverLimits, {name: value}, f"{name} is .*; it must be a finite number above 0")
             for name in ("max_rate", "max_bytes_rate", "initial_rate")

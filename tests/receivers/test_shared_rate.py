@@ -32,7 +32,7 @@ def waiting(lane: int, most_per_s: float | None = None) -> ReceiverSeen:
 
 
 @given(st.none() | rates_per_s, st.integers(0, 50), rates_per_s, st.none() | rates_per_s)
-def test_the_parts_of_all_receivers_are_the_rate_or_less(
+def test_the_shares_of_all_receivers_add_up_to_the_rate_or_less(
     rate: float | None, others: int, initial: float, most: float | None
 ) -> None:
     stream = a_stream(rate, *map(waiting, range(others + 1)))
@@ -46,7 +46,7 @@ def test_the_parts_of_all_receivers_are_the_rate_or_less(
         assert share.limit_per_s == pytest.approx(min(most, whole / share.receivers))
 
 
-def test_what_one_does_not_take_the_others_may() -> None:
+def test_the_others_get_what_one_does_not_need() -> None:
     idle = replace(a_receiver(lane=1), waiting_records=0, records_per_s=0.0, limit_per_s=20.0)
     stream = a_stream(900.0, idle, waiting(2), waiting(3, most_per_s=200.0))
     limits = ReceiverLimits()
@@ -59,7 +59,7 @@ def test_what_one_does_not_take_the_others_may() -> None:
     ("end", "limit_per_s", "backlog"),
     [(0, 450.0, 0), (1_000, 450.0, 0), (3_250, 337.5, 3_150), (90_000, 225.0, 89_900)],
 )
-def test_less_is_let_in_while_the_query_is_behind_in_this_lane(
+def test_the_limit_falls_while_the_query_is_behind_in_this_lane(
     end: int, limit_per_s: float, backlog: int
 ) -> None:
     """Two intervals' worth of its part, 900 records, are usual; from 5400 on it is half of it."""
@@ -69,7 +69,7 @@ def test_less_is_let_in_while_the_query_is_behind_in_this_lane(
     assert share.backlog == backlog
 
 
-def test_a_lane_that_the_gate_has_not_read_yet_holds_nobody_back() -> None:
+def test_a_lane_that_the_gate_has_not_read_yet_reduces_no_limit() -> None:
     stream = replace(a_stream(900.0, waiting(0)), begun={7: 0})
     assert ReceiverLimits().share(stream, waiting(0), 10**9).limit_per_s == 900
 
@@ -161,7 +161,7 @@ def test_what_each_lets_in_is_its_even_part_and_never_more_than_its_own_maximum(
     assert scene.told[2] == [50.0], "its maximum was in force from the beginning until now"
 
 
-def test_who_is_not_seen_for_ten_seconds_leaves_its_part_to_the_others(scene: Scene) -> None:
+def test_a_receiver_without_a_heartbeat_for_ten_seconds_has_no_share(scene: Scene) -> None:
     scene.publish(900.0)
     left, died = scene.receiver(0), scene.receiver(1)
     for rates in (left, died, left):
@@ -173,7 +173,7 @@ def test_who_is_not_seen_for_ten_seconds_leaves_its_part_to_the_others(scene: Sc
     assert scene.told[0][-1] == 900.0
 
 
-def test_the_ledger_is_told_about_once_a_second_though_it_is_looked_at_twice(scene: Scene) -> None:
+def test_heartbeats_are_sent_about_once_a_second_though_polls_are_twice(scene: Scene) -> None:
     rates = scene.receiver()
     seen_ms = []
     for step in range(8):
@@ -183,7 +183,7 @@ def test_the_ledger_is_told_about_once_a_second_though_it_is_looked_at_twice(sce
     assert [b - a for a, b in pairwise(seen_ms)] == [0, 1_000, 0, 1_000, 0, 1_000, 0]
 
 
-def test_while_the_ledger_is_away_the_last_rate_stays_and_the_log_says_so_once(
+def test_while_the_ledger_is_unreachable_the_last_rate_stays_and_one_line_is_logged(
     scene: Scene, lines: pytest.LogCaptureFixture
 ) -> None:
     rates = scene.receiver()
@@ -225,16 +225,14 @@ def test_a_thread_follows_the_rate_and_deregisters_at_the_end(scene: Scene) -> N
     assert scene.lanes() == []
 
 
-def test_a_ledger_that_is_away_holds_up_no_end(
-    scene: Scene, lines: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreachable_ledger_delays_no_end(scene: Scene, lines: pytest.LogCaptureFixture) -> None:
     with scene.receiver():
         scene.ledger.away = True
     assert "headrace-rates" not in {thread.name for thread in threading.enumerate()}
     assert event_of(lines.records[-1])["event"] == "ledger-unreachable"
 
 
-def test_the_pace_is_that_of_the_last_five_seconds() -> None:
+def test_the_meter_measures_the_last_five_seconds() -> None:
     meter = RateMeter()
     counts = [0, 100, 200, 300, 400, 500, 500, 500, 500, 500, 500]
     paces = [meter.rate_per_s(second, count) for second, count in enumerate(counts)]

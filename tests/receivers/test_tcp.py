@@ -89,7 +89,7 @@ async def test_lines_are_acknowledged_when_they_are_durable() -> None:
 
 
 @in_loop
-async def test_nothing_is_said_where_acknowledgements_are_off() -> None:
+async def test_without_acknowledge_nothing_is_answered() -> None:
     journal, receiver = Journal(), tcp(acknowledge=False)
     async with receiving(receiver, journal), connected(receiver) as client:
         await client.send(b"a\nb\n")
@@ -98,13 +98,13 @@ async def test_nothing_is_said_where_acknowledgements_are_off() -> None:
 
 
 @in_loop
-async def test_a_line_without_an_end_is_not_taken() -> None:
+async def test_a_line_without_an_end_is_not_stored() -> None:
     journal, receiver = Journal(), tcp()
     async with receiving(receiver, journal), connected(receiver) as client:
         await client.send(b"whole\ncut of")
         assert await client.end() == [
             "ok 1",
-            r"error Line 2 has no end, and was not taken; end every line with \n.",
+            r"error Line 2 has no end, and was not stored; end every line with \n.",
         ]
     assert journal.values == [b"whole"]
 
@@ -153,7 +153,7 @@ async def test_lines_that_are_not_json_are_refused_where_they_must_be() -> None:
 
 
 @in_loop
-async def test_only_who_knows_the_token_is_let_in(
+async def test_only_senders_with_the_token_are_accepted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = comparisons(monkeypatch)
@@ -165,7 +165,7 @@ async def test_only_who_knows_the_token_is_let_in(
             async with connected(receiver) as client:
                 await client.send(first + b"b\n")
                 assert await client.end() == [
-                    "error The first line is not the token; send 'token', a space and it."
+                    "error The first line is not the token; send 'token', a space and the token."
                 ]
         assert journal.values == []
         async with connected(receiver) as client:
@@ -309,14 +309,14 @@ async def test_five_hundred_half_open_senders_do_not_keep_good_ones_out() -> Non
 
 
 @in_loop
-async def test_when_all_places_are_taken_by_busy_senders_another_one_is_refused() -> None:
+async def test_when_all_connections_are_busy_another_one_is_rejected() -> None:
     receiver = tcp(max_connections=1)
     async with receiving(receiver, Journal()), connected(receiver) as busy:
         await busy.send(b"a\n")
         assert await busy.answer() == "ok 1"
         async with connected(receiver) as other:
             assert await other.answer() == (
-                "error All 1 places for senders are taken; come again later."
+                "error All 1 connections are in use; connect again later."
             )
 
 

@@ -1,10 +1,13 @@
 """The port that a receiver listens on, and how many senders may be connected to it."""
 
+import asyncio
 import socket
 from collections.abc import Callable, Hashable
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from headrace.errors import ReceiverError
+
+Answer = TypeVar("Answer")
 
 _BACKLOG: Final = 1024
 
@@ -38,6 +41,12 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ReceiverError:
         f"Port {port} of {host!r} cannot be listened on ({error}); choose a free port of this"
         " machine, or 0 for any."
     )
+
+
+def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
+    """Set a future's result, unless it has one or was cancelled."""
+    if not future.done():
+        future.set_result(value)
 
 
 class ListeningReceiver:

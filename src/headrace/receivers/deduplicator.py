@@ -95,16 +95,16 @@ class Deduplicator:
         delivery = Delivery(self._window, records)
         ids = message_ids(records.batch)
         if ids is not None:
-            new = []
+            new, repeated = [], []
             for position, message_id in enumerate(ids):
                 if message_id is not None and message_id in self._window:
-                    delivery.repeat(message_id)
+                    repeated.append(message_id)
                     continue
                 new.append(position)
                 if message_id is not None:
                     self._remember(message_id, delivery)
-            delivery.begin([ids[position] for position in new], new)
-        self.duplicate_records += delivery.duplicates
+            delivery.begin(ids, new, repeated)
+            self.duplicate_records += len(repeated)
         return delivery
 
     def _remember(self, message_id: str, where: "OffsetRange | Delivery") -> None:
@@ -127,28 +127,20 @@ class Delivery:
         self._stored: list[asyncio.Future[OffsetRange]] = []
         self._aborted: JournalError | None = None
         self._unsettled: list[str | None] = []
-        self._repeated: list[str] = []
+        self._repeated: Sequence[str] = ()
         self._awaited: set[asyncio.Future[None]] = set()
         self.new = records
 
-    @property
-    def duplicates(self) -> int:
-        """How many of the records are not stored, because they were before."""
-        return len(self._repeated)
-
-    def repeat(self, message_id: str) -> None:
-        """Note one of its records as a duplicate."""
-        self._repeated.append(message_id)
-
-    def begin(self, ids: list[str | None], positions: Sequence[int]) -> None:
-        """Begin to deliver the new records, which have these ids and places."""
-        self._unsettled = ids
-        if self._repeated:
+    def begin(self, ids: Sequence[str | None], new: Sequence[int], repeated: Sequence[str]) -> None:
+        """Note the ids of all records, the places of the new ones, and the ids of the others."""
+        self._unsettled = [ids[position] for position in new]
+        self._repeated = repeated
+        if repeated:
             # It waits for earlier deliveries alone. A record of theirs that is not stored may come
             # again, with one that waits in turn for the memory that this one has.
-            places = [self._window.get(message_id) for message_id in self._repeated]
+            places = [self._window.get(message_id) for message_id in repeated]
             self._awaited = {each._ended for each in places if isinstance(each, Delivery)}
-            self.new = _at(self.new, positions)
+            self.new = _at(self.new, new)
 
     def buffered(self, count: int, stored: asyncio.Future[OffsetRange]) -> None:
         """Note that the next records are in the buffer; the future gets their offsets."""
@@ -186,9 +178,8 @@ class Delivery:
         offsets = stored or originals
         first = min(offsets, key=lambda part: part.start)
         until = max(part.until for part in offsets)
-        return Receipt(
-            OffsetRange(first.topic, first.partition, first.start, until), self.duplicates
-        )
+        whole = OffsetRange(first.topic, first.partition, first.start, until)
+        return Receipt(whole, len(self._repeated))
 
     def _original(self, message_id: str) -> OffsetRange:
         where = self._window.get(message_id)

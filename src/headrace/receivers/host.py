@@ -88,8 +88,8 @@ class Hosting:
     def __post_init__(self) -> None:
         if self.gate is not None and self.ledger is None:
             raise OptionError(
-                f"The rate of gate {self.gate!r} is to be gone by, and no ledger is named where it"
-                " would be; name the ledger."
+                f"The gate {self.gate!r} is named without the ledger that has its rate; name the"
+                " ledger too."
             )
 
 

@@ -56,7 +56,7 @@ def retry_after(delay_s: float, why: str) -> HttpRejection:
 
 
 _FULL: Final = HttpRejection(
-    503, "All places for senders are taken; send it again in 1 s.", {"retry-after": "1"}
+    503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}
 )
 _AMBIGUOUS: Final = HttpRejection(
     400,
@@ -176,8 +176,8 @@ def _protocol_error(error: BaseException | None, settings: HttpSettings) -> Http
     if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
         return HttpRejection(
             status,
-            f"The headers have more than {settings.max_header_bytes} bytes, which are allowed; send"
-            " fewer or shorter ones.",
+            f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer"
+            " or shorter ones.",
         )
     if status == HTTPStatus.NOT_IMPLEMENTED:
         return HttpRejection(

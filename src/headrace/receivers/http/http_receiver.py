@@ -180,7 +180,7 @@ def _plain(rejection: HttpRejection) -> Response:
 
 
 async def _defect(_: Request, error: Exception) -> Response:
-    sentence = "It went wrong here; see the receiver's log, and send it again."
+    sentence = "The receiver failed; see its log, and send the request again."
     return _plain(HttpRejection(500, sentence))
 
 
@@ -210,7 +210,7 @@ def _submit(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Rec
     except ReceiverError as error:
         raise HttpRejection(413 if intake.is_open else 503, str(error)) from error
     if isinstance(receipt, RetryAfter):
-        raise retry_after(receipt.delay_s, "More records come than are processed")
+        raise retry_after(receipt.delay_s, "Records arrive faster than they are processed")
     return receipt
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from headrace.certificates import client_context
 from headrace.errors import ReceiverError, SetupError
 from headrace.journal.records import Headers
+from headrace.receivers.connections import set_unless_done
 from headrace.receivers.deduplicator import is_message_id
 from headrace.receivers.settings import MqttSettings
 
@@ -184,7 +185,7 @@ class MqttConnection:
     async def close(self) -> None:
         """Write what was acknowledged, and disconnect; the broker keeps the session."""
         self._is_closing = True
-        self._places.release()  # whoever waits for a place sees that it is closing
+        self._places.release()  # the network's thread may wait for a place: it sees the closing
         was_connected = self._client.is_connected()  # it is not any more when it is to disconnect
         self._client.disconnect()
         if was_connected:
@@ -216,7 +217,10 @@ class MqttConnection:
         if settings.username is not None:
             client.username_pw_set(settings.username, settings.password)
         if settings.tls:
-            client.tls_set_context(_tls(settings))
+            files = (settings.ca_file, settings.certificate_file, settings.key_file)
+            context = client_context(settings.url, *files)
+            context.sslsocket_class = _TlsSocket
+            client.tls_set_context(context)
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
@@ -228,10 +232,15 @@ class MqttConnection:
     def _on_connect(
         self, _client: Client, _data: Any, flags: ConnectFlags, reason: ReasonCode, _more: Any
     ) -> None:
+        settings = self._settings
         if not reason.is_failure:
             self._resolve(self._connected, flags.session_present)
         elif reason.value in _PERMANENT:
-            self._resolve(self.lost, _refused(self._settings, str(reason)))
+            user = f"as user {settings.username!r}" if settings.username else "without a user"
+            self._fail(
+                f"The broker {settings.url} refuses the client {settings.client_id!r} {user}:"
+                f" {reason}; check the user, the password and what the broker allows."
+            )
         else:
             self._resolve(self.lost, ConnectionError(str(reason)))
 
@@ -240,7 +249,10 @@ class MqttConnection:
     ) -> None:
         for topic, reason in zip(self._settings.topics, reasons, strict=False):
             if reason.value != 1:
-                self._resolve(self.lost, _not_subscribed(self._settings, topic, reason))
+                self._fail(
+                    f"The broker {self._settings.url} refuses a subscription to the topic {topic!r}"
+                    f" with QoS 1: {reason}; name a topic that it allows, or change what it allows."
+                )
                 return
         self._resolve(self._subscribed, None)
 
@@ -264,14 +276,22 @@ class MqttConnection:
         self, _client: Client, _data: Any, flags: DisconnectFlags, reason: ReasonCode, _more: Any
     ) -> None:
         if reason.value == _TAKEN_OVER:
-            self._resolve(self.lost, _taken_over(self._settings))
+            self._fail(
+                f"Another client of the broker {self._settings.url} has taken over the session of"
+                f" the client id {self._settings.client_id!r}; give each receiver a client id of"
+                " its own."
+            )
         elif flags.is_disconnect_packet_from_server:
             self._resolve(self.lost, ConnectionError(f"it closed the connection: {reason}"))
         else:
             self._resolve(self.lost, ConnectionError("the connection was lost"))
 
+    def _fail(self, sentence: str) -> None:
+        """End with an error that no reconnection mends."""
+        self._resolve(self.lost, ReceiverError(sentence))
+
     def _resolve(self, future: asyncio.Future[Any], value: Any) -> None:
-        self._loop.call_soon_threadsafe(_set_result, future, value)
+        self._loop.call_soon_threadsafe(set_unless_done, future, value)
 
     def _arrive(self, message: MqttMessage) -> None:
         self._arrived.append(message)
@@ -287,37 +307,3 @@ class _TlsSocket(ssl.SSLSocket):
         except BaseException:
             self.close()
             raise
-
-
-def _tls(settings: MqttSettings) -> ssl.SSLContext:
-    files = (settings.ca_file, settings.certificate_file, settings.key_file)
-    context = client_context(settings.url, *files)
-    context.sslsocket_class = _TlsSocket
-    return context
-
-
-def _set_result(future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _refused(settings: MqttSettings, reason: str) -> ReceiverError:
-    user = "without a user" if settings.username is None else f"as user {settings.username!r}"
-    return ReceiverError(
-        f"The broker {settings.url} refuses the client {settings.client_id!r} {user}: {reason};"
-        " check the user, the password and what the broker allows."
-    )
-
-
-def _not_subscribed(settings: MqttSettings, topic: str, reason: ReasonCode) -> ReceiverError:
-    return ReceiverError(
-        f"The broker {settings.url} does not let the topic {topic!r} be subscribed to with QoS 1:"
-        f" {reason}; name a topic that it allows, or change what it allows."
-    )
-
-
-def _taken_over(settings: MqttSettings) -> ReceiverError:
-    return ReceiverError(
-        f"Another client of the broker {settings.url} has taken over the session of the client id"
-        f" {settings.client_id!r}; give each receiver a client id of its own."
-    )

@@ -143,7 +143,7 @@ class MqttReceiver:
     def _log_lost(self, reason: str) -> None:
         if not self._is_unreachable:
             _LOG.warning(
-                "Without the broker %s: %s; connecting again until it is there.",
+                "The broker %s is unreachable: %s; reconnecting until it is reachable.",
                 self.settings.url,
                 reason,
                 extra=event("disconnected", broker=self.settings.url, reason=reason),

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError, JournalError, ReceiverError
 from headrace.journal.records import Records
-from headrace.receivers.connections import Connections
+from headrace.receivers.connections import Connections, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
 from headrace.receivers.json_text import MalformedError, check_lines
@@ -190,16 +190,13 @@ class LineSender:
     async def _serve(self) -> None:
         try:
             with contextlib.suppress(OSError):  # the sender has gone, or does not read
-                await self._answer_or_reject()
+                try:
+                    await self._answer()
+                except HeadraceError as error:
+                    await self._read_no_more()
+                    await self._reject(error)
         finally:
             await self._read_no_more()
-
-    async def _answer_or_reject(self) -> None:
-        try:
-            await self._answer()
-        except HeadraceError as error:
-            await self._read_no_more()
-            await self._reject(error)
 
     async def _read_no_more(self) -> None:
         """Stop, and wait for it: until then the loop watches the connection's descriptor."""
@@ -212,8 +209,7 @@ class LineSender:
     async def _answer(self) -> None:
         if self._reading is None:
             raise ReceiverError(
-                f"All {self._settings.max_connections} places for senders are taken; come again"
-                " later."
+                f"All {self._settings.max_connections} connections are in use; connect again later."
             )
         while answer := await self._answers.get():
             receipt, count = answer
@@ -263,18 +259,18 @@ class LineSender:
             async with self._unanswered:
                 pass  # a place is free, and nobody else takes it; the others must not wait for it
             async with self._shared.reading:
-                data = self._received()
-                if data is None:
-                    continue
+                try:
+                    data = self._connection.recv(self._shared.read_bytes)
+                except BlockingIOError:
+                    continue  # there is nothing to read after all
                 if not data:
                     break
-                whole = self._lines.add(data)
-                if whole:
+                if whole := self._lines.add(data):
                     await self._take(whole)
                 self._lines.check()
         if self._lines.is_unfinished:
             raise ReceiverError(
-                f"Line {self._lines.next_number} has no end, and was not taken; end every line"
+                f"Line {self._lines.next_number} has no end, and was not stored; end every line"
                 r" with \n."
             )
 
@@ -294,13 +290,6 @@ class LineSender:
         else:  # a line begins
             self._left_s = self._settings.line_s
 
-    def _received(self) -> bytes | None:
-        """What can be read; nothing at the end; None if nothing can be read after all."""
-        try:
-            return self._connection.recv(self._shared.read_bytes)
-        except BlockingIOError:
-            return None
-
     async def _take(self, whole: bytes) -> None:
         if not self._is_authenticated:
             whole = self._authenticate(whole)
@@ -314,7 +303,9 @@ class LineSender:
         first, _, rest = whole.partition(b"\n")
         expected = f"token {self._settings.token}".encode()
         if not hmac.compare_digest(first.removesuffix(b"\r"), expected):
-            raise ReceiverError("The first line is not the token; send 'token', a space and it.")
+            raise ReceiverError(
+                "The first line is not the token; send 'token', a space and the token."
+            )
         self._is_authenticated = True
         return rest
 
@@ -332,15 +323,8 @@ class LineSender:
 async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-
     descriptor = connection.fileno()
-
-    def more() -> None:
-        loop.remove_reader(descriptor)
-        if not ready.done():  # cancelled, and not removed yet
-            ready.set_result(None)
-
-    loop.add_reader(descriptor, more)
+    loop.add_reader(descriptor, set_unless_done, ready, None)
     try:
         await ready
     finally:
