@@ -13,15 +13,13 @@ from bench.made import random_records
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
-from headrace.control import OffsetRange
 from headrace.journal import Journal
 from headrace.journal.block import encode
 from headrace.journal.log import JournalLog
 from headrace.journal.names import BLOCK, file_name
 from headrace.journal.options import parse_options
-from headrace.journal.records import Records
-from headrace.receivers import Intake
-from headrace.receivers.remembering import remember
+from headrace.receivers import IntakeSettings
+from headrace.receivers.deduplicator import newest_ids
 
 PROMISED: Final = AtMost(5)
 RECORDS: Final = 10
@@ -84,7 +82,7 @@ def _write(journal: Journal, end: int) -> None:
 
 
 def _remember(journal: Journal) -> None:
-    asyncio.run(remember(journal, _LANE, Intake(_never), asyncio.Event()))
+    asyncio.run(newest_ids(journal, _LANE, IntakeSettings().remembered_ids, asyncio.Event()))
 
 
 def _plan(folder: Path, end: int) -> None:
@@ -94,7 +92,3 @@ def _plan(folder: Path, end: int) -> None:
     earliest, latest = log.bounds(lanes)
     assert set(latest.values()) == {end}
     log.sizes(earliest, latest)
-
-
-def _never(_records: Records) -> OffsetRange:
-    raise AssertionError("nothing is appended here")

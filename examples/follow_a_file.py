@@ -40,7 +40,7 @@ class FollowedFile:
                 values = [line.rstrip(b"\n") for line in lines]
                 now_ms = time.time_ns() // 1_000_000
                 # Returns when they are durable; waits while more come than the job can process.
-                await intake.hand_in(Records.of(values, ids=ids, timestamp_ms=now_ms))
+                await intake.submit(Records.of(values, ids=ids, timestamp_ms=now_ms))
                 new = self.bookmark.with_suffix(".new")
                 new.write_text(str(at))
                 new.replace(self.bookmark)

@@ -56,7 +56,7 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
 
 def test_the_receivers_of_a_gate_are_told_of(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
-        ledger.see_receiver(a_receiver(lane=3))
+        ledger.heartbeat(a_receiver(lane=3))
     ((seen,),) = [each["receivers"] for each in rows(ledger_url, "status")]
     documented = (ReceiverSnapshot.__doc__ or "").partition("Attributes:")[2]
     assert [name for name in seen if f"{name}:" not in documented] == []

@@ -84,7 +84,7 @@ def left_behind(ledger: Ledger) -> None:
 
 
 def received(ledger: Ledger) -> None:
-    ledger.see_receiver(a_receiver(owner="other"))
+    ledger.heartbeat(a_receiver(owner="other"))
 
 
 def nothing(_: Ledger) -> None:
@@ -147,8 +147,8 @@ WRITES: dict[str, Write] = {
             "orders", [OffsetRange("orders", 0, 3, 9)], schedule_id=KEY
         ),
     ),
-    "see_receiver": Write(received, lambda ledger: ledger.see_receiver(a_receiver())),
-    "leave": Write(received, lambda ledger: ledger.leave(a_receiver(owner="other"))),
+    "heartbeat": Write(received, lambda ledger: ledger.heartbeat(a_receiver())),
+    "deregister": Write(received, lambda ledger: ledger.deregister(a_receiver(owner="other"))),
 }
 
 

@@ -12,11 +12,11 @@ from headrace.ledger.receivers import PRESENT_MS, REMEMBERED_MS
 
 def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: ManualClock) -> None:
     seen = a_receiver()
-    ledger.see_receiver(seen)
+    ledger.heartbeat(seen)
     clock.now_ms += 1_000
     later = replace(seen, records=500, bytes=2**40, limit_per_s=None, records_per_s=0.1 + 0.2)
     later = replace(later, most_per_s=1e9)
-    ledger.see_receiver(later)
+    ledger.heartbeat(later)
     (record,) = ledger.receivers("orders")
     assert record == ReceiverRecord(
         gate="orders",
@@ -38,7 +38,7 @@ def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: Manua
 
 def test_a_gates_receivers_are_its_own_in_the_order_of_their_lanes(ledger: Ledger) -> None:
     for gate, lane in [("orders", 10), ("clicks", 1), ("orders", 2)]:
-        ledger.see_receiver(a_receiver(gate=gate, lane=lane))
+        ledger.heartbeat(a_receiver(gate=gate, lane=lane))
     assert [each.lane for each in ledger.receivers("orders")] == [2, 10]
     assert ledger.receivers("unheard of") == ()
 
@@ -50,8 +50,8 @@ def shared(ledger: Ledger, gate: str = "orders", journal_id: str = "5ca1ab1e") -
 def test_what_receivers_share_is_the_rate_in_force(ledger: Ledger) -> None:
     assert shared(ledger) == StreamRate(None, 1_000, (), {})
     for lane in range(3):
-        ledger.see_receiver(a_receiver(lane=lane))
-    ledger.see_receiver(a_receiver(gate="clicks"))
+        ledger.heartbeat(a_receiver(lane=lane))
+    ledger.heartbeat(a_receiver(gate="clicks"))
     ledger.publish_rate(a_sample(1, 250.5))
     assert shared(ledger) == StreamRate(250.5, 1_000, ledger.receivers("orders"), {})
     assert len(shared(ledger).receivers) == 3
@@ -75,12 +75,12 @@ def test_how_far_the_gate_has_begun_to_read_is_told_of_one_journal(ledger: Ledge
 
 def test_the_receivers_of_two_journals_share_one_gates_rate(ledger: Ledger) -> None:
     for journal_id in ("a", "b"):
-        ledger.see_receiver(a_receiver(journal_id=journal_id))
+        ledger.heartbeat(a_receiver(journal_id=journal_id))
     assert len(shared(ledger, journal_id="a").receivers) == 2
 
 
 def test_receivers_may_be_there_before_their_gate_is_declared(ledger: Ledger) -> None:
-    ledger.see_receiver(a_receiver(gate="new"))
+    ledger.heartbeat(a_receiver(gate="new"))
     assert shared(ledger, "new") == StreamRate(None, None, ledger.receivers("new"), {})
 
 
@@ -88,9 +88,9 @@ def test_receivers_may_be_there_before_their_gate_is_declared(ledger: Ledger) ->
 def test_a_receiver_that_was_not_seen_for_ten_seconds_does_not_count(
     ledger: Ledger, clock: ManualClock, silent_ms: int, counted: int
 ) -> None:
-    ledger.see_receiver(a_receiver(lane=0))
+    ledger.heartbeat(a_receiver(lane=0))
     clock.now_ms += silent_ms
-    ledger.see_receiver(a_receiver(lane=1))
+    ledger.heartbeat(a_receiver(lane=1))
     assert len(shared(ledger).receivers) == counted
     present = [each.is_present(clock()) for each in ledger.receivers("orders")]
     assert present == [counted == 2, True], "but it is told of"
@@ -99,26 +99,26 @@ def test_a_receiver_that_was_not_seen_for_ten_seconds_does_not_count(
 def test_a_receiver_that_never_came_back_is_forgotten_after_a_day(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ledger.see_receiver(a_receiver(lane=0))
+    ledger.heartbeat(a_receiver(lane=0))
     clock.now_ms += REMEMBERED_MS
-    ledger.see_receiver(a_receiver(lane=1))
+    ledger.heartbeat(a_receiver(lane=1))
     assert len(ledger.receivers("orders")) == 2
     clock.now_ms += 1
-    ledger.see_receiver(a_receiver(lane=1))
+    ledger.heartbeat(a_receiver(lane=1))
     assert [each.lane for each in ledger.receivers("orders")] == [1]
 
 
 def test_a_receiver_that_leaves_is_not_there_any_more(ledger: Ledger) -> None:
     for lane in range(2):
-        ledger.see_receiver(a_receiver(lane=lane))
-    ledger.leave(a_receiver(lane=0))
+        ledger.heartbeat(a_receiver(lane=lane))
+    ledger.deregister(a_receiver(lane=0))
     assert [each.lane for each in ledger.receivers("orders")] == [1]
-    ledger.leave(a_receiver(lane=0))
+    ledger.deregister(a_receiver(lane=0))
 
 
 def test_a_receiver_whose_lane_was_taken_does_not_take_its_successor_along(ledger: Ledger) -> None:
-    ledger.see_receiver(a_receiver(owner="first"))
-    ledger.see_receiver(a_receiver(owner="second"))
-    ledger.leave(a_receiver(owner="first"))
+    ledger.heartbeat(a_receiver(owner="first"))
+    ledger.heartbeat(a_receiver(owner="second"))
+    ledger.deregister(a_receiver(owner="first"))
     (record,) = ledger.receivers("orders")
     assert record.owner == "second"

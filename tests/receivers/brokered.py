@@ -13,8 +13,7 @@ from paho.mqtt.properties import Properties
 from tests.receivers.serving import DEADLINE_S
 
 from headrace.receivers import MqttReceiver, MqttSettings
-from headrace.receivers.mqtt_connection import Connection
-from headrace.receivers.mqtt_message import MESSAGE_ID
+from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttConnection
 
 TOPIC = "sensors/1"
 _PUBLISH, _PUBACK = 3, 4
@@ -22,7 +21,7 @@ _PUBLISH, _PUBACK = 3, 4
 
 async def subscribe(receiver: MqttReceiver) -> None:
     """Have the broker know the receiver's session, so that it holds what is published."""
-    connection = Connection(receiver.settings)
+    connection = MqttConnection(receiver.settings)
     await connection.open()
     await connection.subscribe()
     await connection.close()

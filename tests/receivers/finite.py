@@ -8,4 +8,4 @@ class Finite:
     """It hands in two records, and that was all."""
 
     async def receive(self, intake: Intake) -> None:
-        await intake.hand_in(Records.of([b"the", b"end"], timestamp_ms=1))
+        await intake.submit(Records.of([b"the", b"end"], timestamp_ms=1))

@@ -2,18 +2,21 @@
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import socket
 import threading
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, ParamSpec
 
+import httpx
 import pytest
 
 from headrace.control import OffsetRange
 from headrace.journal.records import Records
-from headrace.receivers import Intake, IntakeSettings
-from headrace.receivers.protocol import Receiver
+from headrace.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings, Receiver
+
+Arguments = ParamSpec("Arguments")
 
 DEADLINE_S = 60
 
@@ -95,3 +98,54 @@ def run(work: Coroutine[Any, Any, None]) -> None:
             await work
 
     asyncio.run(bounded())
+
+
+def in_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
+    """Run a test in an event loop, within its deadline."""
+
+    @functools.wraps(test)
+    def in_its_loop(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return in_its_loop
+
+
+TOKEN = "s3cret"  # noqa: S105
+LINES = {"content-type": "application/x-ndjson"}
+BYTES = {"content-type": "application/octet-stream"}
+JSON = {"content-type": "application/json"}
+
+
+class Served:
+    """A receiver at work, its journal and a client."""
+
+    def __init__(self, port: int, journal: Journal, intake: Intake) -> None:
+        self.port = port
+        self.journal = journal
+        self.intake = intake
+        self.client = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S, trust_env=False
+        )
+
+    async def post(self, body: Any, headers: dict[str, str], **more: str) -> httpx.Response:
+        return await self.client.post("/records", content=body, headers=headers | more)
+
+    async def raw(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        await writer.drain()
+        return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def served(
+    intake_settings: IntakeSettings | None = None, **settings: Any
+) -> AsyncIterator[Served]:
+    receiver, journal = (
+        HttpReceiver(HttpSettings(port=0, **settings), stop_s=DEADLINE_S).listen(),
+        Journal(),
+    )
+    async with receiving(receiver, journal, intake_settings) as intake:
+        it = Served(receiver.port, journal, intake)
+        async with it.client:
+            yield it

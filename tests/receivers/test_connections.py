@@ -1,6 +1,13 @@
-"""Who may be connected, and who has to go."""
+"""Who may be connected, who has to go, and how rejections are counted."""
 
+import asyncio
+
+from tests.receivers.serving import Journal, in_loop, receiving
+
+from headrace.errors import JournalError
+from headrace.receivers import TcpReceiver, TcpSettings
 from headrace.receivers.connections import Connections
+from headrace.receivers.event_log import RejectionCounts, Rejections
 
 
 def test_the_longest_idle_one_goes_when_another_one_comes() -> None:
@@ -16,7 +23,7 @@ def test_the_longest_idle_one_goes_when_another_one_comes() -> None:
     assert len(connections) == 2
 
 
-def test_nobody_busy_goes() -> None:
+def test_a_busy_connection_is_not_replaced() -> None:
     connections = Connections(1)
     assert connections.admit("a", lambda: None)
     connections.busy("a")
@@ -26,20 +33,20 @@ def test_nobody_busy_goes() -> None:
     assert connections.admit("b", lambda: None)
 
 
-def test_who_leaves_makes_a_place_and_who_left_changes_nothing() -> None:
+def test_a_closed_connection_frees_its_place_once() -> None:
     connections = Connections(1)
     assert connections.admit("a", lambda: None)
-    connections.leave("a")
+    connections.remove("a")
     connections.busy("a")
     connections.idle("a")
-    connections.leave("a")
+    connections.remove("a")
 
     assert len(connections) == 0
     assert not connections.close_longest_idle()
     assert connections.admit("b", lambda: None)
 
 
-def test_who_was_idle_again_goes_after_those_idle_for_longer() -> None:
+def test_a_connection_that_is_idle_again_is_replaced_after_longer_idle_ones() -> None:
     gone: list[str] = []
     connections = Connections(2)
     connections.admit("a", lambda: gone.append("a"))
@@ -48,3 +55,28 @@ def test_who_was_idle_again_goes_after_those_idle_for_longer() -> None:
     connections.idle("a")
     connections.admit("c", lambda: gone.append("c"))
     assert gone == ["b"]
+
+
+def test_rejections_are_counted_until_they_are_drained() -> None:
+    rejections = Rejections()
+    assert rejections.drain() is None
+    for kind in ("a", "b", "b"):
+        rejections.count(kind, f"It is {kind}.")
+    assert rejections.drain() == RejectionCounts({"a": 1, "b": 2}, "It is b.")
+    assert rejections.drain() is None
+
+
+@in_loop
+async def test_rejected_senders_of_lines_are_counted_by_kind() -> None:
+    receiver = TcpReceiver(TcpSettings(port=0, max_line_bytes=5)).listen()
+    journal = Journal()
+    journal.failures.append(JournalError("The disk is full; make room."))
+    async with receiving(receiver, journal) as intake:
+        for line in (b"short\n", b"too long\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", receiver.port)
+            writer.write(line)
+            assert (await reader.readline()).startswith(b"error ")
+            writer.transport.abort()
+        refused = intake.rejections.drain()
+    assert refused
+    assert refused.counts == {"not stored": 1, "not taken": 1}

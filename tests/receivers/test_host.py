@@ -12,16 +12,23 @@ import pytest
 from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
 from tests.receivers.finite import Finite
-from tests.receivers.serving import run, until
+from tests.receivers.serving import in_loop, run, until
 
 from headrace.control import OffsetRange
-from headrace.errors import JournalError, LaneTakenError, LedgerError, OptionError, ReceiverError
+from headrace.errors import JournalError, LaneTakenError, LedgerError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.records import Records
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
-from headrace.receivers import Hosting, Intake, IntakeSettings, Later, Limits, Receipt, host
+from headrace.receivers import (
+    Hosting,
+    Intake,
+    IntakeSettings,
+    Receipt,
+    ReceiverLimits,
+    RetryAfter,
+)
+from headrace.receivers.event_log import event_of
 from headrace.receivers.host import serve
-from headrace.receivers.telling import event_of
 
 
 class Hands:
@@ -38,11 +45,11 @@ class Hands:
         finally:
             self.intake = None
             if self.last_words:
-                await intake.hand_in(Records.of(self.last_words, timestamp_ms=2))
+                await intake.submit(Records.of(self.last_words, timestamp_ms=2))
 
     async def give(self, *values: bytes, ids: list[str | None] | None = None) -> Receipt:
         assert self.intake
-        return await self.intake.hand_in(Records.of(values, timestamp_ms=1, ids=ids))
+        return await self.intake.submit(Records.of(values, timestamp_ms=1, ids=ids))
 
 
 class Broken:
@@ -58,10 +65,10 @@ def hosting(tmp_path: Path) -> Hosting:
 
 
 @contextlib.asynccontextmanager
-async def hosted(hosting: Hosting) -> AsyncIterator[Hands]:
+async def hosted(hosting: Hosting, rejections_s: float = 60) -> AsyncIterator[Hands]:
     """Have a receiver served, and end it as a signal would."""
     hands, stop = Hands(), asyncio.Event()
-    serving = asyncio.create_task(serve(hands, hosting, stop))
+    serving = asyncio.create_task(serve(hands, hosting, stop, rejections_s=rejections_s))
     try:
         await until(lambda: hands.intake or serving.done())
         yield hands
@@ -76,69 +83,47 @@ def values_in(hosting: Hosting) -> list[bytes]:
     return [value for block in blocks for value in block.batch.column("value").to_pylist()]
 
 
-def test_the_journal_is_made_and_its_lane_goes_on_after_a_restart(hosting: Hosting) -> None:
-    async def work() -> None:
-        for value, first in ((b"a", 0), (b"b", 1)):
-            async with hosted(replace(hosting, lane=3)) as hands:
-                offsets = (await hands.give(value)).offsets
-                assert offsets == OffsetRange("events", 3, first, first + 1)
-
-    run(work())
+@in_loop
+async def test_the_journal_is_made_and_its_lane_goes_on_after_a_restart(hosting: Hosting) -> None:
+    for value, first in ((b"a", 0), (b"b", 1)):
+        async with hosted(replace(hosting, lane=3)) as hands:
+            offsets = (await hands.give(value)).offsets
+            assert offsets == OffsetRange("events", 3, first, first + 1)
     assert values_in(replace(hosting, lane=3)) == [b"a", b"b"]
 
 
-def test_what_comes_again_after_a_restart_is_stored_once(hosting: Hosting) -> None:
-    async def work() -> None:
-        async with hosted(hosting) as hands:
-            await hands.give(b"a", ids=["1"])
-            await hands.give(b"without an id")
-            await hands.give(b"b", b"c", ids=["2", None])
-        async with hosted(hosting) as hands:
-            again = await hands.give(b"b", ids=["2"])
-            assert (again.offsets.start, again.duplicates) == (2, 1)
-            assert (await hands.give(b"a", ids=["1"])).duplicates == 1
-
-    run(work())
+@in_loop
+async def test_what_comes_again_after_a_restart_is_stored_once(hosting: Hosting) -> None:
+    async with hosted(hosting) as hands:
+        await hands.give(b"a", ids=["1"])
+        await hands.give(b"without an id")
+        await hands.give(b"b", b"c", ids=["2", None])
+    async with hosted(hosting) as hands:
+        again = await hands.give(b"b", ids=["2"])
+        assert (again.offsets.start, again.duplicates) == (2, 1)
+        assert (await hands.give(b"a", ids=["1"])).duplicates == 1
     assert values_in(hosting) == [b"a", b"without an id", b"b", b"c"]
 
 
-def test_only_as_many_ids_are_looked_for_as_are_remembered(hosting: Hosting) -> None:
-    few = replace(hosting, intake=IntakeSettings(block_interval_ms=5, remembered_ids=1))
-
-    async def work() -> None:
-        async with hosted(hosting) as hands:
-            for value in (b"a", b"b"):
-                await hands.give(value, ids=[value.decode()])
-        async with hosted(few) as hands:
-            assert (await hands.give(b"b", ids=["b"])).duplicates == 1
-            assert (await hands.give(b"a", ids=["a"])).duplicates == 0
-
-    run(work())
-
-
-def test_a_damaged_block_costs_the_ids_before_it_and_nothing_else(
+@in_loop
+async def test_a_damaged_block_costs_the_ids_before_it_and_nothing_else(
     hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with hosted(hosting) as hands:
-            for value in (b"a", b"b", b"c"):
-                await hands.give(value, ids=[value.decode()])
-        block = Path(hosting.journal, "0", f"{1:020}.block")
-        block.write_bytes(block.read_bytes()[:-1] + b"?")
-        async with hosted(hosting) as hands:
-            assert (await hands.give(b"c", ids=["c"])).duplicates == 1
-            assert (await hands.give(b"a", ids=["a"])).duplicates == 0
-
-    run(work())
-    assert "Message ids before a damaged block are not remembered" in caplog.text
+    async with hosted(hosting) as hands:
+        for value in (b"a", b"b", b"c"):
+            await hands.give(value, ids=[value.decode()])
+    block = Path(hosting.journal, "0", f"{1:020}.block")
+    block.write_bytes(block.read_bytes()[:-1] + b"?")
+    async with hosted(hosting) as hands:
+        assert (await hands.give(b"c", ids=["c"])).duplicates == 1
+        assert (await hands.give(b"a", ids=["a"])).duplicates == 0
+    assert "Message ids before a damaged block are not restored" in caplog.text
 
 
-def test_what_is_handed_in_before_the_end_is_stored(hosting: Hosting) -> None:
-    async def work() -> None:
-        async with hosted(hosting) as hands:
-            hands.last_words = [b"good", b"bye"]
-
-    run(work())
+@in_loop
+async def test_what_is_handed_in_before_the_end_is_stored(hosting: Hosting) -> None:
+    async with hosted(hosting) as hands:
+        hands.last_words = [b"good", b"bye"]
     assert values_in(hosting) == [b"good", b"bye"]
 
 
@@ -160,61 +145,53 @@ def test_an_error_of_the_receiver_is_the_hosts_and_the_lane_is_free_again(
             run(serve(Broken(), hosting, asyncio.Event()))
 
 
-def test_a_lane_has_one_receiver_at_a_time(hosting: Hosting) -> None:
-    async def work() -> None:
-        async with hosted(hosting):
-            with pytest.raises(JournalError, match=r"[Ll]ane 0"):
-                await serve(Hands(), hosting, asyncio.Event())
-            async with hosted(replace(hosting, lane=1)) as other:
-                await other.give(b"a")
-
-    run(work())
+@in_loop
+async def test_a_lane_has_one_receiver_at_a_time(hosting: Hosting) -> None:
+    async with hosted(hosting):
+        with pytest.raises(JournalError, match=r"[Ll]ane 0"):
+            await serve(Hands(), hosting, asyncio.Event())
+        async with hosted(replace(hosting, lane=1)) as other:
+            await other.give(b"a")
 
 
-def test_a_receiver_whose_lane_another_has_written_ends_with_that(hosting: Hosting) -> None:
-    async def work() -> None:
-        hands = Hands()
-        serving = asyncio.create_task(serve(hands, hosting, asyncio.Event()))
-        await until(lambda: hands.intake)
-        await hands.give(b"a")
-        displace(hosting.journal)
-        with pytest.raises(LaneTakenError, match="has another writer by now"):
-            await hands.give(b"b")
-        with pytest.raises(LaneTakenError, match="has another writer by now"):
-            await serving
-        assert hands.intake is None
-        async with hosted(hosting) as again:
-            await again.give(b"b")
-
-    run(work())
+@in_loop
+async def test_a_receiver_ends_when_another_writer_has_its_lane(hosting: Hosting) -> None:
+    hands = Hands()
+    serving = asyncio.create_task(serve(hands, hosting, asyncio.Event()))
+    await until(lambda: hands.intake)
+    await hands.give(b"a")
+    displace(hosting.journal)
+    with pytest.raises(LaneTakenError, match="has another writer by now"):
+        await hands.give(b"b")
+    with pytest.raises(LaneTakenError, match="has another writer by now"):
+        await serving
+    assert hands.intake is None
+    async with hosted(hosting) as again:
+        await again.give(b"b")
     assert values_in(hosting) == [b"a", b"another's", b"b"]
 
 
-def test_a_block_that_is_not_stored_for_another_reason_ends_nothing(hosting: Hosting) -> None:
-    async def work() -> None:
-        async with hosted(hosting) as hands:
-            block = Path(hosting.journal, "0", f"{0:020}.block")
-            block.mkdir()
-            with pytest.raises(JournalError):
-                await hands.give(b"a")
-            block.rmdir()
+@in_loop
+async def test_a_block_that_is_not_stored_for_another_reason_ends_nothing(hosting: Hosting) -> None:
+    async with hosted(hosting) as hands:
+        block = Path(hosting.journal, "0", f"{0:020}.block")
+        block.mkdir()
+        with pytest.raises(JournalError):
             await hands.give(b"a")
-
-    run(work())
+        block.rmdir()
+        await hands.give(b"a")
     assert values_in(hosting) == [b"a"]
 
 
-def test_without_a_gate_the_users_own_maximum_is_all(hosting: Hosting) -> None:
-    async def work() -> None:
-        for limits in (Limits(max_rate=0.01), Limits(max_bytes_rate=0.01)):
-            async with hosted(replace(hosting, limits=limits)) as hands:
-                assert hands.intake
-                await hands.give(b"x")
-                later = hands.intake.offer(Records.of([b"x"], timestamp_ms=1))
-                assert isinstance(later, Later)
-                assert later.delay_s > 50
-
-    run(work())
+@in_loop
+async def test_without_a_gate_the_users_own_maximum_is_all(hosting: Hosting) -> None:
+    for limits in (ReceiverLimits(max_rate=0.01), ReceiverLimits(max_bytes_rate=0.01)):
+        async with hosted(replace(hosting, limits=limits)) as hands:
+            assert hands.intake
+            await hands.give(b"x")
+            later = hands.intake.try_submit(Records.of([b"x"], timestamp_ms=1))
+            assert isinstance(later, RetryAfter)
+            assert later.delay_s > 50
 
 
 def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
@@ -225,7 +202,9 @@ def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
         ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
 
         async def work() -> None:
-            gated = replace(hosting, gate="orders", ledger=url, limits=Limits(initial_rate=1))
+            gated = replace(
+                hosting, gate="orders", ledger=url, limits=ReceiverLimits(initial_rate=1)
+            )
             async with hosted(gated) as hands:
                 await hands.give(b"first")
                 waiting = asyncio.create_task(hands.give(*[b"x"] * 5_000))
@@ -277,47 +256,35 @@ def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
     assert "less while its query has 1,500 records of this lane to read" in caplog.text
 
 
-def refusals_told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def rejections_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     events = [event_of(line) for line in caplog.records]
-    return [each for each in events if each["event"] == "refusals"]
+    return [each for each in events if each["event"] == "rejections"]
 
 
-def test_refusals_are_told_in_one_line_from_time_to_time(
-    hosting: Hosting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, logger="headrace.receivers")
-    monkeypatch.setattr(host, "_REFUSALS_S", 0.01)
-
-    async def work() -> None:
-        async with hosted(hosting) as hands:
-            assert hands.intake
-            for kind in ("401", "429", "429"):
-                hands.intake.refusals.count(kind, f"It is {kind}.")
-            await until(lambda: refusals_told(caplog))
-
-    run(work())
-    (told,) = refusals_told(caplog)
-    assert told == {"event": "refusals", "counts": {"401": 1, "429": 2}, "last": "It is 429."}
-    assert "Refused lately: 2 x 429, 1 x 401; the last one: It is 429." in caplog.messages
-
-
-def test_refusals_since_the_last_line_are_told_at_the_end(
+@in_loop
+async def test_rejections_are_logged_in_one_line_from_time_to_time(
     hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="headrace.receivers")
+    async with hosted(hosting, rejections_s=0.01) as hands:
+        assert hands.intake
+        for kind in ("401", "429", "429"):
+            hands.intake.rejections.count(kind, f"It is {kind}.")
+        await until(lambda: rejections_logged(caplog))
+    (told,) = rejections_logged(caplog)
+    assert told == {"event": "rejections", "counts": {"401": 1, "429": 2}, "last": "It is 429."}
+    assert "Rejected lately: 2 x 429, 1 x 401; the last one: It is 429." in caplog.messages
 
-    async def work() -> None:
-        async with hosted(hosting) as hands:
-            assert hands.intake
-            hands.intake.refusals.count("503", "It ends.")
 
-    run(work())
-    assert [each["counts"] for each in refusals_told(caplog)] == [{"503": 1}]
-
-
-def test_a_gate_without_a_ledger_is_refused() -> None:
-    with pytest.raises(OptionError, match="'orders' is to be gone by, and no ledger is named"):
-        Hosting("events", gate="orders")
+@in_loop
+async def test_rejections_since_the_last_line_are_logged_at_the_end(
+    hosting: Hosting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="headrace.receivers")
+    async with hosted(hosting) as hands:
+        assert hands.intake
+        hands.intake.rejections.count("503", "It ends.")
+    assert [each["counts"] for each in rejections_logged(caplog)] == [{"503": 1}]
 
 
 def test_a_ledger_that_is_not_there_at_the_beginning_is_an_error_and_the_lane_is_free_again(

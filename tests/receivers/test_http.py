@@ -1,241 +1,328 @@
-"""Records over HTTP, on real sockets."""
+"""Records over HTTP, on real sockets; every rejection is JSON with one sentence."""
 
 import asyncio
 import gzip
 import json
 import logging
+from typing import NamedTuple
 
 import httpx
 import pytest
 from tests.receivers.serving import (
+    BYTES,
     DEADLINE_S,
+    JSON,
+    LINES,
+    TOKEN,
+    Served,
     comparisons,
-    run,
+    in_loop,
+    served,
     until,
 )
-from tests.receivers.web import BYTES, JSON, LINES, TOKEN, served
 
-from headrace.errors import JournalError, ReceiverError
-from headrace.receivers import HttpReceiver, HttpSettings
-
-
-def test_a_request_is_answered_when_its_records_are_durable() -> None:
-    async def work() -> None:
-        async with served() as it:
-            it.journal.going.clear()
-            answer = asyncio.create_task(it.post(b"21.5", BYTES))
-            await until(lambda: it.intake.statistics.held_bytes)
-            assert not answer.done()
-            assert it.journal.values == []
-
-            it.journal.going.set()
-            assert (await answer).status_code == 200
-            assert answer.result().json() == {"lane": 3, "first": 0, "until": 1}
-            assert it.journal.values == [b"21.5"]
-            assert (await it.client.get("/health")).json() == {"status": "ok"}
-
-    run(work())
+from headrace.errors import JournalError
+from headrace.journal.records import Records
+from headrace.receivers import HttpSettings
 
 
-def test_each_content_type_gives_its_records() -> None:
-    async def work() -> None:
-        async with served() as it:
-            for headers, body, expected in [
-                (JSON, b' {"a": 1.10}\n', [b'{"a": 1.10}']),
-                (JSON, b'[{"a":1}, 2, "x"]', [b'{"a":1}', b"2", b'"x"']),
-                (LINES, b'{"a":1}\r\n{"a":2}\n[3]', [b'{"a":1}', b'{"a":2}', b"[3]"]),
-                (BYTES, b"\x00\xff\n\n", [b"\x00\xff\n\n"]),
-                (BYTES, b"", [b""]),
-                ({"content-type": "Text/Plain; charset=utf-8"}, b"a\nb", [b"a\nb"]),
-            ]:
-                before = len(it.journal.values)
-                answer = await it.post(body, headers)
-                assert answer.json() == {
-                    "lane": 3,
-                    "first": before,
-                    "until": before + len(expected),
-                }
-                assert it.journal.values[before:] == expected
+@in_loop
+async def test_a_request_is_answered_when_its_records_are_durable() -> None:
+    async with served() as it:
+        it.journal.going.clear()
+        answer = asyncio.create_task(it.post(b"21.5", BYTES))
+        await until(lambda: it.intake.statistics.held_bytes)
+        assert not answer.done()
+        assert it.journal.values == []
 
-    run(work())
+        it.journal.going.set()
+        assert (await answer).status_code == 200
+        assert answer.result().json() == {"lane": 3, "first": 0, "until": 1}
+        assert it.journal.values == [b"21.5"]
+        assert (await it.client.get("/health")).json() == {"status": "ok"}
 
 
-def test_a_key_is_given_to_all_records_of_a_request() -> None:
-    async def work() -> None:
-        async with served() as it:
-            await it.post(b"1\n2\n", LINES, **{"Headrace-Key": "sensor 7"})
-            await it.post(b"3", BYTES)
-            assert it.journal.keys == [b"sensor 7", b"sensor 7", None]
-
-    run(work())
-
-
-def test_a_request_that_is_sent_again_with_its_id_is_stored_once() -> None:
-    async def work() -> None:
-        async with served() as it:
-            one = {"Headrace-Message-Id": "m-1"}
-            assert (await it.post(b"a", BYTES, **one)).json()["first"] == 0
-            again = await it.post(b"a", BYTES, **one)
-            assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
-
-            many = {"Headrace-Message-Id": "m-2"}
-            assert (await it.post(b"1\n2\n", LINES, **many)).json()["until"] == 3
-            again = await it.post(b"1\n2\n", LINES, **many)
-            assert again.json() == {"lane": 3, "first": 1, "until": 3, "duplicates": 2}
-            assert it.journal.values == [b"a", b"1", b"2"]
-
-            for wrong in ("", "x" * 201):
-                answer = await it.post(b"b", BYTES, **{"Headrace-Message-Id": wrong})
-                assert answer.status_code == 400
-                assert "1 to 200 characters" in answer.json()["error"]
-
-    run(work())
+@in_loop
+async def test_each_content_type_gives_its_records() -> None:
+    async with served() as it:
+        for headers, body, expected in [
+            (JSON, b' {"a": 1.10}\n', [b'{"a": 1.10}']),
+            (JSON, b'[{"a":1}, 2, "x"]', [b'{"a":1}', b"2", b'"x"']),
+            (LINES, b'{"a":1}\r\n{"a":2}\n[3]', [b'{"a":1}', b'{"a":2}', b"[3]"]),
+            (BYTES, b"\x00\xff\n\n", [b"\x00\xff\n\n"]),
+            (BYTES, b"", [b""]),
+            ({"content-type": "Text/Plain; charset=utf-8"}, b"a\nb", [b"a\nb"]),
+        ]:
+            before = len(it.journal.values)
+            answer = await it.post(body, headers)
+            assert answer.json() == {
+                "lane": 3,
+                "first": before,
+                "until": before + len(expected),
+            }
+            assert it.journal.values[before:] == expected
 
 
-def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record() -> None:
-    async def work() -> None:
-        async with served() as it:
-            it.journal.going.clear()
-            request = (
-                b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na"
-            )
-            _, writer = await it.raw(request)
-            await until(lambda: it.intake.statistics.held_bytes)
-            writer.transport.abort()
-            it.journal.going.set()
-            again = await it.post(b"a", BYTES, **{"Headrace-Message-Id": "m"})
-            assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
-            assert it.journal.values == [b"a"]
-
-    run(work())
+@in_loop
+async def test_a_key_is_given_to_all_records_of_a_request() -> None:
+    async with served() as it:
+        await it.post(b"1\n2\n", LINES, **{"Headrace-Key": "sensor 7"})
+        await it.post(b"3", BYTES)
+        assert it.journal.keys == [b"sensor 7", b"sensor 7", None]
 
 
-def test_what_is_malformed_or_not_understood_is_refused() -> None:
-    async def work() -> None:
-        async with served() as it:
-            for status, headers, body, words in [
-                (400, LINES, b'{"a":1}\n{"b":\n', "Line 2 is not JSON"),
-                (400, LINES, b"1\n\n2\n", "Line 2 is not JSON"),
-                (400, LINES, b"", "no records"),
-                (400, JSON, b'{"a":', "not JSON"),
-                (400, JSON, b"[]", "no records"),
-                (400, JSON, b"", "not JSON"),
-                (400, JSON, b"\xff", "UTF-8"),
-                (400, JSON, b"[" * 200_000, "not JSON"),
-                (400, BYTES | {"content-encoding": "gzip"}, b"plain", "cannot be decompressed"),
-                (400, BYTES | {"content-encoding": "gzip"}, gzip.compress(b"a" * 99)[:-9], "off"),
-                (415, BYTES | {"content-encoding": "br"}, b"x", "gzip, deflate or identity"),
-                (415, {"content-type": "application/xml"}, b"<a/>", "Content-Type must be"),
-                (415, {}, b"x", "Content-Type must be"),
-            ]:
-                answer = await it.post(body, headers)
-                assert answer.status_code == status, words
-                assert words in answer.json()["error"]
-            assert it.journal.values == []
-            assert (await it.client.get("/records")).status_code == 405
-            assert (await it.client.get("/../journal.json")).status_code == 404
-            # The connection is as good as ever.
-            assert (await it.post(b"a", BYTES)).status_code == 200
+@in_loop
+async def test_a_request_that_is_sent_again_with_its_id_is_stored_once() -> None:
+    async with served() as it:
+        one = {"Headrace-Message-Id": "m-1"}
+        assert (await it.post(b"a", BYTES, **one)).json()["first"] == 0
+        again = await it.post(b"a", BYTES, **one)
+        assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
 
-    run(work())
+        many = {"Headrace-Message-Id": "m-2"}
+        assert (await it.post(b"1\n2\n", LINES, **many)).json()["until"] == 3
+        again = await it.post(b"1\n2\n", LINES, **many)
+        assert again.json() == {"lane": 3, "first": 1, "until": 3, "duplicates": 2}
+        assert it.journal.values == [b"a", b"1", b"2"]
 
 
-def test_lines_are_taken_as_they_come_where_json_is_not_checked() -> None:
-    async def work() -> None:
-        async with served(check_json=False) as it:
-            assert (await it.post(b"one\ntwo\n", LINES)).status_code == 200
-            assert it.journal.values == [b"one", b"two"]
+@in_loop
+async def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record() -> None:
+    async with served() as it:
+        it.journal.going.clear()
+        request = (
+            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+            b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na"
+        )
+        _, writer = await it.raw(request)
+        await until(lambda: it.intake.statistics.held_bytes)
+        writer.transport.abort()
+        it.journal.going.set()
+        again = await it.post(b"a", BYTES, **{"Headrace-Message-Id": "m"})
+        assert again.json() == {"lane": 3, "first": 0, "until": 1, "duplicates": 1}
+        assert it.journal.values == [b"a"]
 
-    run(work())
+
+@in_loop
+async def test_what_is_malformed_or_not_understood_is_refused() -> None:
+    async with served() as it:
+        for status, headers, body, words in [
+            (400, LINES, b'{"a":1}\n{"b":\n', "Line 2 is not JSON"),
+            (400, LINES, b"1\n\n2\n", "Line 2 is not JSON"),
+            (400, LINES, b"", "no records"),
+            (400, JSON, b'{"a":', "not JSON"),
+            (400, JSON, b"[]", "no records"),
+            (400, JSON, b"", "not JSON"),
+            (400, JSON, b"\xff", "UTF-8"),
+            (400, JSON, b"[" * 200_000, "not JSON"),
+            (400, BYTES | {"content-encoding": "gzip"}, b"plain", "cannot be decompressed"),
+            (400, BYTES | {"content-encoding": "gzip"}, gzip.compress(b"a" * 99)[:-9], "off"),
+            (415, BYTES | {"content-encoding": "br"}, b"x", "gzip, deflate or identity"),
+            (415, {"content-type": "application/xml"}, b"<a/>", "Content-Type must be"),
+            (415, {}, b"x", "Content-Type must be"),
+        ]:
+            answer = await it.post(body, headers)
+            assert answer.status_code == status, words
+            assert words in answer.json()["error"]
+        assert it.journal.values == []
+        assert (await it.client.get("/records")).status_code == 405
+        assert (await it.client.get("/../journal.json")).status_code == 404
+        # The connection is as good as ever.
+        assert (await it.post(b"a", BYTES)).status_code == 200
 
 
-def test_only_who_shows_the_token_is_let_in(
+@in_loop
+async def test_lines_need_not_be_json_without_check_json() -> None:
+    async with served(check_json=False) as it:
+        assert (await it.post(b"one\ntwo\n", LINES)).status_code == 200
+        assert it.journal.values == [b"one", b"two"]
+
+
+@in_loop
+async def test_only_requests_with_the_token_are_accepted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = comparisons(monkeypatch)
-
-    async def work() -> None:
-        async with served(token=TOKEN) as it:
-            for wrong in ("", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret"):
-                answer = await it.post(b"a", BYTES, Authorization=wrong)
-                assert answer.status_code == 401
-                assert answer.headers["www-authenticate"] == "Bearer"
-                assert "s3cre" not in answer.text
-            assert (await it.post(b"a", BYTES)).status_code == 401
-            assert it.journal.values == []
-            answer = await it.post(b"a", BYTES, Authorization="bearer s3cret")
-            assert answer.status_code == 200
-            assert (await it.client.get("/health")).status_code == 200
-
     assert TOKEN not in repr(HttpSettings(token=TOKEN))
-    with caplog.at_level(logging.DEBUG):
-        run(work())
+    caplog.set_level(logging.DEBUG)
+    async with served(token=TOKEN) as it:
+        for wrong in ("", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret"):
+            answer = await it.post(b"a", BYTES, Authorization=wrong)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert "s3cre" not in answer.text
+        assert (await it.post(b"a", BYTES)).status_code == 401
+        assert it.journal.values == []
+        answer = await it.post(b"a", BYTES, Authorization="bearer s3cret")
+        assert answer.status_code == 200
+        assert (await it.client.get("/health")).status_code == 200
     own = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert all("s3cre" not in record.getMessage() for record in own)
-    # In constant time, whatever is shown.
     assert compared == [b"", b"", b"s3cre", b"s3crets", b"s3cret", b"", b"", b"s3cret"]
 
 
-def test_a_failed_append_is_answered_503_and_the_next_goes_on(
+@in_loop
+async def test_a_failed_append_is_answered_503_and_the_next_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def work() -> None:
-        async with served() as it:
-            it.journal.failures = [JournalError("The disk is full; make room.")]
-            answer = await it.post(b"a", BYTES)
-            assert answer.status_code == 503
-            assert answer.json() == {"error": "The disk is full; make room."}
-            assert (await it.post(b"a", BYTES)).json() == {"lane": 3, "first": 0, "until": 1}
-
-    with caplog.at_level(logging.ERROR, "headrace.receivers"):
-        run(work())
+    caplog.set_level(logging.ERROR, "headrace.receivers")
+    async with served() as it:
+        it.journal.failures = [JournalError("The disk is full; make room.")]
+        answer = await it.post(b"a", BYTES)
+        assert answer.status_code == 503
+        assert answer.json() == {"error": "The disk is full; make room."}
+        assert (await it.post(b"a", BYTES)).json() == {"lane": 3, "first": 0, "until": 1}
     assert "The disk is full" in caplog.text
 
 
-def test_while_the_intake_closes_requests_are_answered_503() -> None:
-    async def work() -> None:
+@in_loop
+async def test_while_the_intake_closes_requests_are_answered_503() -> None:
+    async with served() as it:
+        await it.intake.close()
+        answer = await it.post(b"a", BYTES)
+        assert answer.status_code == 503
+        assert "send them again later" in answer.json()["error"]
+
+
+@in_loop
+async def test_a_stop_answers_what_is_in_the_buffer() -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
         async with served() as it:
-            await it.intake.close()
-            answer = await it.post(b"a", BYTES)
-            assert answer.status_code == 503
-            assert "send them again later" in answer.json()["error"]
-
-    run(work())
-
-
-def test_a_stop_answers_what_is_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.receivers.http._STOP_S", DEADLINE_S)
-
-    async def work() -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
-            async with served() as it:
-                it.journal.going.clear()
-                url = f"http://127.0.0.1:{it.port}/records"
-                answer = asyncio.create_task(client.post(url, content=b"a", headers=BYTES))
-                await until(lambda: it.intake.statistics.held_bytes)
-                asyncio.get_running_loop().call_later(0.01, it.journal.going.set)
-            assert (await answer).status_code == 200
-            assert it.journal.values == [b"a"]
-
-    run(work())
+            it.journal.going.clear()
+            url = f"http://127.0.0.1:{it.port}/records"
+            answer = asyncio.create_task(client.post(url, content=b"a", headers=BYTES))
+            await until(lambda: it.intake.statistics.held_bytes)
+            asyncio.get_running_loop().call_later(0.01, it.journal.going.set)
+        assert (await answer).status_code == 200
+        assert it.journal.values == [b"a"]
 
 
-def test_a_port_that_is_taken_is_refused_with_a_sentence() -> None:
-    async def work() -> None:
-        async with served() as it:
-            assert (await it.client.get("/health")).status_code == 200
-            with pytest.raises(ReceiverError, match=rf"Port {it.port} of '127.0.0.1' cannot be"):
-                HttpReceiver(HttpSettings(port=it.port)).listen()
+class Answer(NamedTuple):
+    """The first response on a connection."""
 
-    run(work())
+    status: int
+    headers: dict[str, str]
+    error: str
 
 
-def test_answers_are_json_with_one_sentence() -> None:
-    async def work() -> None:
-        async with served() as it:
-            answer = await it.post(b"{", JSON)
-            assert answer.headers["content-type"] == "application/json"
-            assert list(json.loads(answer.content)) == ["error"]
+async def answer_to(it: Served, data: bytes) -> Answer:
+    """Send bytes on a connection of their own."""
+    reader, writer = await it.raw(data)
+    found = await first_answer(reader)
+    writer.close()
+    return found
 
-    run(work())
+
+async def first_answer(reader: asyncio.StreamReader) -> Answer:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
+    }
+    if headers.get("transfer-encoding") == "chunked":
+        size = int(await reader.readline(), 16)
+    else:
+        size = int(headers["content-length"])
+    body = json.loads(await reader.readexactly(size))
+    assert list(body) == ["error"]
+    assert headers["content-type"] == "application/json"
+    return Answer(int(head[0].split()[1]), headers, body["error"])
+
+
+POST = b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+
+
+@pytest.mark.parametrize("body", [b"", b"a record that nobody said the length of"])
+@in_loop
+async def test_a_body_of_unknown_length_is_refused_and_stores_nothing(body: bytes) -> None:
+    async with served() as it:
+        answer = await answer_to(it, POST + b"\r\n" + body)
+        assert answer.status == 411
+        assert "Content-Length" in answer.error
+        assert it.journal.values == []
+        assert (await it.post(b"", {"content-type": "text/plain"})).status_code == 200
+        assert it.journal.values == [b""]
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "said"),
+    [
+        (b"no HTTP at all\r\n\r\n", 400, "not well-formed HTTP/1.1"),
+        (b"GET /health HTTP/1.1\r\n\r\n", 400, "not well-formed HTTP/1.1"),
+        (POST + b"content-length: 1\r\ncontent-length: 2\r\n\r\n", 400, "not well-formed"),
+        (POST + b"content-length: many\r\n\r\n", 400, "not well-formed"),
+        (POST + b"transfer-encoding: chunked\r\n\r\nno chunk\r\n", 400, "not well-formed"),
+        (POST + b"transfer-encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"),
+        (b"GET /health HTTP/1.1\r\nx: " + b"y" * 5_000, 431, "more than the 2000 bytes allowed"),
+        (b"HEADLESS", 408, "within 0.2 s"),
+        (b"POST /records/ HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\n\r\n", 404, "/r"),
+        (b"GET /health/ HTTP/1.1\r\nhost: evil.example\r\n\r\n", 404, "GET /health"),
+        (b"POST /elsewhere HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", 404, "/records"),
+        (b"GET /records HTTP/1.1\r\nhost: x\r\n\r\n", 405, "POST"),
+        (POST.replace(b"text", b"image") + b"content-length: 1\r\n\r\na", 415, "Content-Type must"),
+    ],
+)
+@in_loop
+async def test_every_rejection_is_json_with_its_reason(data: bytes, status: int, said: str) -> None:
+    async with served(header_s=0.2, max_header_bytes=2_000) as it:
+        answer = await answer_to(it, data)
+        assert answer.status == status
+        assert said in answer.error
+        assert answer.error.endswith(".")
+        assert "location" not in answer.headers
+        assert answer.headers.get("allow") == ("POST" if status == 405 else None)
+        assert it.journal.values == []
+        refused = it.intake.rejections.drain()
+        if status == 408:  # as of every connection that is kept open and not used any more
+            assert refused is None
+        else:
+            assert refused is not None
+            assert refused.counts == {f"HTTP {status}": 1}
+            assert refused.last == answer.error
+
+
+@in_loop
+async def test_a_rejection_for_want_of_a_connection_is_json() -> None:
+    async with served(max_connections=1) as it:
+        it.journal.going.clear()
+        busy, writer = await it.raw(POST + b"content-length: 1\r\n\r\na")
+        while not it.intake.statistics.held_bytes:
+            await asyncio.sleep(0)
+        answer = await answer_to(it, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        rejected = it.intake.rejections.drain()
+        assert rejected is not None
+        assert rejected.counts == {"HTTP 503": 1}
+        it.journal.going.set()
+        assert (await busy.readline()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+@in_loop
+async def test_a_defect_of_the_receiver_is_answered_in_json() -> None:
+    class Broken:
+        """An intake that nothing can be offered to."""
+
+        def offer(self, records: Records, wait_s: float) -> None:
+            raise ZeroDivisionError("a defect")
+
+    async with served() as it:
+        it.intake.try_submit = Broken().offer  # type: ignore[method-assign, assignment]
+        answer = await answer_to(it, POST + b"content-length: 1\r\n\r\na")
+        assert answer.status == 500
+        assert "see its log" in answer.error
+
+
+@pytest.mark.parametrize("path", [b"/records", b"/elsewhere"])
+@in_loop
+async def test_a_bad_chunk_after_the_answer_closes_the_connection_and_says_no_more(
+    path: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One answer came; a second one to the same request would be taken for another's."""
+    start = b"POST " + path + b" HTTP/1.1\r\nhost: x\r\ncontent-type: none/such\r\n"
+    async with served() as it:
+        reader, writer = await it.raw(start + b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+        assert (await first_answer(reader)).status in (404, 415)
+        writer.write(b"no chunk\r\n")
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+    assert caplog.messages == []

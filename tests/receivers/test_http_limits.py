@@ -5,62 +5,58 @@ import gzip
 import socket
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.receivers.serving import (
+    BYTES,
     DEADLINE_S,
+    LINES,
+    in_loop,
     is_closed,
-    run,
+    served,
     until,
 )
-from tests.receivers.web import BYTES, LINES, served
 
-from headrace.errors import OptionError
-from headrace.receivers import HttpSettings, IntakeSettings
+from headrace.receivers import IntakeSettings
+from headrace.receivers.http.http_body import DamagedError, Decompressor
 
 
-def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:
+@in_loop
+async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(30):
             yield b"x" * 100
 
-    async def work() -> None:
-        async with served(max_body_bytes=1_000) as it:
-            assert (await it.post(b"x" * 1_000, BYTES)).status_code == 200
-            for body in (b"x" * 1_001, pieces()):
-                answer = await it.post(body, BYTES)
-                assert answer.status_code == 413
-                assert "more than the 1000 bytes" in answer.json()["error"]
-            # What will be refused need not be sent.
-            reader, writer = await it.raw(
-                b"POST /records HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
-                b"content-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n"
-            )
-            assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
-            writer.close()
-            assert len(it.journal.values) == 1
-
-    run(work())
+    async with served(max_body_bytes=1_000) as it:
+        assert (await it.post(b"x" * 1_000, BYTES)).status_code == 200
+        for body in (b"x" * 1_001, pieces()):
+            answer = await it.post(body, BYTES)
+            assert answer.status_code == 413
+            assert "more than the 1000 bytes" in answer.json()["error"]
+        # What will be refused need not be sent.
+        reader, writer = await it.raw(
+            b"POST /records HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
+            b"content-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n"
+        )
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+        writer.close()
+        assert len(it.journal.values) == 1
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_a_compressed_body_is_decompressed(encoding: str) -> None:
-    async def work() -> None:
-        lines = b"".join(b'{"i":%d}\n' % i for i in range(50_000))
-        body = gzip.compress(lines) if encoding == "gzip" else zlib.compress(lines)
-        async with served() as it:
-            answer = await it.post(body, LINES | {"content-encoding": encoding})
-            assert answer.json() == {"lane": 3, "first": 0, "until": 50_000}
-            assert it.journal.values == lines.splitlines()
-            if encoding == "gzip":  # a file may have several members
-                parts = gzip.compress(b"a") + gzip.compress(b"") + gzip.compress(b"b")
-                await it.post(parts, BYTES | {"content-encoding": encoding})
-                assert it.journal.values[-1] == b"ab"
-
-    run(work())
+@in_loop
+async def test_a_compressed_body_is_decompressed(encoding: str) -> None:
+    lines = b"".join(b'{"i":%d}\n' % i for i in range(50_000))
+    body = gzip.compress(lines) if encoding == "gzip" else zlib.compress(lines)
+    async with served() as it:
+        answer = await it.post(body, LINES | {"content-encoding": encoding})
+        assert answer.json() == {"lane": 3, "first": 0, "until": 50_000}
+        assert it.journal.values == lines.splitlines()
 
 
 def bomb(megabytes: int) -> bytes:
@@ -70,253 +66,251 @@ def bomb(megabytes: int) -> bytes:
     return gzip.compress(b"")[:10] + megabyte * megabytes
 
 
-def test_a_gzip_bomb_is_refused_and_takes_bounded_memory() -> None:
-    async def work() -> None:
-        body = bomb(1_000)
-        limit = 4_000_000
-        async with served(max_decompressed_bytes=limit) as it:
-            await it.post(b"warm", BYTES)
-            tracemalloc.start()
-            try:
-                answer = await it.post(body, BYTES | {"content-encoding": "gzip"})
-                _, most = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert answer.status_code == 413
-            assert f"more than the {limit} bytes" in answer.json()["error"]
-            assert most < 4 * limit + 4 * len(body)
-            assert (await it.post(b"a", BYTES)).status_code == 200
-
-    run(work())
+@in_loop
+async def test_a_gzip_bomb_is_refused_and_takes_bounded_memory() -> None:
+    body = bomb(1_000)
+    limit = 4_000_000
+    async with served(max_decompressed_bytes=limit) as it:
+        await it.post(b"warm", BYTES)
+        tracemalloc.start()
+        try:
+            answer = await it.post(body, BYTES | {"content-encoding": "gzip"})
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert answer.status_code == 413
+        assert f"more than the {limit} bytes" in answer.json()["error"]
+        assert most < 4 * limit + 4 * len(body)
+        assert (await it.post(b"a", BYTES)).status_code == 200
 
 
-def test_under_backpressure_requests_are_told_when_to_come_back() -> None:
-    async def work() -> None:
-        async with served(wait_s=0) as it:
-            it.intake.set_rate(0.01)
-            assert (await it.post(b"a", BYTES)).status_code == 200
-            answer = await it.post(b"b", BYTES)
-            assert answer.status_code == 429
-            assert 90 <= int(answer.headers["retry-after"]) <= 100
-            assert "send it again in" in answer.json()["error"]
+@in_loop
+async def test_under_backpressure_the_answer_has_retry_after() -> None:
+    async with served(wait_s=0) as it:
+        it.intake.set_rate(0.01)
+        assert (await it.post(b"a", BYTES)).status_code == 200
+        answer = await it.post(b"b", BYTES)
+        assert answer.status_code == 429
+        assert 90 <= int(answer.headers["retry-after"]) <= 100
+        assert "send it again in" in answer.json()["error"]
 
-            it.intake.set_rate(1_000_000)
-            assert (await it.post(b"b", BYTES)).status_code == 200
-            assert it.journal.values == [b"a", b"b"]
-
-    run(work())
+        it.intake.set_rate(1_000_000)
+        assert (await it.post(b"b", BYTES)).status_code == 200
+        assert it.journal.values == [b"a", b"b"]
 
 
-def test_while_the_buffer_is_full_requests_are_told_to_come_back() -> None:
-    async def work() -> None:
-        settings = IntakeSettings(block_interval_ms=10, block_bytes=1_000, buffer_bytes=1_000)
-        async with served(settings) as it:
-            it.journal.going.clear()
-            first = asyncio.create_task(it.post(b"x" * 600, BYTES))
-            await until(lambda: it.intake.statistics.held_bytes)
-            answer = await it.post(b"y" * 600, BYTES)
-            assert answer.status_code == 429
-            assert answer.headers["retry-after"] == "1"
-            it.journal.going.set()
-            assert (await first).status_code == 200
-            # What never fits is another matter.
-            assert (await it.post(b"y" * 1_200, BYTES)).status_code == 413
-            assert it.journal.values == [b"x" * 600]
-
-    run(work())
+@in_loop
+async def test_while_the_buffer_is_full_the_answer_has_retry_after() -> None:
+    settings = IntakeSettings(block_interval_ms=10, block_bytes=1_000, buffer_bytes=1_000)
+    async with served(settings) as it:
+        it.journal.going.clear()
+        first = asyncio.create_task(it.post(b"x" * 600, BYTES))
+        await until(lambda: it.intake.statistics.held_bytes)
+        answer = await it.post(b"y" * 600, BYTES)
+        assert answer.status_code == 429
+        assert answer.headers["retry-after"] == "1"
+        it.journal.going.set()
+        assert (await first).status_code == 200
+        # What never fits is another matter.
+        assert (await it.post(b"y" * 1_200, BYTES)).status_code == 413
+        assert it.journal.values == [b"x" * 600]
 
 
 def _bounded(body: int, bodies: int) -> dict[str, Any]:
     return {"max_body_bytes": body, "max_decompressed_bytes": body, "bodies_bytes": bodies}
 
 
-def test_bodies_that_are_on_their_way_take_bounded_memory() -> None:
-    async def work() -> None:
-        async with served(**_bounded(60_000, 130_000)) as it:
-            slow = []
-            head = (
-                b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                b"content-length: 60000\r\n\r\n"
-            )
-            answers = []
-            for _ in range(4):
-                slow.append(await it.raw(head + b"x" * 50_000))
-                answers.append(asyncio.create_task(slow[-1][0].readline()))
-            # Two fit and wait for the rest of their bodies; the others are refused.
-            await until(lambda: sum(answer.done() for answer in answers) == 2)
-            refused = [answer.result() for answer in answers if answer.done()]
-            assert [line[:12] for line in refused] == [b"HTTP/1.1 429"] * 2
-            for (_, writer), answer in zip(slow, answers, strict=True):
-                if not answer.done():
-                    writer.write(b"x" * 10_000)
-                    assert (await answer)[:12] == b"HTTP/1.1 200"
-                writer.close()
-            assert (await it.post(b"x" * 60_000, BYTES)).status_code == 200
-
-    run(work())
-
-
-def test_a_sender_that_goes_before_its_answer_makes_a_place() -> None:
-    async def work() -> None:
-        async with served(max_connections=1) as it:
-            it.journal.going.clear()
-            _, writer = await it.raw(
-                b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                b"content-length: 1\r\n\r\na"
-            )
-            await until(lambda: it.intake.statistics.held_bytes)
-            writer.transport.abort()
-            it.journal.going.set()
-            while (await it.client.get("/health")).status_code != 200:
-                await asyncio.sleep(0)  # until the receiver has noticed
-
-    run(work())
-
-
-def test_five_hundred_half_open_connections_do_not_keep_good_ones_out() -> None:
-    async def work() -> None:
-        async with served(max_connections=300, header_s=1_000) as it:
-            assert (await it.post(b"first", BYTES)).status_code == 200
-            half_open = [socket.socket() for _ in range(500)]
-            try:
-                for place, connection in enumerate(half_open):
-                    connection.setblocking(False)
-                    loop = asyncio.get_running_loop()
-                    await loop.sock_connect(connection, ("127.0.0.1", it.port))
-                    if place % 2:
-                        await loop.sock_sendall(connection, b"POST /records HTTP/1.1\r\nhost:")
-                async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as late:
-                    url = f"http://127.0.0.1:{it.port}/records"
-                    answer = await late.post(url, content=b"late", headers=BYTES)
-                    assert answer.status_code == 200
-                assert it.journal.values == [b"first", b"late"]
-                await until(lambda: is_closed(half_open[0]))
-            finally:
-                for connection in half_open:
-                    connection.close()
-
-    run(work())
-
-
-def test_when_all_places_are_busy_another_sender_is_refused() -> None:
-    async def work() -> None:
-        async with served(max_connections=1) as it:
-            it.journal.going.clear()
-            busy = asyncio.create_task(it.post(b"a", BYTES))
-            await until(lambda: it.intake.statistics.held_bytes)
-            reader, writer = await it.raw(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+@in_loop
+async def test_bodies_that_are_on_their_way_take_bounded_memory() -> None:
+    async with served(**_bounded(60_000, 130_000)) as it:
+        slow = []
+        head = (
+            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+            b"content-length: 60000\r\n\r\n"
+        )
+        answers = []
+        for _ in range(4):
+            slow.append(await it.raw(head + b"x" * 50_000))
+            answers.append(asyncio.create_task(slow[-1][0].readline()))
+        # Two fit and wait for the rest of their bodies; the others are refused.
+        await until(lambda: sum(answer.done() for answer in answers) == 2)
+        refused = [answer.result() for answer in answers if answer.done()]
+        assert [line[:12] for line in refused] == [b"HTTP/1.1 429"] * 2
+        for (_, writer), answer in zip(slow, answers, strict=True):
+            if not answer.done():
+                writer.write(b"x" * 10_000)
+                assert (await answer)[:12] == b"HTTP/1.1 200"
             writer.close()
-            it.journal.going.set()
-            assert (await busy).status_code == 200
-
-    run(work())
+        assert (await it.post(b"x" * 60_000, BYTES)).status_code == 200
 
 
-def test_headers_that_take_too_long_or_too_much_are_refused() -> None:
-    async def work() -> None:
-        async with served(header_s=0.2, max_header_bytes=2_000) as it:
-            silent, one = await it.raw(b"")
-            slow, other = await it.raw(b"POST /records HTTP/1.1\r\nhost: x\r\n")
-            again, third = await it.raw(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert (await silent.read()).startswith(b"HTTP/1.1 408 ")
-            assert (await slow.read()).startswith(b"HTTP/1.1 408 ")
-            # Its first request is answered; the second one never comes.
-            answers = await again.read()
-            assert answers.startswith(b"HTTP/1.1 200 ")
-            assert b"HTTP/1.1 408 " in answers
-            large, fourth = await it.raw(b"GET /health HTTP/1.1\r\nx: " + b"y" * 5_000)
-            assert (await large.readline()).startswith(b"HTTP/1.1 431 ")
-            for writer in (one, other, third, fourth):
-                writer.close()
+@in_loop
+async def test_a_sender_that_goes_before_its_answer_makes_a_place() -> None:
+    async with served(max_connections=1) as it:
+        it.journal.going.clear()
+        _, writer = await it.raw(
+            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+            b"content-length: 1\r\n\r\na"
+        )
+        await until(lambda: it.intake.statistics.held_bytes)
+        writer.transport.abort()
+        it.journal.going.set()
+        while (await it.client.get("/health")).status_code != 200:
+            await asyncio.sleep(0)  # until the receiver has noticed
 
-    run(work())
+
+@in_loop
+async def test_five_hundred_half_open_connections_do_not_keep_good_ones_out() -> None:
+    async with served(max_connections=300, header_s=1_000) as it:
+        assert (await it.post(b"first", BYTES)).status_code == 200
+        half_open = [socket.socket() for _ in range(500)]
+        try:
+            for place, connection in enumerate(half_open):
+                connection.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_connect(connection, ("127.0.0.1", it.port))
+                if place % 2:
+                    await loop.sock_sendall(connection, b"POST /records HTTP/1.1\r\nhost:")
+            async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as late:
+                url = f"http://127.0.0.1:{it.port}/records"
+                answer = await late.post(url, content=b"late", headers=BYTES)
+                assert answer.status_code == 200
+            assert it.journal.values == [b"first", b"late"]
+            await until(lambda: is_closed(half_open[0]))
+        finally:
+            for connection in half_open:
+                connection.close()
+
+
+@in_loop
+async def test_headers_that_take_too_long_are_refused() -> None:
+    async with served(header_s=0.2) as it:
+        silent, one = await it.raw(b"")
+        slow, other = await it.raw(b"POST /records HTTP/1.1\r\nhost: x\r\n")
+        again, third = await it.raw(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await silent.read()).startswith(b"HTTP/1.1 408 ")
+        assert (await slow.read()).startswith(b"HTTP/1.1 408 ")
+        # Its first request is answered; the second one never comes.
+        answers = await again.read()
+        assert answers.startswith(b"HTTP/1.1 200 ")
+        assert b"HTTP/1.1 408 " in answers
+        for writer in (one, other, third):
+            writer.close()
 
 
 @pytest.mark.parametrize("request_line", ["POST /nowhere", "GET /health"])
-def test_who_was_answered_before_the_end_of_its_body_does_not_keep_its_place(
+@in_loop
+async def test_a_request_answered_before_the_end_of_its_body_does_not_keep_its_connection(
     request_line: str,
 ) -> None:
     head = f"{request_line} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n".encode()
-
-    async def work() -> None:
-        async with served(header_s=0.2) as it:
-            reader, writer = await it.raw(head)
-            assert (await reader.readline())[:11] in (b"HTTP/1.1 20", b"HTTP/1.1 40")
-            writer.write(b"x")
-            assert b"HTTP/1.1 408 " in await reader.read()
-            writer.close()
-        async with served(header_s=1_000, max_connections=1) as it:
-            reader, writer = await it.raw(head)
-            await reader.readline()
-            assert (await it.client.get("/health")).status_code == 200
-            writer.close()
-
-    run(work())
+    async with served(header_s=0.2) as it:
+        reader, writer = await it.raw(head)
+        assert (await reader.readline())[:11] in (b"HTTP/1.1 20", b"HTTP/1.1 40")
+        writer.write(b"x")
+        assert b"HTTP/1.1 408 " in await reader.read()
+        writer.close()
+    async with served(header_s=1_000, max_connections=1) as it:
+        reader, writer = await it.raw(head)
+        await reader.readline()
+        assert (await it.client.get("/health")).status_code == 200
+        writer.close()
 
 
-def test_who_was_answered_before_the_end_of_its_body_can_go_on_after_it() -> None:
-    async def work() -> None:
-        async with served(header_s=1_000) as it:
-            reader, writer = await it.raw(
-                b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\nabc"
-            )
-            assert (await reader.readuntil(b'."}')).startswith(b"HTTP/1.1 404 ")
-            writer.write(b"def" + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-            writer.close()
-
-    run(work())
+@in_loop
+async def test_a_connection_answered_before_the_end_of_a_body_can_go_on_after_it() -> None:
+    async with served(header_s=1_000) as it:
+        reader, writer = await it.raw(
+            b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\nabc"
+        )
+        assert (await reader.readuntil(b'."}')).startswith(b"HTTP/1.1 404 ")
+        writer.write(b"def" + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
 
 
-def test_a_body_that_takes_too_long_is_refused() -> None:
-    async def work() -> None:
-        async with served(body_s=0.2) as it:
-            reader, writer = await it.raw(
+@in_loop
+async def test_a_body_that_takes_too_long_is_refused() -> None:
+    async with served(body_s=0.2) as it:
+        reader, writer = await it.raw(
+            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+            b"content-length: 100\r\n\r\nabc"
+        )
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"connection: close" in answer
+        writer.close()
+        assert it.journal.values == []
+
+
+@in_loop
+async def test_a_sender_that_goes_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
+    async with served(**_bounded(1_000, 1_000)) as it:
+        for _ in range(5):
+            _, writer = await it.raw(
                 b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                b"content-length: 100\r\n\r\nabc"
+                b"content-length: 1000\r\n\r\n" + b"x" * 900
             )
-            answer = await reader.read()
-            assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b"connection: close" in answer
             writer.close()
-            assert it.journal.values == []
-
-    run(work())
-
-
-def test_a_sender_that_goes_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
-    async def work() -> None:
-        async with served(**_bounded(1_000, 1_000)) as it:
-            for _ in range(5):
-                _, writer = await it.raw(
-                    b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                    b"content-length: 1000\r\n\r\n" + b"x" * 900
-                )
-                writer.close()
-                await writer.wait_closed()
-            # As soon as the receiver has noticed.
-            while (await it.post(b"y" * 1_000, BYTES)).status_code != 200:
-                await asyncio.sleep(0)
-
-    run(work())
+            await writer.wait_closed()
+        # As soon as the receiver has noticed.
+        while (await it.post(b"y" * 1_000, BYTES)).status_code != 200:
+            await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"port": 65_536},
-        {"wait_s": -1},
-        {"max_header_bytes": 0},
-        {"header_s": 0},
-        {"max_body_bytes": 0},
-        {"max_decompressed_bytes": 0},
-        {"body_s": float("nan")},
-        {"bodies_bytes": 1_000},
-        {"max_connections": 0},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
+compressions: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "identity": bytes,
+}
+
+
+def decompressed(encoding: str, data: bytes, cuts: list[int]) -> bytes:
+    decompressor = Decompressor(encoding)
+    ends = [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    found, start = b"", 0
+    for end in ends:
+        for piece in decompressor.pieces(data[start:end]):
+            assert len(piece) <= 64 * 1024 or encoding == "identity"
+            found += piece
+        start = end
+    decompressor.end()
+    return found
+
+
+@given(
+    st.sampled_from(sorted(compressions)),
+    st.binary(max_size=300),
+    st.integers(1, 2_000),
+    st.lists(st.integers(0, 10_000), max_size=5),
 )
-def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=f"^{next(iter(wrong))} is "):
-        HttpSettings(**wrong)
+def test_however_it_comes_it_is_what_was_compressed(
+    encoding: str, data: bytes, times: int, cuts: list[int]
+) -> None:
+    data *= times
+    assert decompressed(encoding, compressions[encoding](data), cuts) == data
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_what_breaks_off_at_any_byte_is_damaged(encoding: str) -> None:
+    data = compressions[encoding](b"some data" * 20)
+    for end in range(1, len(data)):
+        with pytest.raises(DamagedError, match="breaks off"):
+            decompressed(encoding, data[:end], [])
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_what_follows_or_is_changed_is_damaged(encoding: str) -> None:
+    data = compressions[encoding](b"some data" * 20)
+    with pytest.raises(DamagedError):
+        decompressed(encoding, data + b"more", [])
+    with pytest.raises(DamagedError):
+        decompressed(encoding, data[:-1] + bytes([data[-1] ^ 1]), [])
+
+
+@given(st.lists(st.binary(max_size=50), min_size=1, max_size=5), st.lists(st.integers(0, 300)))
+def test_the_members_of_a_gzip_file_come_one_after_the_other(
+    members: list[bytes], cuts: list[int]
+) -> None:
+    data = b"".join(gzip.compress(member) for member in members)
+    assert decompressed("gzip", data, cuts) == b"".join(members)

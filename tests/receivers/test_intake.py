@@ -8,10 +8,10 @@ from tests.receivers.virtual import (
     NO_SPACE,
     Lane,
     enter,
+    in_virtual_time,
     lines,
     now_s,
     records,
-    run,
     thread_takes,
     values_of,
 )
@@ -19,378 +19,327 @@ from tests.receivers.virtual import (
 from headrace.control import OffsetRange
 from headrace.errors import JournalError, OptionError, ReceiverError
 from headrace.journal.records import Records
-from headrace.receivers import Intake, IntakeSettings, Later, Receipt
+from headrace.receivers import Intake, IntakeSettings, Receipt, RetryAfter
 
 
 def offsets(start: int, until: int) -> OffsetRange:
     return OffsetRange("events", 0, start, until)
 
 
-def test_records_are_acknowledged_when_their_block_is_durable_and_not_before() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            thread_takes(0.05)
-            began_s = now_s()
-            receipt = await enter(intake, records(b"a", b"b"))
-            assert now_s() == began_s
-            assert not receipt.done()
+@in_virtual_time
+async def test_records_are_acknowledged_when_their_block_is_durable_and_not_before() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        thread_takes(0.05)
+        began_s = now_s()
+        receipt = await enter(intake, records(b"a", b"b"))
+        assert now_s() == began_s
+        assert not receipt.done()
 
-            assert await receipt == Receipt(offsets(0, 2))
-            assert lane.values == [b"a", b"b"]
-            # One block interval, and what the append takes.
-            assert now_s() - began_s == pytest.approx(0.25)
-            assert intake.statistics.held_bytes == 0
-
-    run(work())
+        assert await receipt == Receipt(offsets(0, 2))
+        assert lane.values == [b"a", b"b"]
+        # One block interval, and what the append takes.
+        assert now_s() - began_s == pytest.approx(0.25)
+        assert intake.statistics.held_bytes == 0
 
 
-def test_what_comes_within_one_interval_is_one_block_in_order() -> None:
-    async def work() -> None:
-        lane = Lane(start=70)
-        async with Intake(lane.append) as intake:
-            receipts = tuple(
-                await asyncio.gather(
-                    intake.hand_in(records(b"a")), intake.hand_in(records(b"b", b"c"))
-                )
-            )
-            assert receipts == (Receipt(offsets(70, 71)), Receipt(offsets(71, 73)))
-            assert lane.sizes == [3]
-
-    run(work())
+@in_virtual_time
+async def test_what_comes_within_one_interval_is_one_block_in_order() -> None:
+    lane = Lane(start=70)
+    async with Intake(lane.append) as intake:
+        receipts = tuple(
+            await asyncio.gather(intake.submit(records(b"a")), intake.submit(records(b"b", b"c")))
+        )
+        assert receipts == (Receipt(offsets(70, 71)), Receipt(offsets(71, 73)))
+        assert lane.sizes == [3]
 
 
-def test_a_large_block_does_not_wait_for_the_interval() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
-            began_s = now_s()
-            receipt = await intake.hand_in(lines(90))
-            assert receipt == Receipt(offsets(0, 90))
-            assert lane.values == values_of(lines(90))
-            # All but the last block are large enough to go at once.
-            assert set(lane.times_s[:-1]) == {began_s}
-            assert max(lane.sizes) * 50 <= 2_000
-
-    run(work())
+@in_virtual_time
+async def test_a_large_block_does_not_wait_for_the_interval() -> None:
+    lane = Lane()
+    async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
+        began_s = now_s()
+        receipt = await intake.submit(lines(90))
+        assert receipt == Receipt(offsets(0, 90))
+        assert lane.values == values_of(lines(90))
+        # All but the last block are large enough to go at once.
+        assert set(lane.times_s[:-1]) == {began_s}
+        assert max(lane.sizes) * 50 <= 2_000
 
 
-def test_after_a_large_block_a_small_one_waits_for_the_interval_again() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
-            await intake.hand_in(lines(40))
-            began_s = now_s()
-            await asyncio.gather(intake.hand_in(records(b"a")), intake.hand_in(records(b"b")))
-            assert now_s() - began_s == pytest.approx(0.2)
-            assert lane.sizes[-1] == 2
-
-    run(work())
+@in_virtual_time
+async def test_after_a_large_block_a_small_one_waits_for_the_interval_again() -> None:
+    lane = Lane()
+    async with Intake(lane.append, IntakeSettings(block_bytes=1_000)) as intake:
+        await intake.submit(lines(40))
+        began_s = now_s()
+        await asyncio.gather(intake.submit(records(b"a")), intake.submit(records(b"b")))
+        assert now_s() - began_s == pytest.approx(0.2)
+        assert lane.sizes[-1] == 2
 
 
-def test_a_block_gathers_while_the_one_before_is_appended() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            thread_takes(5.0)
-            first = await enter(intake, records(b"a"))
-            await asyncio.sleep(1)
-            rest = [await enter(intake, records(value)) for value in (b"b", b"c")]
-            await asyncio.wait([first, *rest])
-            assert lane.sizes == [1, 2]
-
-    run(work())
+@in_virtual_time
+async def test_a_block_gathers_while_the_one_before_is_appended() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        thread_takes(5.0)
+        first = await enter(intake, records(b"a"))
+        await asyncio.sleep(1)
+        rest = [await enter(intake, records(value)) for value in (b"b", b"c")]
+        await asyncio.wait([first, *rest])
+        assert lane.sizes == [1, 2]
 
 
-def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
+@in_virtual_time
+async def test_a_failed_append_fails_its_own_records_and_the_next_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def work() -> None:
-        lane = Lane()
-        lane.failures = [NO_SPACE, None]
-        async with Intake(lane.append) as intake:
-            first = await enter(intake, records(b"a"))
-            second = await enter(intake, records(b"b"))
-            with pytest.raises(JournalError, match="disk is full"):
-                await first
-            with pytest.raises(JournalError, match="disk is full"):
-                await second
+    caplog.set_level(logging.ERROR, "headrace.receivers")
+    lane = Lane()
+    lane.failures = [NO_SPACE, None]
+    async with Intake(lane.append) as intake:
+        first = await enter(intake, records(b"a"))
+        second = await enter(intake, records(b"b"))
+        with pytest.raises(JournalError, match="disk is full"):
+            await first
+        with pytest.raises(JournalError, match="disk is full"):
+            await second
 
-            assert await intake.hand_in(records(b"c")) == Receipt(offsets(0, 1))
-            assert lane.values == [b"c"]
-            assert intake.statistics.failed_records == 2
-            assert intake.statistics.stored_records == 1
-            assert intake.statistics.held_bytes == 0
-
-    with caplog.at_level(logging.ERROR, "headrace.receivers"):
-        run(work())
+        assert await intake.submit(records(b"c")) == Receipt(offsets(0, 1))
+        assert lane.values == [b"c"]
+        assert intake.statistics.failed_records == 2
+        assert intake.statistics.stored_records == 1
+        assert intake.statistics.held_bytes == 0
     assert "A block of 2 records was not stored: The disk is full" in caplog.text
 
 
-def test_closing_makes_durable_what_was_taken_and_refuses_the_rest() -> None:
-    async def work() -> None:
-        lane = Lane()
-        intake = Intake(lane.append)
+@in_virtual_time
+async def test_closing_makes_buffered_records_durable_and_rejects_the_rest() -> None:
+    lane = Lane()
+    intake = Intake(lane.append)
+    with pytest.raises(ReceiverError, match="takes no records"):
+        await enter(intake, records(b"too early"))
+    async with intake:
+        intake.set_rate(1)
+        taken = await enter(intake, records(b"a"))
+        waiting = asyncio.create_task(intake.submit(records(b"b")))
+        just_now = asyncio.create_task(intake.submit(records(b"c")))
+        await asyncio.sleep(0)
+        began_s = now_s()
+        await intake.close()
+
+        assert now_s() == began_s
+        assert taken.result() == Receipt(offsets(0, 1))
+        for refused in (waiting, just_now):
+            with pytest.raises(ReceiverError, match="takes no records"):
+                await refused
         with pytest.raises(ReceiverError, match="takes no records"):
-            await enter(intake, records(b"too early"))
-        async with intake:
-            intake.set_rate(1)
-            taken = await enter(intake, records(b"a"))
-            waiting = asyncio.create_task(intake.hand_in(records(b"b")))
-            just_now = asyncio.create_task(intake.hand_in(records(b"c")))
-            await asyncio.sleep(0)
-            began_s = now_s()
-            await intake.close()
-
-            assert now_s() == began_s
-            assert taken.result() == Receipt(offsets(0, 1))
-            for refused in (waiting, just_now):
-                with pytest.raises(ReceiverError, match="takes no records"):
-                    await refused
-            with pytest.raises(ReceiverError, match="takes no records"):
-                await intake.hand_in(records(b"d"))
-            with pytest.raises(ReceiverError, match="takes no records"):
-                intake.offer(records(b"d"))
-            assert lane.values == [b"a"]
-
-    run(work())
+            await intake.submit(records(b"d"))
+        with pytest.raises(ReceiverError, match="takes no records"):
+            intake.try_submit(records(b"d"))
+        assert lane.values == [b"a"]
 
 
-def test_records_that_never_fit_are_refused() -> None:
-    async def work() -> None:
-        settings = IntakeSettings(block_bytes=100, buffer_bytes=1_000)
-        async with Intake(Lane().append, settings) as intake:
-            with pytest.raises(ReceiverError, match=r"1 records of 2000 bytes .* 1000; hand in"):
-                await intake.hand_in(records(b"x" * 2_000))
-            # Empty records take memory too.
-            with pytest.raises(ReceiverError, match="100 records of 0 bytes"):
-                await intake.hand_in(records(*[b""] * 100))
-
-    run(work())
+@in_virtual_time
+async def test_records_that_never_fit_are_refused() -> None:
+    settings = IntakeSettings(block_bytes=100, buffer_bytes=1_000)
+    async with Intake(Lane().append, settings) as intake:
+        with pytest.raises(ReceiverError, match=r"1 records of 2000 bytes .* 1000; submit"):
+            await intake.submit(records(b"x" * 2_000))
+        # Empty records take memory too.
+        with pytest.raises(ReceiverError, match="100 records of 0 bytes"):
+            await intake.submit(records(*[b""] * 100))
 
 
-def test_who_hands_in_too_much_waits_and_memory_stays_bounded() -> None:
-    async def work() -> None:
-        lane = Lane()
-        bound = 20_000
-        most = 0
-
-        def append(block: Records) -> OffsetRange:
-            nonlocal most
-            most = max(most, intake.statistics.held_bytes)
-            return lane.append(block)
-
-        async with Intake(append, IntakeSettings(block_bytes=5_000, buffer_bytes=bound)) as intake:
-            thread_takes(1.0)  # 5 000 bytes a second, from senders who could send any amount
-            senders = [asyncio.create_task(send(intake, 20)) for _ in range(10)]
-            await asyncio.wait(senders)
-        assert len(lane.values) == 10 * 20 * 7
-        assert bound * 0.9 < most <= bound
-        assert intake.statistics.held_bytes == 0
-
+@in_virtual_time
+async def test_submissions_wait_and_memory_stays_bounded() -> None:
     async def send(intake: Intake, times: int) -> None:
         for _ in range(times):
             await enter(intake, lines(7))
 
-    run(work())
+    lane = Lane()
+    bound = 20_000
+    most = 0
+
+    def append(block: Records) -> OffsetRange:
+        nonlocal most
+        most = max(most, intake.statistics.held_bytes)
+        return lane.append(block)
+
+    async with Intake(append, IntakeSettings(block_bytes=5_000, buffer_bytes=bound)) as intake:
+        thread_takes(1.0)  # 5 000 bytes a second, from senders who could send any amount
+        senders = [asyncio.create_task(send(intake, 20)) for _ in range(10)]
+        await asyncio.wait(senders)
+    assert len(lane.values) == 10 * 20 * 7
+    assert bound * 0.9 < most <= bound
+    assert intake.statistics.held_bytes == 0
 
 
-def test_a_sender_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            intake.set_rate(1)
-            assert await intake.hand_in(records(b"a"))
-            left = asyncio.create_task(intake.hand_in(records(b"b", ids=["1"])))
-            stays = asyncio.create_task(intake.hand_in(records(b"c")))
-            await asyncio.sleep(0.1)
-            left.cancel()
-            await stays
-            assert lane.values == [b"a", b"c"]
-            assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
-            # The id of what was not stored is new when it comes again.
-            assert await intake.hand_in(records(b"b", ids=["1"])) == Receipt(offsets(2, 3))
-
-    run(work())
+@in_virtual_time
+async def test_a_sender_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        intake.set_rate(1)
+        assert await intake.submit(records(b"a"))
+        left = asyncio.create_task(intake.submit(records(b"b", ids=["1"])))
+        stays = asyncio.create_task(intake.submit(records(b"c")))
+        await asyncio.sleep(0.1)
+        left.cancel()
+        await stays
+        assert lane.values == [b"a", b"c"]
+        assert intake.statistics.held_bytes == intake.statistics.waiting_records == 0
+        # The id of what was not stored is new when it comes again.
+        assert await intake.submit(records(b"b", ids=["1"])) == Receipt(offsets(2, 3))
 
 
-def test_a_stop_at_any_moment_withdraws_what_waits_and_answers_for_what_is_buffered() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append, IntakeSettings(block_interval_ms=1)) as intake:
-            intake.set_rate(100)
-            receipts: list[asyncio.Task[Receipt]] = []
+@in_virtual_time
+async def test_a_stop_at_any_moment_withdraws_what_waits_and_answers_for_what_is_buffered() -> None:
+    lane = Lane()
+    async with Intake(lane.append, IntakeSettings(block_interval_ms=1)) as intake:
+        intake.set_rate(100)
+        receipts: list[asyncio.Task[Receipt]] = []
 
-            async def send() -> None:
-                while True:
-                    receipts.append(intake.begin(lines(intake.at_once)))
-                    await intake.entered(receipts[-1])
+        async def send() -> None:
+            while True:
+                receipts.append(intake.submit_nowait(lines(intake.records_at_once)))
+                await intake.buffered(receipts[-1])
 
-            for turns in range(60):
-                before = len(lane.values)
-                sending = asyncio.create_task(send())
-                for _ in range(turns):
-                    await asyncio.sleep(0.01)
-                sending.cancel()
-                await asyncio.wait([sending, *receipts])
-                answered = sum(10 for each in receipts if not each.cancelled())
-                assert len(lane.values) - before == answered
-                receipts.clear()
-
-    run(work())
+        for turns in range(60):
+            before = len(lane.values)
+            sending = asyncio.create_task(send())
+            for _ in range(turns):
+                await asyncio.sleep(0.01)
+            sending.cancel()
+            await asyncio.wait([sending, *receipts])
+            answered = sum(10 for each in receipts if not each.cancelled())
+            assert len(lane.values) - before == answered
+            receipts.clear()
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_a_sender_ten_times_too_fast_is_let_in_at_the_rate(size: int) -> None:
-    async def work() -> None:
-        lane = Lane()
-        rate = 500
-        async with Intake(lane.append) as intake:
-            intake.set_rate(rate)
-            began_s = now_s()
-            sent = 0
-            while now_s() < began_s + 12:
-                await enter(intake, lines(size))
-                sent += size
-                await asyncio.sleep(size / (10 * rate))
-            took_s = now_s() - began_s
-            assert (sent - rate) / took_s == pytest.approx(rate, rel=0.05)
-
-    run(work())
+@in_virtual_time
+async def test_a_sender_ten_times_too_fast_is_admitted_at_the_rate(size: int) -> None:
+    lane = Lane()
+    rate = 500
+    async with Intake(lane.append) as intake:
+        intake.set_rate(rate)
+        began_s = now_s()
+        sent = 0
+        while now_s() < began_s + 12:
+            await enter(intake, lines(size))
+            sent += size
+            await asyncio.sleep(size / (10 * rate))
+        took_s = now_s() - began_s
+        assert (sent - rate) / took_s == pytest.approx(rate, rel=0.05)
 
 
-def test_a_rate_of_bytes_holds_as_one_of_records() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            intake.set_rate(1_000, bytes_per_s=5_000)  # of lines of 10 bytes: 500 a second
-            began_s = now_s()
-            for _ in range(200):
-                await enter(intake, lines(100))
-            took_s = now_s() - began_s
-            assert (20_000 - 500) / took_s == pytest.approx(500, rel=0.05)
-
-    run(work())
+@in_virtual_time
+async def test_a_rate_of_bytes_holds_as_one_of_records() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        intake.set_rate(1_000, bytes_per_s=5_000)  # of lines of 10 bytes: 500 a second
+        began_s = now_s()
+        for _ in range(200):
+            await enter(intake, lines(100))
+        took_s = now_s() - began_s
+        assert (20_000 - 500) / took_s == pytest.approx(500, rel=0.05)
 
 
-def test_no_window_of_time_sees_more_than_the_rate_and_one_seconds_worth() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append, IntakeSettings(block_interval_ms=1)) as intake:
-            intake.set_rate(100)
-            await intake.hand_in(lines(350))
-            await asyncio.sleep(50)
-            await intake.hand_in(lines(350))
+@in_virtual_time
+async def test_no_window_of_time_sees_more_than_the_rate_and_one_seconds_worth() -> None:
+    lane = Lane()
+    async with Intake(lane.append, IntakeSettings(block_interval_ms=1)) as intake:
+        intake.set_rate(100)
+        await intake.submit(lines(350))
+        await asyncio.sleep(50)
+        await intake.submit(lines(350))
 
-            stored = list(zip(lane.times_s, lane.sizes, strict=True))
-            for first, (start_s, _) in enumerate(stored):
-                for last in range(first, len(stored)):
-                    count = sum(size for _, size in stored[first : last + 1])
-                    assert count <= 100 * (stored[last][0] - start_s + 1) + 1
-
-    run(work())
+        stored = list(zip(lane.times_s, lane.sizes, strict=True))
+        for first, (start_s, _) in enumerate(stored):
+            for last in range(first, len(stored)):
+                count = sum(size for _, size in stored[first : last + 1])
+                assert count <= 100 * (stored[last][0] - start_s + 1) + 1
 
 
-def test_a_changed_rate_holds_at_once_for_who_waits() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            intake.set_rate(0.01)
-            await intake.hand_in(records(b"a"))
-            waiting = asyncio.create_task(intake.hand_in(records(b"b")))
-            await asyncio.sleep(1)
-            assert intake.statistics.waiting_records == 1
-            began_s = now_s()
+@in_virtual_time
+async def test_a_new_rate_applies_to_waiting_records() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        intake.set_rate(0.01)
+        await intake.submit(records(b"a"))
+        waiting = asyncio.create_task(intake.submit(records(b"b")))
+        await asyncio.sleep(1)
+        assert intake.statistics.waiting_records == 1
+        began_s = now_s()
 
-            intake.set_rate(1_000)
-            await waiting
-            assert now_s() - began_s < 0.3
+        intake.set_rate(1_000)
+        await waiting
+        assert now_s() - began_s < 0.3
 
-            intake.set_rate(1e-6)
-            waiting = asyncio.create_task(intake.hand_in(records(b"c", b"d")))
-            await asyncio.sleep(1)
-            intake.set_rate(None)
-            await waiting
-            assert lane.values == [b"a", b"b", b"c", b"d"]
-
-    run(work())
+        intake.set_rate(1e-6)
+        waiting = asyncio.create_task(intake.submit(records(b"c", b"d")))
+        await asyncio.sleep(1)
+        intake.set_rate(None)
+        await waiting
+        assert lane.values == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_rate_that_falls_while_many_wait_lets_in_no_more_than_the_new_one() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            intake.set_rate(10_000)
-            waiting = asyncio.create_task(intake.hand_in(lines(30_000)))
-            await asyncio.sleep(1)
-            intake.set_rate(10)
-            before = 30_000 - intake.statistics.waiting_records
-            await asyncio.sleep(100)
-            assert 30_000 - intake.statistics.waiting_records - before <= 10 * 101
-            intake.set_rate(None)
-            assert await waiting == Receipt(offsets(0, 30_000))
-
-    run(work())
+@in_virtual_time
+async def test_a_rate_that_falls_while_many_wait_lets_in_no_more_than_the_new_one() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        intake.set_rate(10_000)
+        waiting = asyncio.create_task(intake.submit(lines(30_000)))
+        await asyncio.sleep(1)
+        intake.set_rate(10)
+        before = 30_000 - intake.statistics.waiting_records
+        await asyncio.sleep(100)
+        assert 30_000 - intake.statistics.waiting_records - before <= 10 * 101
+        intake.set_rate(None)
+        assert await waiting == Receipt(offsets(0, 30_000))
 
 
 @pytest.mark.parametrize("rates", [(0.0, None), (5.0, -1.0), (float("nan"), 5.0)])
-def test_a_rate_that_is_refused_changes_nothing(rates: tuple[float, float | None]) -> None:
-    async def work() -> None:
-        async with Intake(Lane().append) as intake:
-            intake.set_rate(100, 1e6)
-            with pytest.raises(OptionError, match="rate_per_s"):
-                intake.set_rate(*rates)
-            began_s = now_s()
-            await enter(intake, lines(300))
-            assert now_s() - began_s == pytest.approx(2.0, rel=0.05)
-
-    run(work())
+@in_virtual_time
+async def test_a_rate_that_is_refused_changes_nothing(rates: tuple[float, float | None]) -> None:
+    async with Intake(Lane().append) as intake:
+        intake.set_rate(100, 1e6)
+        with pytest.raises(OptionError, match="rate_per_s"):
+            intake.set_rate(*rates)
+        began_s = now_s()
+        await enter(intake, lines(300))
+        assert now_s() - began_s == pytest.approx(2.0, rel=0.05)
 
 
-def test_an_offer_is_taken_at_once_or_told_when_to_come_back() -> None:
-    async def work() -> None:
-        lane = Lane()
-        async with Intake(lane.append) as intake:
-            intake.set_rate(10)
-            taken = intake.offer(lines(10))
-            assert isinstance(taken, asyncio.Task)
-            assert await taken == Receipt(offsets(0, 10))  # 0.2 s later: 2 tokens are back
+@in_virtual_time
+async def test_try_submit_starts_or_says_when_to_retry() -> None:
+    lane = Lane()
+    async with Intake(lane.append) as intake:
+        intake.set_rate(10)
+        taken = intake.try_submit(lines(10))
+        assert isinstance(taken, asyncio.Task)
+        assert await taken == Receipt(offsets(0, 10))  # 0.2 s later: 2 tokens are back
 
-            intake.set_rate(1)
-            await intake.hand_in(records(b"x"))  # takes the last of them
-            later = intake.offer(records(b"y"))
-            assert isinstance(later, Later)
-            assert later.delay_s == pytest.approx(0.8)
-            assert isinstance(intake.offer(records(b"y"), wait_s=0.9), asyncio.Task)
-            await asyncio.sleep(0)
-            # Who comes now would wait for that one too.
-            behind = intake.offer(records(b"z"), wait_s=0.9)
-            assert isinstance(behind, Later)
-            assert behind.delay_s == pytest.approx(1.8)
-
-    run(work())
+        intake.set_rate(1)
+        await intake.submit(records(b"x"))  # takes the last of them
+        later = intake.try_submit(records(b"y"))
+        assert isinstance(later, RetryAfter)
+        assert later.delay_s == pytest.approx(0.8)
+        assert isinstance(intake.try_submit(records(b"y"), wait_s=0.9), asyncio.Task)
+        await asyncio.sleep(0)
+        # Who comes now would wait for that one too.
+        behind = intake.try_submit(records(b"z"), wait_s=0.9)
+        assert isinstance(behind, RetryAfter)
+        assert behind.delay_s == pytest.approx(1.8)
 
 
-def test_an_offer_without_room_comes_back_later() -> None:
-    async def work() -> None:
-        lane = Lane()
-        settings = IntakeSettings(block_bytes=500, buffer_bytes=1_000)
-        async with Intake(lane.append, settings) as intake:
-            taken = intake.offer(lines(15))
-            assert isinstance(taken, asyncio.Task)
-            assert intake.offer(lines(15)) == Later(0.2)
-            await taken
-            assert isinstance(intake.offer(lines(15)), asyncio.Task)
-
-    run(work())
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(OptionError, match="block_interval_ms is 0 ms"):
-        IntakeSettings(block_interval_ms=0)
-    with pytest.raises(OptionError, match="block_bytes is 0"):
-        IntakeSettings(block_bytes=0)
-    with pytest.raises(OptionError, match="remembered_ids is -1"):
-        IntakeSettings(remembered_ids=-1)
-    with pytest.raises(OptionError, match="buffer_bytes is 5, less than one block of 6"):
-        IntakeSettings(block_bytes=6, buffer_bytes=5)
+@in_virtual_time
+async def test_try_submit_without_memory_says_when_to_retry() -> None:
+    lane = Lane()
+    settings = IntakeSettings(block_bytes=500, buffer_bytes=1_000)
+    async with Intake(lane.append, settings) as intake:
+        taken = intake.try_submit(lines(15))
+        assert isinstance(taken, asyncio.Task)
+        assert intake.try_submit(lines(15)) == RetryAfter(0.2)
+        await taken
+        assert isinstance(intake.try_submit(lines(15)), asyncio.Task)

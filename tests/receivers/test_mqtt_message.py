@@ -1,15 +1,17 @@
-"""What of a message becomes what of a record."""
+"""The settings of an MQTT receiver, and the records that are made of messages."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from headrace.receivers.mqtt_message import MESSAGE_ID, Message, records_of
+from headrace.journal.records import Records
+from headrace.receivers.mqtt.mqtt_connection import MESSAGE_ID, MqttMessage
+from headrace.receivers.mqtt.mqtt_receiver import records_of
 
 
-def message(*ids: str) -> Message:
+def message(*ids: str) -> MqttMessage:
     properties: Sequence[tuple[str, str]] = [(MESSAGE_ID, each) for each in ids]
-    return Message(1, 1, "sensors/1", b"21.5", properties)
+    return MqttMessage(1, 1, "sensors/1", b"21.5", properties)
 
 
 @pytest.mark.parametrize("given", ["m", "x" * 200, "\N{SNOWMAN}" * 200])
@@ -37,6 +39,25 @@ def test_a_message_without_an_id_has_no_unfit_one() -> None:
     assert message().message_id is None
 
 
-def _ids(*messages: Message) -> list[str | None]:
+def _ids(*messages: MqttMessage) -> list[str | None]:
     ids: list[str | None] = records_of(messages, 0).batch.column("id").to_pylist()
     return ids
+
+
+def test_a_record_has_what_the_message_had() -> None:
+    properties = (("headrace-message-id", "7"), ("unit", "°C"), ("unit", "C"))
+    found = records_of(
+        [
+            MqttMessage(1, 1, "sensors/ä", b"21.5", properties, "text/plain"),
+            MqttMessage(2, 0, "sensors/b", b""),
+        ],
+        1_000,
+    )
+    named = [(name, value.encode()) for name, value in properties]
+    assert found == Records.of(
+        [b"21.5", b""],
+        keys=["sensors/ä".encode(), b"sensors/b"],
+        headers=[[*named, ("content-type", b"text/plain")], None],
+        ids=["7", None],
+        timestamp_ms=1_000,
+    )

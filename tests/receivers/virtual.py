@@ -1,10 +1,11 @@
 """An event loop whose time passes only when there is nothing else to do, and a journal to watch."""
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 from headrace.control import OffsetRange
 from headrace.errors import JournalError
@@ -12,6 +13,7 @@ from headrace.journal.records import Records
 from headrace.receivers import Intake, Receipt
 
 Answer = TypeVar("Answer")
+Parameters = ParamSpec("Parameters")
 Arguments = TypeVarTuple("Arguments")
 
 
@@ -67,6 +69,18 @@ def run(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Run in a `VirtualLoop` until it ends."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)
+
+
+def in_virtual_time(
+    test: Callable[Parameters, Coroutine[Any, Any, None]],
+) -> Callable[Parameters, None]:
+    """Run a test in a `VirtualLoop`."""
+
+    @functools.wraps(test)
+    def in_its_loop(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return in_its_loop
 
 
 def now_s() -> float:
@@ -145,8 +159,8 @@ def records(*values: bytes, ids: list[str | None] | None = None) -> Records:
 
 async def enter(intake: Intake, records: Records) -> asyncio.Task[Receipt]:
     """Hand in records and wait until they are in the buffer."""
-    receipt = intake.begin(records)
-    await intake.entered(receipt)
+    receipt = intake.submit_nowait(records)
+    await intake.buffered(receipt)
     return receipt
 
 

@@ -24,8 +24,8 @@ from headrace.receivers import (
     TcpReceiver,
     TcpSettings,
 )
+from headrace.receivers.event_log import event_of
 from headrace.receivers.host import host
-from headrace.receivers.telling import event_of
 
 TOKEN_VARIABLE: Final = "HEADRACE_TOKEN"  # noqa: S105  # its name
 PASSWORD_VARIABLE: Final = "HEADRACE_MQTT_PASSWORD"  # noqa: S105  # its name

@@ -42,10 +42,11 @@ class Records:
         batch: Of the schema ``SCHEMA``. Its buffers are shared, not copied.
     """
 
-    __slots__ = ("batch",)
+    __slots__ = ("_bytes", "batch")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
+        self._bytes: int | None = None
 
     @classmethod
     def of(
@@ -137,12 +138,14 @@ class Records:
     @property
     def bytes(self) -> int:
         """What their keys, values and headers have together, without any framing."""
-        headers = self.batch.column("headers")
-        sizes = [_bytes_of(self.batch.column("key")), _bytes_of(self.batch.column("value"))]
-        if headers.null_count < len(headers):
-            pairs = headers.flatten()
-            sizes += [_bytes_of(pairs.field("key")), _bytes_of(pairs.field("value"))]
-        return sum(sizes)
+        if self._bytes is None:
+            headers = self.batch.column("headers")
+            sizes = [_bytes_of(self.batch.column(name)) for name in ("key", "value")]
+            if headers.null_count < len(headers):
+                pairs = headers.flatten()
+                sizes += [_bytes_of(pairs.field(name)) for name in ("key", "value")]
+            self._bytes = sum(sizes)
+        return self._bytes
 
     def slice(self, start: int, until: int) -> "Records":
         """Those from place ``start`` to before place ``until``, as a view."""

@@ -99,7 +99,7 @@ _STREAM: Final = (
     )
     .where(gate.c.name == bindparam("gate"))
 )
-_LEAVE: Final = delete(receiver).where(
+_DEREGISTER: Final = delete(receiver).where(
     _of_gate,
     receiver.c.journal_id == bindparam("journal_id"),
     receiver.c.lane == bindparam("lane"),
@@ -114,7 +114,7 @@ class Receivers(Base):
     When a receiver was seen is compared with each process's own clock, as leases are.
     """
 
-    def see_receiver(self, seen: ReceiverSeen) -> None:
+    def heartbeat(self, seen: ReceiverSeen) -> None:
         """Note that a receiver is there, and how it fares; whoever had its lane has it no more."""
         values = asdict(seen)
         keys = [receiver.c.gate, receiver.c.journal_id, receiver.c.lane]
@@ -129,17 +129,17 @@ class Receivers(Base):
             },
         )
 
-        def see(connection: Connection) -> None:
+        def note(connection: Connection) -> None:
             now_ms = self._clock()
             connection.execute(statement, values | {"seen_ms": now_ms})
             connection.execute(_FORGET, {"gate": seen.gate, "before_ms": now_ms - REMEMBERED_MS})
 
-        self._database.write(see)
+        self._database.write(note)
 
-    def leave(self, seen: ReceiverSeen) -> None:
+    def deregister(self, seen: ReceiverSeen) -> None:
         """Forget a receiver that ends, unless another one has its lane by now."""
         names = ("gate", "journal_id", "lane", "owner")
-        self._database.change(_LEAVE, {name: getattr(seen, name) for name in names})
+        self._database.change(_DEREGISTER, {name: getattr(seen, name) for name in names})
 
     def receivers(self, gate_name: str) -> tuple[ReceiverRecord, ...]:
         """All receivers of a gate, by journal and lane; those that were not seen lately, too."""

@@ -1,14 +1,12 @@
 """Receivers: records from senders that keep them only until they are acknowledged."""
 
-from headrace.receivers.host import Hosting
+from headrace.receivers.deduplicator import Receipt
+from headrace.receivers.host import Hosting, Receiver
 from headrace.receivers.http import HttpReceiver
-from headrace.receivers.intake import Intake, IntakeStatistics, Later
+from headrace.receivers.intake import Intake, IntakeStatistics, RetryAfter
 from headrace.receivers.mqtt import MqttReceiver
-from headrace.receivers.mqtt_settings import MqttSettings
-from headrace.receivers.once import Receipt
-from headrace.receivers.protocol import Receiver
-from headrace.receivers.rates import Limits
-from headrace.receivers.settings import HttpSettings, IntakeSettings, TcpSettings
+from headrace.receivers.settings import HttpSettings, IntakeSettings, MqttSettings, TcpSettings
+from headrace.receivers.shared_rate import ReceiverLimits
 from headrace.receivers.tcp import TcpReceiver
 
 __all__ = [
@@ -18,12 +16,12 @@ __all__ = [
     "Intake",
     "IntakeSettings",
     "IntakeStatistics",
-    "Later",
-    "Limits",
     "MqttReceiver",
     "MqttSettings",
     "Receipt",
     "Receiver",
+    "ReceiverLimits",
+    "RetryAfter",
     "TcpReceiver",
     "TcpSettings",
 ]

@@ -1,20 +1,98 @@
-"""How many senders may be connected, and who has to go when there are too many."""
+"""The port that a receiver listens on, and how many senders may be connected to it."""
 
+import asyncio
+import socket
 from collections.abc import Callable, Hashable
+from typing import Final, Self, TypeVar
+
+from headrace.errors import ReceiverError
+
+Answer = TypeVar("Answer")
+
+_BACKLOG: Final = 1024
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen for TCP connections; port 0 is any that is free.
+
+    Raises:
+        ReceiverError: The port is taken, or the host is not this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ReceiverError:
+    return ReceiverError(
+        f"Port {port} of {host!r} cannot be listened on ({error}); choose a free port of this"
+        " machine, or 0 for any."
+    )
+
+
+def set_unless_done(future: asyncio.Future[Answer], value: Answer) -> None:
+    """Set a future's result, unless it has one or was cancelled."""
+    if not future.done():
+        future.set_result(value)
+
+
+class ListeningReceiver:
+    """What receivers that listen on a port have in common."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._listener: socket.socket | None = None
+
+    def listen(self) -> Self:
+        """Open the port, so that it is known before `receive` is called, which opens it otherwise.
+
+        Raises:
+            ReceiverError: It cannot be opened.
+        """
+        if self._listener is None:
+            self._listener = listen(self._host, self._port)
+            self._port = self._listener.getsockname()[1]
+        return self
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; before that, the one of the settings."""
+        return self._port
+
+    def _take_listener(self) -> socket.socket:
+        """The open port, for the caller to close."""
+        listener = self.listen()._listener
+        self._listener = None
+        assert listener is not None  # noqa: S101
+        return listener
 
 
 class Connections:
-    """So many connections; when another one comes, the one that has waited longest idly goes.
+    """A limited number of connections; a new one replaces the one that was idle for longest.
 
-    Idle is who has sent nothing that is whole yet. So whoever only opens connections pushes out
-    their own, while the others are served. Belongs to one event loop.
+    A connection is idle until it has sent something whole. So a client that only opens connections
+    replaces its own, while others are served. Belongs to one event loop.
 
     Args:
-        most: How many there may be; 1 or more.
+        max_connections: How many there may be; 1 or more.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_connections: int) -> None:
+        self._max = max_connections
         self._idle: dict[Hashable, Callable[[], None]] = {}
         self._busy: dict[Hashable, Callable[[], None]] = {}
 
@@ -25,13 +103,13 @@ class Connections:
         """Count a new connection, idle at first, if there is a place for it or one can be made.
 
         Args:
-            connection: What it is known by.
+            connection: Identifies it.
             close: Ends it at once; called when its place is given away.
 
         Returns:
-            Whether it is counted; otherwise all are busy, and it must be refused.
+            Whether it is counted; otherwise all are busy, and it must be rejected.
         """
-        if len(self) >= self._most and not self.close_longest_idle():
+        if len(self) >= self._max and not self.close_longest_idle():
             return False
         self._idle[connection] = close
         return True
@@ -42,11 +120,11 @@ class Connections:
             self._busy[connection] = close
 
     def idle(self, connection: Hashable) -> None:
-        """It was answered, and may have to go."""
+        """It was answered, and may be replaced."""
         if close := self._busy.pop(connection, None):
             self._idle[connection] = close
 
-    def leave(self, connection: Hashable) -> None:
+    def remove(self, connection: Hashable) -> None:
         """It is closed; one that is not counted any more may be closed too."""
         self._idle.pop(connection, None)
         self._busy.pop(connection, None)

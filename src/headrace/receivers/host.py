@@ -11,29 +11,53 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Final
+from typing import Final, Protocol
 
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane import LaneWriter
 from headrace.ledger import Ledger, ReceiverSeen
+from headrace.receivers.deduplicator import newest_ids
+from headrace.receivers.event_log import event, readable
 from headrace.receivers.intake import Intake, IntakeStatistics
-from headrace.receivers.meter import Meter
-from headrace.receivers.protocol import Receiver
-from headrace.receivers.rates import Limits, Rates
-from headrace.receivers.remembering import remember
 from headrace.receivers.settings import IntakeSettings
-from headrace.receivers.telling import event, number
+from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
 
 Listen = Callable[[], str]
 """Opens what senders connect to, and answers its address for the log."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
-_REFUSALS_S: Final = 60.0
-"""How often the log says what was refused: rarely enough that no sender can fill it."""
+REJECTIONS_S: Final = 60.0
+"""How often rejections are logged: rarely enough that no sender can fill the log."""
 
 _INTERRUPTED: Final = 130
+
+
+class Receiver(Protocol):
+    """Takes records from senders of one kind and submits them to an intake.
+
+    It submits what it received, and acknowledges it only when the intake has answered. While the
+    intake lets it wait it does not read on, so that the sender waits too. ::
+
+        class Numbers:
+            async def receive(self, intake: Intake) -> None:
+                for number in itertools.count():
+                    record = Records.of([str(number).encode()], timestamp_ms=now_ms())
+                    await intake.submit(record)
+                    print("stored", number)
+    """
+
+    async def receive(self, intake: Intake) -> None:
+        """Receive until cancelled, or until nothing more can come.
+
+        When it is cancelled, it takes nothing more from its senders, waits for the answers to what
+        is in the intake's buffer, passes them on and ends; the intake is open until then.
+
+        Raises:
+            ReceiverError: It cannot receive at all: its port is taken, its broker refuses it.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +82,14 @@ class Hosting:
     lane: int = 0
     gate: str | None = None
     ledger: str | None = field(default=None, repr=False)
-    limits: Limits = field(default_factory=Limits)
+    limits: ReceiverLimits = field(default_factory=ReceiverLimits)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
 
     def __post_init__(self) -> None:
         if self.gate is not None and self.ledger is None:
             raise OptionError(
-                f"The rate of gate {self.gate!r} is to be gone by, and no ledger is named where it"
-                " would be; name the ledger."
+                f"The gate {self.gate!r} is named without the ledger that has its rate; name the"
+                " ledger too."
             )
 
 
@@ -77,15 +101,15 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
     crash, senders send again what was not acknowledged.
 
     Args:
-        receiver: Receives.
-        hosting: See `Hosting`.
-        listen: Opens what senders connect to, where that is known before the receiver receives;
-            called when the lane is taken.
+        receiver: The receiver.
+        hosting: Its lane, its rate and its intake.
+        listen: Opens the port of a receiver that listens, and answers its address for the log;
+            called once the lane is taken.
 
     Raises:
         LaneTakenError: Another process has the lane, or has put a block of its own into it since.
         JournalError: The journal cannot be opened, or a gate has read beyond the lane's end.
-        LedgerError: The ledger cannot be opened. Later it may be away: the last rate stays.
+        LedgerError: The ledger cannot be opened. Later it may be unreachable: the last rate stays.
         ReceiverError: The receiver cannot receive.
     """
     stop = asyncio.Event()
@@ -94,35 +118,48 @@ def host(receiver: Receiver, hosting: Hosting, listen: Listen | None = None) -> 
 
 
 async def serve(
-    receiver: Receiver, hosting: Hosting, stop: asyncio.Event, listen: Listen | None = None
+    receiver: Receiver,
+    hosting: Hosting,
+    stop: asyncio.Event,
+    listen: Listen | None = None,
+    *,
+    rejections_s: float = REJECTIONS_S,
 ) -> None:
-    """The same until the event is set, and without a hand on signals: for other hosts.
+    """Do what `host` does until the event is set, without handling signals.
+
+    Args:
+        receiver: As `host`.
+        hosting: As `host`.
+        stop: Ends it.
+        listen: As `host`.
+        rejections_s: How often rejections are logged (s). Default: 60.
 
     Raises:
-        LaneTakenError: As `host`.
-        JournalError: As `host`.
-        LedgerError: As `host`.
-        ReceiverError: As `host`.
+        HeadraceError: As `host`.
     """
     journal = Journal.open(hosting.journal, create=True)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(journal.writer(hosting.lane))
         intake = Intake(writer.append, hosting.intake, settle=writer.settle)
-        await remember(journal, hosting.lane, intake, stop)
+        most = hosting.intake.remembered_ids
+        for ids, offsets in await newest_ids(journal, hosting.lane, most, stop):
+            intake.restore(ids, offsets)
         if not stop.is_set():
             _follow_rates(stack, journal, hosting, writer, intake)
             async with intake:
-                _tell_begin(journal, hosting, writer, listen() if listen else None)
-                await _run(receiver, intake, stop)
-        _tell_refusals(intake)
-        _tell_end(writer, intake.statistics)
+                _log_begin(journal, hosting, writer, listen() if listen else None)
+                await _run(receiver, intake, stop, rejections_s)
+        _log_rejections(intake)
+        _log_end(writer, intake.statistics)
 
 
-async def _run(receiver: Receiver, intake: Intake, stop: asyncio.Event) -> None:
+async def _run(
+    receiver: Receiver, intake: Intake, stop: asyncio.Event, rejections_s: float
+) -> None:
     running = asyncio.create_task(receiver.receive(intake))
     stopping = asyncio.create_task(stop.wait())
     losing = asyncio.create_task(intake.lost())
-    tasks = (running, stopping, losing, asyncio.create_task(_keep_telling_refusals(intake)))
+    tasks = (running, stopping, losing, asyncio.create_task(_keep_logging(intake, rejections_s)))
     try:
         await asyncio.wait((running, stopping, losing), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -134,18 +171,18 @@ async def _run(receiver: Receiver, intake: Intake, stop: asyncio.Event) -> None:
             raise error
 
 
-async def _keep_telling_refusals(intake: Intake) -> None:
+async def _keep_logging(intake: Intake, rejections_s: float) -> None:
     while True:
-        await asyncio.sleep(_REFUSALS_S)
-        _tell_refusals(intake)
+        await asyncio.sleep(rejections_s)
+        _log_rejections(intake)
 
 
-def _tell_refusals(intake: Intake) -> None:
-    if refused := intake.refusals.taken():
+def _log_rejections(intake: Intake) -> None:
+    if rejected := intake.rejections.drain():
         _LOG.info(
-            "Refused lately: %s",
-            refused,
-            extra=event("refusals", counts=refused.counts, last=refused.last),
+            "Rejected lately: %s",
+            rejected,
+            extra=event("rejections", counts=rejected.counts, last=rejected.last),
         )
 
 
@@ -156,28 +193,24 @@ def _follow_rates(
     writer: LaneWriter,
     intake: Intake,
 ) -> None:
-    """Have the intake go by its limits, and by its gate's rate if it has a gate, to the end."""
+    """Limit the intake, by its gate's rate if it has a gate, until the stack is closed."""
     limits = hosting.limits
     intake.set_rate(limits.max_rate, limits.max_bytes_rate)
     if hosting.gate is None or hosting.ledger is None:
         return
     loop = asyncio.get_running_loop()
-    described = _Described(journal, hosting, hosting.gate, intake)
 
     def apply(limit_per_s: float) -> None:
         loop.call_soon_threadsafe(intake.set_rate, limit_per_s, limits.max_bytes_rate)
 
     ledger = stack.enter_context(Ledger.open(hosting.ledger))
     _check_end(ledger, journal, hosting, writer)
-    rates = Rates(
-        ledger,
-        hosting.gate,
-        limits,
-        describe=described.under,
-        end=lambda: writer.end,
-        apply=apply,
+    describe = _description(journal, hosting, hosting.gate, intake)
+    stack.enter_context(
+        RateFollower(
+            ledger, hosting.gate, limits, describe=describe, end=lambda: writer.end, apply=apply
+        )
     )
-    stack.enter_context(rates)
 
 
 def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
@@ -195,41 +228,36 @@ def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneW
         )
 
 
-class _Described:
-    """A receiver as its gate's ledger knows it."""
+def _description(
+    journal: Journal, hosting: Hosting, gate: str, intake: Intake
+) -> Callable[[float], ReceiverSeen]:
+    """What describes the receiver to its ledger; from any thread, for it only reads numbers."""
+    owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
+    started_ms = time.time_ns() // 1_000_000
+    meter = RateMeter()
 
-    def __init__(self, journal: Journal, hosting: Hosting, gate: str, intake: Intake) -> None:
-        self._journal = journal
-        self._hosting = hosting
-        self._gate = gate
-        self._intake = intake
-        self._owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
-        self._started_ms = time.time_ns() // 1_000_000
-        self._meter = Meter()
-
-    def under(self, limit_per_s: float) -> ReceiverSeen:
-        """How it fares under this limit; from any thread, for it only reads numbers."""
-        done = self._intake.statistics
+    def under(limit_per_s: float) -> ReceiverSeen:
+        done = intake.statistics
         return ReceiverSeen(
-            gate=self._gate,
-            journal_id=self._journal.id,
-            lane=self._hosting.lane,
-            journal=self._journal.name,
-            owner=self._owner,
-            started_ms=self._started_ms,
+            gate=gate,
+            journal_id=journal.id,
+            lane=hosting.lane,
+            journal=journal.name,
+            owner=owner,
+            started_ms=started_ms,
             limit_per_s=limit_per_s,
-            most_per_s=self._hosting.limits.max_rate,
-            records_per_s=self._meter.rate_per_s(time.monotonic(), done.stored_records),
+            most_per_s=hosting.limits.max_rate,
+            records_per_s=meter.rate_per_s(time.monotonic(), done.stored_records),
             records=done.stored_records,
             bytes=done.stored_bytes,
             buffered_bytes=done.held_bytes,
             waiting_records=done.waiting_records,
         )
 
+    return under
 
-def _tell_begin(
-    journal: Journal, hosting: Hosting, writer: LaneWriter, address: str | None
-) -> None:
+
+def _log_begin(journal: Journal, hosting: Hosting, writer: LaneWriter, address: str | None) -> None:
     _LOG.info(
         "Receiving%s into lane %d of the journal %s, from offset %d on.",
         "" if address is None else f" at {address}",
@@ -247,11 +275,11 @@ def _tell_begin(
     )
 
 
-def _tell_end(writer: LaneWriter, done: IntakeStatistics) -> None:
+def _log_end(writer: LaneWriter, done: IntakeStatistics) -> None:
     _LOG.info(
         "Ended; records stored: %s, of %s bytes; lane %d goes on at offset %d.",
-        number(done.stored_records),
-        number(done.stored_bytes),
+        readable(done.stored_records),
+        readable(done.stored_bytes),
         writer.lane,
         writer.end,
         extra=event(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn, Self
@@ -9,23 +10,22 @@ from typing import Final, NoReturn, Self
 from headrace.control import OffsetRange
 from headrace.errors import ReceiverError
 from headrace.journal.records import Records
-from headrace.receivers.blocks import Append, Blocks, Settle
+from headrace.receivers.block_writer import Append, BlockWriter, Settle
+from headrace.receivers.deduplicator import Deduplicator, Delivery, Receipt
+from headrace.receivers.event_log import Rejections
 from headrace.receivers.limiter import Limiter
-from headrace.receivers.once import Delivery, Once, Receipt
-from headrace.receivers.portion import Portion
-from headrace.receivers.refusals import Refusals
-from headrace.receivers.room import Room
+from headrace.receivers.memory_budget import MemoryBudget, memory_bytes
 from headrace.receivers.settings import IntakeSettings
 
 _CLOSED: Final = "The intake is closed, and takes no records any more; send them again later."
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """Records were not taken: there is no room for them, or no token.
+class RetryAfter:
+    """Records were not taken, because there is no memory or no token for them.
 
     Attributes:
-        delay_s: When it is worth coming back (s), as far as can be said.
+        delay_s: An estimate of when it is worth trying again (s).
     """
 
     delay_s: float
@@ -38,7 +38,7 @@ class IntakeStatistics:
     Attributes:
         stored_records: Records that are durable.
         stored_bytes: Their keys, values and headers.
-        failed_records: Records whose block could not be appended; their senders were told.
+        failed_records: Records whose block could not be appended; their senders received the error.
         duplicate_records: Records that had been taken before, by their message ids.
         held_bytes: The memory that records take at present, at most ``buffer_bytes``.
         waiting_records: Those of them that wait for the rate.
@@ -55,18 +55,18 @@ class IntakeStatistics:
 class Intake:
     """Takes records from receivers and makes them durable, never faster than the rate allows.
 
-    Records wait for room, then for tokens, in the order in which they were handed in; then they are
-    in the current block, and when that is durable their offsets are answered. Records handed in
-    together stay together and in order, though not always in one block. From the moment when
-    they are handed in until they are durable they count towards ``buffer_bytes``, and whoever hands
-    in more waits: what a slow job pushes back on is the sender.
+    Records that are submitted pass four steps, in the order in which they came: the deduplicator,
+    the memory budget, the limiter and the block writer. When their block is durable, the receipt
+    has their offsets. Records submitted together stay together and in order, though not always in
+    one block. They count towards ``buffer_bytes`` from submission until they are durable, and
+    further submissions wait: a slow job slows the senders down.
 
     A record is stored at least once if its sender sends again whatever was not acknowledged. A
     record with an id that is still remembered is stored once: the sender gets the offsets of the
     first. ::
 
         async with Intake(writer.append, settle=writer.settle) as intake:
-            receipt = await intake.hand_in(Records.of([b"21.5"], timestamp_ms=now_ms))
+            receipt = await intake.submit(Records.of([b"21.5"], timestamp_ms=now_ms))
 
     It belongs to the event loop in which it was opened. Closing it refuses what comes from then on
     and what still waits for its turn, and makes the rest durable first.
@@ -74,13 +74,13 @@ class Intake:
     Args:
         append: Makes a block durable and answers its offsets, or raises JournalError; called in a
             thread of its own, one block at a time.
-        settings: See `IntakeSettings`.
+        settings: Sizes and intervals. Default: those of `IntakeSettings`.
         settle: Answers which blocks are durable although ``append`` has raised, with the ids of
             their records; called in the same thread, before a block is appended after one that
             failed. None where there is never such a block.
 
     Attributes:
-        refusals: What receivers have refused to their senders; they count it, their host tells it.
+        rejections: What receivers have rejected; they count it, and their host logs it.
     """
 
     def __init__(
@@ -91,19 +91,13 @@ class Intake:
         settle: Settle | None = None,
     ) -> None:
         self.settings = settings or IntakeSettings()
-        self.refusals = Refusals()
-        self._room = Room(self.settings.buffer_bytes)
+        self.rejections = Rejections()
+        self._budget = MemoryBudget(self.settings.buffer_bytes)
+        self._deduplicator = Deduplicator(self.settings.remembered_ids)
         self._limiter = Limiter(self.settings.block_bytes)
-        self._once = Once(self.settings.remembered_ids)
-        self._blocks = Blocks(
-            append,
-            self.settings.block_interval_ms / 1000,
-            self.settings.block_bytes,
-            settle=settle,
-            found=self._once.remember,
-        )
+        self._blocks = BlockWriter(append, self.settings, settle, self._deduplicator.restore)
         self._open = False
-        self._handed: dict[asyncio.Task[Receipt], _Handed] = {}
+        self._submissions: dict[asyncio.Task[Receipt], _Submission] = {}
         self._stored_records = self._stored_bytes = self._failed_records = 0
 
     async def __aenter__(self) -> Self:
@@ -126,30 +120,30 @@ class Intake:
             self._stored_records,
             self._stored_bytes,
             self._failed_records,
-            self._once.duplicate_records,
-            self._room.held_bytes,
+            self._deduplicator.duplicate_records,
+            self._budget.held_bytes,
             self._limiter.waiting_records,
         )
 
     @property
-    def at_once(self) -> int:
-        """The most records, 1 or more, that the present rate of records lets in at once."""
-        return self._limiter.at_once
+    def records_at_once(self) -> int:
+        """The most records, 1 or more, that the present rate admits at once."""
+        return self._limiter.records_at_once
 
     def set_rate(self, records_per_s: float | None, bytes_per_s: float | None = None) -> None:
-        """Change what is let in, at once for those who wait too; None, as at first, is no limit.
+        """Change the rates, also for records that wait. Default: None, no limit.
 
         Raises:
-            OptionError: A rate is not a finite number above 0; the ones in force stay in force.
+            OptionError: A rate is not a finite number above 0; the old rates stay in force.
         """
         self._limiter.set_rate(records_per_s, bytes_per_s)
 
-    def remember(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
-        """Know the records at these offsets by their ids, oldest first, as after a restart."""
-        self._once.remember(ids, offsets)
+    def restore(self, ids: Sequence[str | None], offsets: OffsetRange) -> None:
+        """Remember the ids of the records at these offsets, oldest first, as after a restart."""
+        self._deduplicator.restore(ids, offsets)
 
-    async def hand_in(self, records: Records) -> Receipt:
-        """Hand in records, 1 or more, and wait until they are durable.
+    async def submit(self, records: Records) -> Receipt:
+        """Submit records, 1 or more, and wait until they are durable.
 
         Raises:
             ReceiverError: They need more memory than ``buffer_bytes``, or the intake closes.
@@ -157,56 +151,54 @@ class Intake:
                 them again. Or one of them, which had been sent before, has meanwhile turned out to
                 be stored: send them again as well.
         """
-        return await self.begin(records)
+        return await self.submit_nowait(records)
 
-    def begin(self, records: Records) -> asyncio.Task[Receipt]:
-        """Hand in records without waiting for anything; see `entered`.
-
-        Returns:
-            What `hand_in` waits for.
+    def submit_nowait(self, records: Records) -> asyncio.Task[Receipt]:
+        """Submit records, and return what `submit` waits for; `buffered` slows the caller down.
 
         Raises:
-            ReceiverError: As `hand_in`.
+            ReceiverError: As `submit`.
         """
-        return self._start(self._checked(records))
+        self._check(records)
+        return self._start(records)
 
-    async def entered(self, receipt: asyncio.Task[Receipt]) -> None:
-        """Wait until records that were begun are in the buffer, so that the next ones can follow.
+    def try_submit(
+        self, records: Records, wait_s: float = 0.0
+    ) -> asyncio.Task[Receipt] | RetryAfter:
+        """Submit records if the estimated wait for their turn is at most this; never wait.
+
+        Returns:
+            What `submit` waits for; or `RetryAfter`, and the records were not taken.
+
+        Raises:
+            ReceiverError: As `submit`.
+        """
+        self._check(records)
+        if not self._budget.is_available(memory_bytes(records)):
+            return RetryAfter(max(wait_s, self.settings.block_interval_ms / 1000))
+        delay_s = self._limiter.delay_s(records)
+        return RetryAfter(delay_s) if delay_s > wait_s else self._start(records)
+
+    async def buffered(self, receipt: asyncio.Task[Receipt]) -> None:
+        """Wait until submitted records are in the buffer, so that the next ones can follow.
 
         If the caller is cancelled before, they are withdrawn: the receipt is cancelled, and they
-        are not stored, or, if they are more than `at_once` allows, at most the first of them are.
+        are not stored; if they are more than `records_at_once`, the first of them may be.
         """
-        if (handed := self._handed.get(receipt)) is None:
+        if (submission := self._submissions.get(receipt)) is None:
             return
         try:
-            await asyncio.wait((handed.entered, receipt), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((submission.buffered, receipt), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            if not handed.entered.done():
+            if not submission.buffered.done():
                 receipt.cancel()
             raise
-
-    def offer(self, records: Records, wait_s: float = 0.0) -> asyncio.Task[Receipt] | Later:
-        """Hand in records if their turn comes within this time, as far as can be said; never wait.
-
-        Returns:
-            What `hand_in` waits for; or `Later`, and the records were not taken.
-
-        Raises:
-            ReceiverError: As `hand_in`.
-        """
-        portion = self._checked(records)
-        if not self._room.has(portion.memory_bytes):
-            return Later(max(wait_s, self.settings.block_interval_ms / 1000))
-        delay_s = self._limiter.delay_s(portion)
-        if delay_s > wait_s:
-            return Later(delay_s)
-        return self._start(portion)
 
     async def lost(self) -> NoReturn:
         """Wait for as long as the lane can be written, and whatever becomes of single blocks.
 
         Raises:
-            LaneTakenError: It is another writer's; no record will be stored from now on.
+            LaneTakenError: Another writer has it; no record will be stored from now on.
         """
         await self._blocks.lost()
 
@@ -215,80 +207,78 @@ class Intake:
         if not self._open:
             return
         self._open = False
-        await asyncio.sleep(0)  # what was just handed in begins, and can say why it ends
-        for receipt, handed in self._handed.items():
-            if not handed.entered.done():
+        await asyncio.sleep(0)  # records that were just submitted begin, and can say why they end
+        for receipt, submission in self._submissions.items():
+            if not submission.buffered.done():
                 receipt.cancel()
         await self._blocks.close()
-        if self._handed:
-            await asyncio.wait(self._handed)
+        if self._submissions:
+            await asyncio.wait(self._submissions)
 
-    def _start(self, portion: Portion) -> asyncio.Task[Receipt]:
-        handed = _Handed(portion.memory_bytes, asyncio.get_running_loop().create_future())
-        handed.lent = self._room.try_take(handed.memory_bytes)
-        receipt = asyncio.create_task(self._deliver(portion, handed))
-        self._handed[receipt] = handed
+    def _check(self, records: Records) -> None:
+        if not self._open:
+            raise ReceiverError(_CLOSED)
+        if memory_bytes(records) > self._budget.max_bytes:
+            raise ReceiverError(
+                f"{records.count} records of {records.bytes} bytes were submitted at once, and"
+                f" buffer_bytes is {self._budget.max_bytes}; submit fewer at a time, or raise it."
+            )
+
+    def _start(self, records: Records) -> asyncio.Task[Receipt]:
+        submission = _Submission(memory_bytes(records), asyncio.get_running_loop().create_future())
+        submission.has_memory = self._budget.try_acquire(submission.memory_bytes)
+        receipt = asyncio.create_task(self._store(records, submission))
+        self._submissions[receipt] = submission
         receipt.add_done_callback(self._forget)
         return receipt
 
-    def _checked(self, records: Records) -> Portion:
-        if not self._open:
-            raise ReceiverError(_CLOSED)
-        portion = Portion.of(records)
-        if portion.memory_bytes > self._room.most_bytes:
-            raise ReceiverError(
-                f"{portion.count} records of {portion.bytes} bytes were handed in at once, and"
-                f" buffer_bytes is {self._room.most_bytes}; hand in fewer at a time, or raise it."
-            )
-        return portion
-
     def _forget(self, receipt: asyncio.Task[Receipt]) -> None:
-        handed = self._handed.pop(receipt)
-        if handed.lent:
-            self._room.give_back(handed.memory_bytes)
+        submission = self._submissions.pop(receipt)
+        if submission.has_memory:
+            self._budget.release(submission.memory_bytes)
         if not receipt.cancelled():
             receipt.exception()  # it was for a sender, who may have gone
 
-    async def _deliver(self, portion: Portion, handed: "_Handed") -> Receipt:
-        delivery = self._once.deliver(portion)
+    async def _store(self, records: Records, submission: "_Submission") -> Receipt:
+        delivery = self._deduplicator.deliver(records)
         try:
-            if not handed.lent:
-                await self._room.take(handed.memory_bytes)
-                handed.lent = True
-            parts = await self._enter(delivery)
-            handed.entered.set_result(None)
-            if parts:
-                await asyncio.wait(parts)
+            if not submission.has_memory:
+                await self._budget.acquire(submission.memory_bytes)
+                submission.has_memory = True
+            stored = await self._admit(delivery)
+            submission.buffered.set_result(None)
+            if stored:
+                await asyncio.wait(stored)
         except asyncio.CancelledError:
             if not self._open:
                 raise ReceiverError(_CLOSED) from None
             raise
         finally:
             delivery.end()
-        return await delivery.receipt([part.result() for part in parts])
+        return await delivery.receipt([each.result() for each in stored])
 
-    async def _enter(self, delivery: Delivery) -> list[asyncio.Future[OffsetRange]]:
-        """Wait for the tokens of what is new, and put it into the buffer."""
-        parts: list[asyncio.Future[OffsetRange]] = []
-        async with self._limiter.line(delivery.new) as line:
-            async for part in line.portions():
-                parts.append(stored := self._blocks.add(part))
-                delivery.entered(part.count, stored)
-                stored.add_done_callback(partial(self._count, part))
-        return parts
+    async def _admit(self, delivery: Delivery) -> list[asyncio.Future[OffsetRange]]:
+        """Wait for the tokens of the new records, and put them into the buffer."""
+        stored: list[asyncio.Future[OffsetRange]] = []
+        async with aclosing(self._limiter.admit(delivery.new)) as admitted:
+            async for chunk in admitted:
+                stored.append(each := self._blocks.add(chunk))
+                delivery.buffered(chunk.count, each)
+                each.add_done_callback(partial(self._count, chunk))
+        return stored
 
-    def _count(self, part: Portion, stored: asyncio.Future[OffsetRange]) -> None:
+    def _count(self, chunk: Records, stored: asyncio.Future[OffsetRange]) -> None:
         if stored.exception():
-            self._failed_records += part.count
+            self._failed_records += chunk.count
         else:
-            self._stored_records += part.count
-            self._stored_bytes += part.bytes
+            self._stored_records += chunk.count
+            self._stored_bytes += chunk.bytes
 
 
 @dataclass(slots=True)
-class _Handed:
-    """Records that were handed in: what they take, and whether they are in the buffer yet."""
+class _Submission:
+    """The memory of submitted records, and whether they have it and are in the buffer."""
 
     memory_bytes: int
-    entered: asyncio.Future[None]
-    lent: bool = False
+    buffered: asyncio.Future[None]
+    has_memory: bool = False

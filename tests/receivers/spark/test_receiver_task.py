@@ -234,7 +234,7 @@ class OneValue:
         self.value = value
 
     async def receive(self, intake: Intake) -> None:
-        await intake.hand_in(Records.of([self.value], timestamp_ms=1))
+        await intake.submit(Records.of([self.value], timestamp_ms=1))
 
 
 def refusing(lane: int) -> HttpReceiver:

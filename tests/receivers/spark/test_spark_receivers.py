@@ -378,7 +378,7 @@ class Pool:
         context = TaskContext.get()
         assert context is not None
         pool = str(context.getLocalProperty("spark.scheduler.pool"))
-        await intake.hand_in(Records.of([pool.encode()], timestamp_ms=1))
+        await intake.submit(Records.of([pool.encode()], timestamp_ms=1))
 
 
 def test_it_runs_in_the_scheduler_pool_of_whoever_starts_it(

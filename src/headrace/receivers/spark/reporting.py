@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from headrace.errors import ReceiverError
-from headrace.receivers.listening import listen
+from headrace.receivers.connections import listen
 
 MAX_LINE_BYTES: Final = 4096
 

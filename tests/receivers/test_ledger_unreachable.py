@@ -44,7 +44,9 @@ def limits(running: ReceiverProcess) -> list[float]:
     return [each["limit_per_s"] for each in running.events("limit")]
 
 
-def test_while_the_ledger_is_away_the_rate_stays_and_that_is_told_once(tmp_path: Path) -> None:
+def test_while_the_ledger_is_unreachable_the_rate_stays_and_one_line_is_logged(
+    tmp_path: Path,
+) -> None:
     with postgresql_server() as server:
         publish(server.url, 1, RATE_PER_S)
         options = ["--acknowledge", "--gate", "orders", "--ledger", server.url]
@@ -56,13 +58,13 @@ def test_while_the_ledger_is_away_the_rate_stays_and_that_is_told_once(tmp_path:
             ends: list[Callable[[], None]] = [partial(server.stop, "fast"), server.kill]
             for outage, end in enumerate(ends, start=1):
                 end()
-                wait_until(partial(has_said, running, "ledger-away", outage))
+                wait_until(partial(has_said, running, "ledger-unreachable", outage))
                 sender.sendall(b"21.5\n" * LINES)
                 assert acknowledged(sender, LINES) == LINES
                 assert limits(running) == [RATE_PER_S]
                 server.start()
-                wait_until(partial(has_said, running, "ledger-back", outage))
-                assert has_said(running, "ledger-away", outage)
+                wait_until(partial(has_said, running, "ledger-reachable", outage))
+                assert has_said(running, "ledger-unreachable", outage)
             with Ledger.open(server.url) as ledger:
                 wait_until(
                     lambda: [each.records for each in ledger.receivers("orders")] == [2 * LINES]

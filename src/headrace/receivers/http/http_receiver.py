@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import hmac
-import socket
 import time
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,26 +17,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.errors import JournalError, ReceiverError
 from headrace.journal.records import Records
-from headrace.receivers.connections import Connections
-from headrace.receivers.http_body import Body
-from headrace.receivers.http_connection import guarded
-from headrace.receivers.http_records import Content
-from headrace.receivers.http_request import framed
-from headrace.receivers.intake import Intake, Later
-from headrace.receivers.listening import listen
-from headrace.receivers.once import Receipt
-from headrace.receivers.refusal import Refusal, come_back
-from headrace.receivers.room import Room
+from headrace.receivers.connections import Connections, ListeningReceiver
+from headrace.receivers.deduplicator import Receipt
+from headrace.receivers.http.http_body import RequestBody, RequestFormat
+from headrace.receivers.http.http_connection import (
+    HttpRejection,
+    limited_protocol,
+    retry_after,
+    with_strict_framing,
+)
+from headrace.receivers.intake import Intake, RetryAfter
+from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import HttpSettings
 
-_STOP_S: Final = 5
-"""How long a stop waits for requests that are being answered."""
-
 _LARGE_BYTES: Final = 64 * 1024
-"""A body from this size on is taken apart in a thread, so that the other senders do not wait."""
+"""A body from this size on is parsed in a thread, so that the other senders do not wait."""
 
 
-class HttpReceiver:
+class HttpReceiver(ListeningReceiver):
     """Takes records by ``POST /records``, and answers 200 when they are durable.
 
     ========================== ================================================================
@@ -58,40 +55,27 @@ class HttpReceiver:
     ``{"error": ...}`` with one sentence, and nothing of the request was acknowledged: 400
     (malformed), 401 (token), 404 and 405 (another path or method), 408 (too slow), 411 (nothing
     says how long the body is), 413 and 431 (too large), 415 and 501 (not understood), 429 with
-    Retry-After (the rate, or the memory, is used up: send it again then), 500 (a defect), 503 (it
+    Retry-After (the rate or the memory is used up: send it again then), 500 (a defect), 503 (it
     could not be stored, or the receiver stops: send it again). ``GET /health`` is 200 while it
     runs.
 
     Args:
-        settings: See `HttpSettings`.
+        settings: The limits. Default: those of `HttpSettings`.
+        stop_s: How long a stop waits for requests that are being answered (s). Default: 5.
     """
 
-    def __init__(self, settings: HttpSettings | None = None) -> None:
+    def __init__(self, settings: HttpSettings | None = None, *, stop_s: int = 5) -> None:
         self.settings = settings or HttpSettings()
-        self._listener: socket.socket | None = None
-        self._port = self.settings.port
-
-    def listen(self) -> Self:
-        """Open the port; `receive` does it where it was not done.
-
-        Raises:
-            ReceiverError: It cannot be opened.
-        """
-        self._opened()
-        return self
-
-    @property
-    def port(self) -> int:
-        """The port it listens on; the one of the settings until it does."""
-        return self._port
+        super().__init__(self.settings.host, self.settings.port)
+        self._stop_s = stop_s
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled; see `Receiver.receive`.
+        """Receive until cancelled, as `Receiver.receive` says.
 
         Raises:
             ReceiverError: The port cannot be opened.
         """
-        listener, self._listener = self._opened(), None
+        listener = self._take_listener()
         server = _Server(self._config(intake))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
@@ -100,17 +84,12 @@ class HttpReceiver:
             server.should_exit = True
             await serving
 
-    def _opened(self) -> socket.socket:
-        if self._listener is None:
-            self._listener = listen(self.settings.host, self.settings.port)
-            self._port = self._listener.getsockname()[1]
-        return self._listener
-
     def _config(self, intake: Intake) -> uvicorn.Config:
         settings = self.settings
+        connections = Connections(settings.max_connections)
         return uvicorn.Config(
             application(intake, settings),
-            http=guarded(Connections(settings.max_connections), settings, intake.refusals),
+            http=limited_protocol(connections, settings, intake.rejections),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -120,18 +99,26 @@ class HttpReceiver:
             server_header=False,
             h11_max_incomplete_event_size=settings.max_header_bytes,
             timeout_keep_alive=int(settings.header_s) + 1,  # longer: the headers are timed anyway
-            timeout_graceful_shutdown=_STOP_S,
+            timeout_graceful_shutdown=self._stop_s,
         )
 
 
-class _Refused(Response):
+class _Server(uvicorn.Server):
+    """Leaves signals to the host."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Rejected(Response):
     """Answers at once, and ends when its sender has sent all, or would not stop sending."""
 
     media_type = "application/json"
 
-    def __init__(self, refusal: Refusal, body: Body) -> None:
+    def __init__(self, rejection: HttpRejection, body: RequestBody) -> None:
         headers = {} if body.ended else {"connection": "close"}
-        super().__init__(refusal.body, refusal.status, refusal.headers | headers)
+        super().__init__(rejection.body, rejection.status, rejection.headers | headers)
         self._request_body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,25 +129,17 @@ class _Refused(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to whoever hosts it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 def application(intake: Intake, settings: HttpSettings) -> ASGIApp:
     """The routes of `HttpReceiver` as an ASGI application."""
-    room = Room(settings.bodies_bytes)
+    budget = MemoryBudget(settings.bodies_bytes)
 
     async def records(request: Request) -> Response:
-        body = Body(request, settings, room)
+        body = RequestBody(request, settings, budget)
         try:
             receipt = await _handle(request, body, intake, settings)
-        except Refusal as refusal:
-            intake.refusals.count(f"HTTP {refusal.status}", refusal.sentence)
-            return _Refused(refusal, body)
+        except HttpRejection as rejection:
+            rejection.count(intake.rejections)
+            return _Rejected(rejection, body)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         finally:
@@ -170,80 +149,78 @@ def application(intake: Intake, settings: HttpSettings) -> ASGIApp:
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    def refuse(request: Request, refusal: Refusal) -> Response:
-        intake.refusals.count(f"HTTP {refusal.status}", refusal.sentence)
-        return _Refused(refusal, Body(request, settings, room))
+    def reject(request: Request, rejection: HttpRejection) -> Response:
+        rejection.count(intake.rejections)
+        return _Rejected(rejection, RequestBody(request, settings, budget))
 
-    async def elsewhere(_: Request, error: Exception) -> Response:
-        refusal = _elsewhere(error)
-        intake.refusals.count(f"HTTP {refusal.status}", refusal.sentence)
-        return _plain(refusal)
+    async def not_routed(_: Request, error: Exception) -> Response:
+        """Another path, or a method that a path does not have."""
+        assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
+        rejection = HttpRejection(
+            error.status_code,
+            "There are POST /records, which takes records, and GET /health; use one of them.",
+            dict(error.headers or {}),
+        )
+        rejection.count(intake.rejections)
+        return _plain(rejection)
 
     routes = [
         Route("/records", records, methods=["POST"]),
         Route("/health", health, methods=["GET"]),
     ]
-    handlers = {HTTPException: elsewhere, Exception: _defect}
+    handlers = {HTTPException: not_routed, Exception: _defect}
     routed = Starlette(routes=routes, exception_handlers=handlers)
-    # To the address that its sender has made up, in the Host header.
+    # It would redirect to the address in the Host header, which the sender may have made up.
     routed.router.redirect_slashes = False
-    return framed(routed, refuse)
+    return with_strict_framing(routed, reject)
 
 
-def _plain(refusal: Refusal) -> Response:
-    headers, kind = refusal.headers, "application/json"
-    return Response(refusal.body, refusal.status, headers, kind)
-
-
-def _elsewhere(error: Exception) -> Refusal:
-    """Another path, or a method that a path has not."""
-    assert isinstance(error, HTTPException)  # noqa: S101  (Starlette calls it with no other)
-    return Refusal(
-        error.status_code,
-        "There are POST /records, which takes records, and GET /health; use one of them.",
-        dict(error.headers or {}),
-    )
+def _plain(rejection: HttpRejection) -> Response:
+    return Response(rejection.body, rejection.status, rejection.headers, "application/json")
 
 
 async def _defect(_: Request, error: Exception) -> Response:
-    return _plain(Refusal(500, "It went wrong here; see the receiver's log, and send it again."))
+    sentence = "The receiver failed; see its log, and send the request again."
+    return _plain(HttpRejection(500, sentence))
 
 
-async def _handle(request: Request, body: Body, intake: Intake, settings: HttpSettings) -> Receipt:
+async def _handle(
+    request: Request, body: RequestBody, intake: Intake, settings: HttpSettings
+) -> Receipt:
     _check_token(request, settings.token)
-    content = Content(request, settings.check_json)
+    form = RequestFormat(request, check_json=settings.check_json)
     data = await body.read()
     now_ms = time.time_ns() // 1_000_000
     if len(data) < _LARGE_BYTES:
-        records = content.records(data, now_ms)
+        records = form.records(data, now_ms)
     else:
-        records = await asyncio.to_thread(content.records, data, now_ms)
+        records = await asyncio.to_thread(form.records, data, now_ms)
     del data
-    offer = _offered(intake, records, settings.wait_s)
+    receipt = _submit(intake, records, settings.wait_s)
     body.release()
     try:
-        return await asyncio.shield(offer)
+        return await asyncio.shield(receipt)
     except (JournalError, ReceiverError) as error:
-        raise Refusal(503, str(error)) from error
+        raise HttpRejection(503, str(error)) from error
 
 
-def _offered(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Receipt]:
+def _submit(intake: Intake, records: Records, wait_s: float) -> asyncio.Task[Receipt]:
     try:
-        offer = intake.offer(records, wait_s)
+        receipt = intake.try_submit(records, wait_s)
     except ReceiverError as error:
-        raise Refusal(413 if intake.is_open else 503, str(error)) from error
-    if isinstance(offer, Later):
-        raise come_back(offer.delay_s, "More records come than are processed")
-    return offer
+        raise HttpRejection(413 if intake.is_open else 503, str(error)) from error
+    if isinstance(receipt, RetryAfter):
+        raise retry_after(receipt.delay_s, "Records arrive faster than they are processed")
+    return receipt
 
 
 def _check_token(request: Request, token: str | None) -> None:
     if token is None:
         return
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-    same = hmac.compare_digest(shown.strip().encode("latin-1"), token.encode())
-    if scheme.lower() != "bearer" or not same:
-        raise Refusal(
+    is_same = hmac.compare_digest(shown.strip().encode("latin-1"), token.encode())
+    if scheme.lower() != "bearer" or not is_same:
+        raise HttpRejection(
             401,
             "The token is missing or wrong; send the header 'Authorization: Bearer <token>'.",
             {"www-authenticate": "Bearer"},

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from tests.ledger.samples import ManualClock, a_receiver, a_sample
 from tests.services.waiting import wait_until
 
-from headrace.errors import LedgerError, OptionError
+from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverRecord, ReceiverSeen, StreamRate
-from headrace.receivers.meter import Meter
-from headrace.receivers.rates import Limits, Rates
-from headrace.receivers.telling import event_of
+from headrace.receivers.event_log import event_of
+from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
 
 rates_per_s = st.floats(1e-3, 1e9)
 
@@ -33,11 +32,11 @@ def waiting(lane: int, most_per_s: float | None = None) -> ReceiverSeen:
 
 
 @given(st.none() | rates_per_s, st.integers(0, 50), rates_per_s, st.none() | rates_per_s)
-def test_the_parts_of_all_receivers_are_the_rate_or_less(
+def test_the_shares_of_all_receivers_add_up_to_the_rate_or_less(
     rate: float | None, others: int, initial: float, most: float | None
 ) -> None:
     stream = a_stream(rate, *map(waiting, range(others + 1)))
-    share = Limits(most, None, initial).share(stream, waiting(0, most), 0)
+    share = ReceiverLimits(most, None, initial).share(stream, waiting(0, most), 0)
     whole = initial if rate is None else rate
     assert 0 < share.limit_per_s * share.receivers <= whole * (1 + 1e-9)
     assert share.receivers == others + 1
@@ -47,39 +46,32 @@ def test_the_parts_of_all_receivers_are_the_rate_or_less(
         assert share.limit_per_s == pytest.approx(min(most, whole / share.receivers))
 
 
-def test_what_one_does_not_take_the_others_may() -> None:
+def test_the_others_get_what_one_does_not_need() -> None:
     idle = replace(a_receiver(lane=1), waiting_records=0, records_per_s=0.0, limit_per_s=20.0)
     stream = a_stream(900.0, idle, waiting(2), waiting(3, most_per_s=200.0))
-    limits = Limits()
+    limits = ReceiverLimits()
     assert limits.share(stream, waiting(2), 0).limit_per_s == 900 - 200 - 30
     assert limits.share(stream, idle, 0).limit_per_s == 30, "a tenth of its even part"
-    assert Limits(200.0).share(stream, waiting(3, 200.0), 0).limit_per_s == 200
+    assert ReceiverLimits(200.0).share(stream, waiting(3, 200.0), 0).limit_per_s == 200
 
 
 @pytest.mark.parametrize(
     ("end", "limit_per_s", "backlog"),
     [(0, 450.0, 0), (1_000, 450.0, 0), (3_250, 337.5, 3_150), (90_000, 225.0, 89_900)],
 )
-def test_less_is_let_in_while_the_query_is_behind_in_this_lane(
+def test_the_limit_falls_while_the_query_is_behind_in_this_lane(
     end: int, limit_per_s: float, backlog: int
 ) -> None:
     """Two intervals' worth of its part, 900 records, are usual; from 5400 on it is half of it."""
     stream = replace(a_stream(900.0, waiting(0), waiting(1)), begun={0: 100, 1: 0})
-    share = Limits().share(stream, waiting(0), end)
+    share = ReceiverLimits().share(stream, waiting(0), end)
     assert share.limit_per_s == pytest.approx(limit_per_s)
     assert share.backlog == backlog
 
 
-def test_a_lane_that_the_gate_has_not_read_yet_holds_nobody_back() -> None:
+def test_a_lane_that_the_gate_has_not_read_yet_reduces_no_limit() -> None:
     stream = replace(a_stream(900.0, waiting(0)), begun={7: 0})
-    assert Limits().share(stream, waiting(0), 10**9).limit_per_s == 900
-
-
-@pytest.mark.parametrize("name", ["max_rate", "max_bytes_rate", "initial_rate"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_a_limit_that_is_no_rate_is_refused(name: str, value: float) -> None:
-    with pytest.raises(OptionError, match=f"{name} is .*; it must be a finite number above 0"):
-        Limits(**{name: value})
+    assert ReceiverLimits().share(stream, waiting(0), 10**9).limit_per_s == 900
 
 
 class Unreliable(Ledger):
@@ -87,17 +79,17 @@ class Unreliable(Ledger):
 
     away = False
 
-    def see_receiver(self, seen: ReceiverSeen) -> None:
+    def heartbeat(self, seen: ReceiverSeen) -> None:
         self._check()
-        super().see_receiver(seen)
+        super().heartbeat(seen)
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         self._check()
         return super().stream_rate(gate_name, journal_id)
 
-    def leave(self, seen: ReceiverSeen) -> None:
+    def deregister(self, seen: ReceiverSeen) -> None:
         self._check()
-        super().leave(seen)
+        super().deregister(seen)
 
     def _check(self) -> None:
         if self.away:
@@ -113,15 +105,16 @@ class Scene:
     told: dict[int, list[float]] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
-    def receiver(self, lane: int = 0, **limits: Any) -> Rates:
+    def receiver(self, lane: int = 0, **limits: Any) -> RateFollower:
         told = self.told.setdefault(lane, [])
-        return Rates(
+        return RateFollower(
             self.ledger,
             "orders",
-            Limits(**limits),
+            ReceiverLimits(**limits),
             describe=lambda _: a_receiver(lane=lane),
             end=lambda: self.ends.get(lane, 0),
             apply=told.append,
+            deregister_s=60,  # for a slow disk
         )
 
     def publish(self, rate_per_s: float) -> None:
@@ -150,7 +143,7 @@ def test_a_receiver_begins_with_the_initial_rate_and_follows_the_gates_own(scene
     for now_s, rate in enumerate((None, 250.5, 400.0)):
         if rate is not None:
             scene.publish(rate)
-        rates.look(now_s)
+        rates.poll(now_s)
     assert scene.told[0] == [250.5, 400.0], "500 is in force from the beginning"
 
 
@@ -161,51 +154,51 @@ def test_what_each_lets_in_is_its_even_part_and_never_more_than_its_own_maximum(
     receivers = [scene.receiver(0), scene.receiver(1), scene.receiver(2, max_rate=100)]
     for now_s in (0, 1):
         for rates in receivers:
-            rates.look(now_s)
+            rates.poll(now_s)
     assert [told[-1:] for told in scene.told.values()] == [[300.0], [300.0], []]
     scene.publish(150.0)
-    receivers[2].look(2)
+    receivers[2].poll(2)
     assert scene.told[2] == [50.0], "its maximum was in force from the beginning until now"
 
 
-def test_who_is_not_seen_for_ten_seconds_leaves_its_part_to_the_others(scene: Scene) -> None:
+def test_a_receiver_without_a_heartbeat_for_ten_seconds_has_no_share(scene: Scene) -> None:
     scene.publish(900.0)
     left, died = scene.receiver(0), scene.receiver(1)
     for rates in (left, died, left):
-        rates.look(0)
+        rates.poll(0)
     assert scene.told[0][-1] == 450.0
     for second in range(1, 12):
         scene.clock.now_ms += 1_000
-        left.look(second)
+        left.poll(second)
     assert scene.told[0][-1] == 900.0
 
 
-def test_the_ledger_is_told_about_once_a_second_though_it_is_looked_at_twice(scene: Scene) -> None:
+def test_heartbeats_are_sent_about_once_a_second_though_polls_are_twice(scene: Scene) -> None:
     rates = scene.receiver()
     seen_ms = []
     for step in range(8):
-        rates.look(step / 2)
+        rates.poll(step / 2)
         seen_ms += [each.seen_ms for each in scene.ledger.receivers("orders")]
         scene.clock.now_ms += 500
     assert [b - a for a, b in pairwise(seen_ms)] == [0, 1_000, 0, 1_000, 0, 1_000, 0]
 
 
-def test_while_the_ledger_is_away_the_last_rate_stays_and_the_log_says_so_once(
+def test_while_the_ledger_is_unreachable_the_last_rate_stays_and_one_line_is_logged(
     scene: Scene, lines: pytest.LogCaptureFixture
 ) -> None:
     rates = scene.receiver()
     scene.publish(300.0)
-    rates.look(0)
+    rates.poll(0)
     scene.ledger.away = True
     for now_s in (1, 2, 3):
-        rates.look(now_s)
+        rates.poll(now_s)
     assert scene.told[0] == [300.0]
     scene.ledger.away = False
     scene.publish(600.0)
-    rates.look(4)
+    rates.poll(4)
     assert scene.told[0] == [300.0, 600.0]
     events = [event_of(line)["event"] for line in lines.records]
-    assert events == ["limit", "ledger-away", "ledger-back", "limit"]
+    assert events == ["limit", "ledger-unreachable", "ledger-reachable", "limit"]
     assert "the limit stays at 300 records/s: The ledger is away." in lines.messages[1]
 
 
@@ -215,7 +208,7 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
     rates = scene.receiver()
     for now_s, rate in enumerate((1_000.0, 1_100.0, 1_200.0, 1_300.0, 1_290.0)):
         scene.publish(rate)
-        rates.look(now_s)
+        rates.poll(now_s)
     assert scene.told[0] == [1_100.0, 1_200.0, 1_300.0, 1_290.0]
     assert [event_of(line)["limit_per_s"] for line in lines.records] == [1_000.0, 1_300.0]
     assert "At most 1,300 records/s: gate 'orders' has a rate of 1,300/s, for 1 receiver." in (
@@ -223,10 +216,7 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
     )
 
 
-def test_a_thread_follows_the_rate_and_leaves_at_the_end(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.receivers.rates._LEAVE_S", 60.0)  # for a disk that is slow now
+def test_a_thread_follows_the_rate_and_deregisters_at_the_end(scene: Scene) -> None:
     with scene.receiver(0), scene.receiver(1, max_rate=50):
         scene.publish(500.0)
         wait_until(lambda: scene.told[0][-1] == 250.0)
@@ -235,17 +225,15 @@ def test_a_thread_follows_the_rate_and_leaves_at_the_end(
     assert scene.lanes() == []
 
 
-def test_a_ledger_that_is_away_holds_up_no_end(
-    scene: Scene, lines: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreachable_ledger_delays_no_end(scene: Scene, lines: pytest.LogCaptureFixture) -> None:
     with scene.receiver():
         scene.ledger.away = True
     assert "headrace-rates" not in {thread.name for thread in threading.enumerate()}
-    assert event_of(lines.records[-1])["event"] == "ledger-away"
+    assert event_of(lines.records[-1])["event"] == "ledger-unreachable"
 
 
-def test_the_pace_is_that_of_the_last_five_seconds() -> None:
-    meter = Meter()
+def test_the_meter_measures_the_last_five_seconds() -> None:
+    meter = RateMeter()
     counts = [0, 100, 200, 300, 400, 500, 500, 500, 500, 500, 500]
     paces = [meter.rate_per_s(second, count) for second, count in enumerate(counts)]
     assert paces == [0, 100, 100, 100, 100, 100, 80, 60, 40, 20, 0]

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import JournalError
+from headrace.journal.records import Records
+from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, Receipt
+from headrace.receivers.event_log import event
 from headrace.receivers.intake import Intake
-from headrace.receivers.mqtt_message import MESSAGE_ID, Message, records_of
-from headrace.receivers.mqtt_settings import MqttSettings
-from headrace.receivers.once import LONGEST_ID, Receipt
-from headrace.receivers.telling import event
+from headrace.receivers.settings import MqttSettings
 
-if TYPE_CHECKING:  # its library is imported by those who receive
-    from headrace.receivers.mqtt_connection import Connection
+if TYPE_CHECKING:  # its library is an extra, imported when a receiver is made
+    from headrace.receivers.mqtt.mqtt_connection import MqttConnection, MqttMessage
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
-_MOST_DELAY_S: Final = 30.0
-_BATCH_BYTES: Final = 1024 * 1024
-"""How much is handed in at once, where so much has arrived."""
+_MAX_DELAY_S: Final = 30.0
+_SUBMIT_BYTES: Final = 1024 * 1024
+"""The most that is submitted at once, where so much has arrived."""
 
 
 class MqttReceiver:
@@ -39,7 +39,7 @@ class MqttReceiver:
     wrong.
 
     Args:
-        settings: See `MqttSettings`.
+        settings: The broker, its topics and the limits.
 
     Raises:
         SetupError: The package paho-mqtt is not installed.
@@ -48,14 +48,14 @@ class MqttReceiver:
     def __init__(self, settings: MqttSettings) -> None:
         self.settings = settings
         self._delay_s = settings.reconnect_s
-        self._is_away = False
+        self._is_unreachable = False
         self._had_session = False
-        from headrace.receivers.mqtt_connection import Connection  # noqa: PLC0415  # an extra
+        from headrace.receivers.mqtt import mqtt_connection  # noqa: PLC0415  # it needs an extra
 
-        self._made = Connection
+        self._make_connection = mqtt_connection.MqttConnection
 
     async def receive(self, intake: Intake) -> None:
-        """Receive until cancelled; see `Receiver.receive`. A lost broker is waited for.
+        """Receive until cancelled, as `Receiver.receive` says. A lost broker is waited for.
 
         Raises:
             ReceiverError: The broker refuses this client or a topic, another client has taken its
@@ -65,14 +65,14 @@ class MqttReceiver:
             try:
                 await self._connect(intake)
             except ConnectionError as lost:
-                self._tell_lost(str(lost))
+                self._log_lost(str(lost))
             except JournalError:
-                self._tell_lost("a block was not stored, and its messages are to be sent again")
+                self._log_lost("a block was not stored, and its messages are to be sent again")
             await asyncio.sleep(self._delay_s)
-            self._delay_s = min(2 * self._delay_s, _MOST_DELAY_S)
+            self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 
     async def _connect(self, intake: Intake) -> None:
-        connection = self._made(self.settings)
+        connection = self._make_connection(self.settings)
         try:
             has_session = await connection.open()
             await self._pass_on(connection, intake, has_session=has_session)
@@ -80,11 +80,11 @@ class MqttReceiver:
             await connection.close()
 
     async def _pass_on(
-        self, connection: "Connection", intake: Intake, *, has_session: bool
+        self, connection: "MqttConnection", intake: Intake, *, has_session: bool
     ) -> None:
-        handed: asyncio.Queue[_Handed] = asyncio.Queue()
-        taking = asyncio.create_task(_take(connection, intake, handed))
-        acknowledging = asyncio.create_task(self._acknowledge(connection, handed))
+        submitted: asyncio.Queue[_Submitted] = asyncio.Queue()
+        taking = asyncio.create_task(_take(connection, intake, submitted))
+        acknowledging = asyncio.create_task(self._acknowledge(connection, submitted))
         following = asyncio.create_task(self._follow(connection, has_session=has_session))
         tasks = (taking, acknowledging, following)
         try:
@@ -92,7 +92,7 @@ class MqttReceiver:
         except asyncio.CancelledError:
             taking.cancel()
             await asyncio.wait([taking])
-            joined = asyncio.create_task(handed.join())
+            joined = asyncio.create_task(submitted.join())
             await asyncio.wait((joined, acknowledging), return_when=asyncio.FIRST_COMPLETED)
             joined.cancel()
             raise
@@ -104,25 +104,25 @@ class MqttReceiver:
             if not task.cancelled():
                 task.result()
 
-    async def _follow(self, connection: "Connection", *, has_session: bool) -> None:
+    async def _follow(self, connection: "MqttConnection", *, has_session: bool) -> None:
         """Subscribe, and end with the connection."""
         await connection.subscribe()
-        self._tell_connected(has_session=has_session)
+        self._log_connected(has_session=has_session)
         raise await asyncio.shield(connection.lost)
 
     async def _acknowledge(
-        self, connection: "Connection", handed: "asyncio.Queue[_Handed]"
+        self, connection: "MqttConnection", submitted: "asyncio.Queue[_Submitted]"
     ) -> None:
         while True:
-            messages, receipt = await handed.get()
+            messages, receipt = await submitted.get()
             await asyncio.wait([receipt])
             if not receipt.cancelled():  # else it was withdrawn, and the broker sends it again
                 receipt.result()
                 connection.acknowledge(messages)
-            handed.task_done()
+            submitted.task_done()
             self._delay_s = self.settings.reconnect_s
 
-    def _tell_connected(self, *, has_session: bool) -> None:
+    def _log_connected(self, *, has_session: bool) -> None:
         url = self.settings.url
         topics = ", ".join(self.settings.topics)
         if self._had_session and not has_session:
@@ -138,36 +138,48 @@ class MqttReceiver:
             extra=event("connected", broker=url, topics=list(self.settings.topics)),
         )
         self._had_session = True
-        self._is_away = False
+        self._is_unreachable = False
 
-    def _tell_lost(self, reason: str) -> None:
-        if not self._is_away:
+    def _log_lost(self, reason: str) -> None:
+        if not self._is_unreachable:
             _LOG.warning(
-                "Without the broker %s: %s; connecting again until it is there.",
+                "The broker %s is unreachable: %s; reconnecting until it is reachable.",
                 self.settings.url,
                 reason,
                 extra=event("disconnected", broker=self.settings.url, reason=reason),
             )
-        self._is_away = True
+        self._is_unreachable = True
 
 
-_Handed = tuple[Sequence[Message], asyncio.Task[Receipt]]
+_Submitted = tuple["Sequence[MqttMessage]", asyncio.Task[Receipt]]
 
 
-async def _take(connection: "Connection", intake: Intake, handed: "asyncio.Queue[_Handed]") -> None:
-    most_bytes = min(_BATCH_BYTES, intake.settings.buffer_bytes // 4)
-    is_told = False
+async def _take(
+    connection: "MqttConnection", intake: Intake, submitted: "asyncio.Queue[_Submitted]"
+) -> None:
+    most_bytes = min(_SUBMIT_BYTES, intake.settings.buffer_bytes // 4)
+    is_logged = False
     while True:
         # What goes into the buffer as a whole or not at all is acknowledged so too.
-        messages = await connection.next(intake.at_once, most_bytes)
-        if not is_told and any(message.has_unfit_id for message in messages):
-            is_told = True
+        messages = await connection.next(intake.records_at_once, most_bytes)
+        if not is_logged and any(message.has_unfit_id for message in messages):
+            is_logged = True
             _LOG.warning(
-                "A message has a %s that is empty or longer than %d characters; it and others like"
-                " it are stored without, and stored twice if they come twice.",
-                MESSAGE_ID,
-                LONGEST_ID,
+                "A message has a headrace-message-id that is empty or longer than %d characters; it"
+                " and others like it are stored without, and stored twice if they come twice.",
+                MAX_ID_CHARACTERS,
             )
-        receipt = intake.begin(records_of(messages, time.time_ns() // 1_000_000))
-        handed.put_nowait((messages, receipt))
-        await intake.entered(receipt)
+        receipt = intake.submit_nowait(records_of(messages, time.time_ns() // 1_000_000))
+        submitted.put_nowait((messages, receipt))
+        await intake.buffered(receipt)
+
+
+def records_of(messages: "Sequence[MqttMessage]", now_ms: int) -> Records:
+    """A record for each message."""
+    return Records.of(
+        [message.payload for message in messages],
+        keys=[message.topic.encode() for message in messages],
+        headers=[message.headers for message in messages],
+        ids=[message.message_id for message in messages],
+        timestamp_ms=now_ms,
+    )

@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
@@ -11,26 +12,29 @@ from typing import Final, Self
 from headrace.control import Demand, catch_up_rate, fair_shares
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverSeen, StreamRate
+from headrace.receivers.event_log import event, readable
 from headrace.receivers.settings import require_above_zero
-from headrace.receivers.telling import event, number
 
 POLL_S: Final = 0.5
 """How often the rate is looked up, so that a new one is everywhere within a second."""
 
-_SEEN_S: Final = 0.9
-"""After which the ledger is told again that this receiver is there, at the next look."""
+_HEARTBEAT_S: Final = 0.9
+"""After this time the next poll sends a heartbeat."""
 
-_LEAVE_S: Final = 2.0
+DEREGISTER_S: Final = 2.0
 """How long an end waits for a ledger that does not answer."""
 
-_WORTH_TELLING: Final = 1.25
-"""An even part that changes by less than this factor gets no line: it may every second."""
+_LOGGED_CHANGE: Final = 1.25
+"""An even share that changes by less than this factor is not logged: it may every second."""
+
+_METER_S: Final = 5.0
+"""Shorter, and the blocks would show in the rate."""
 
 _LOG: Final = logging.getLogger("headrace.receivers")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReceiverLimits:
     """What one receiver lets in at most.
 
     Attributes:
@@ -58,12 +62,12 @@ class Limits:
             require_above_zero("max_bytes_rate", self.max_bytes_rate, "bytes/s")
         require_above_zero("initial_rate", self.initial_rate, "records/s")
 
-    def share(self, stream: StreamRate, own: ReceiverSeen, end: int) -> "Share":
-        """What one of the stream's receivers lets in.
+    def share(self, stream: StreamRate, own: ReceiverSeen, end: int) -> "RateShare":
+        """The share of one of the stream's receivers.
 
         Args:
-            stream: What they share.
-            own: What this one has said last.
+            stream: The rate, and all receivers.
+            own: Its last heartbeat.
             end: Where its lane goes on.
         """
         rate_per_s = self.initial_rate if stream.rate_per_s is None else stream.rate_per_s
@@ -73,7 +77,7 @@ class Limits:
         even_per_s, part_per_s = rate_per_s / len(demands), fair_shares(rate_per_s, demands)[-1]
         backlog = max(0, end - stream.begun.get(own.lane, end))
         held_per_s = catch_up_rate(part_per_s, backlog, stream.interval_ms or 0)
-        return Share(
+        return RateShare(
             held_per_s if self.max_rate is None else min(held_per_s, self.max_rate),
             even_per_s * held_per_s / part_per_s,
             len(demands),
@@ -82,14 +86,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one receiver lets in, and why.
+class RateShare:
+    """One receiver's share of a rate, and why it is that.
 
     Attributes:
-        limit_per_s: That (records/s).
+        limit_per_s: What it lets in (records/s).
         even_per_s: What it would be if each took the same (records/s).
         receivers: How many share the rate.
-        backlog: How many records its query is behind in its lane, if that makes it less; else 0.
+        backlog: How many records its query is behind in its lane, if that reduces it; else 0.
     """
 
     limit_per_s: float
@@ -103,31 +107,48 @@ def _demand(seen: ReceiverSeen) -> Demand:
     return Demand(limit_per_s, seen.records_per_s, seen.waiting_records > 0, seen.most_per_s)
 
 
-class Rates:
-    """Tells one receiver its part of its gate's rate, and the ledger how the receiver fares.
+class RateMeter:
+    """How fast a count rises (1/s), over the last 5 s."""
 
-    Within ``with`` a thread looks twice a second. A ledger that cannot be reached changes nothing:
-    the limit stays what it was; the log says so once, and once when the ledger is back.
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def rate_per_s(self, now_s: float, count: int) -> float:
+        """The rate, now that the count is this; 0 at first."""
+        while len(self._seen) > 1 and self._seen[1][0] <= now_s - _METER_S:
+            self._seen.popleft()
+        self._seen.append((now_s, count))
+        began_s, began = self._seen[0]
+        return (count - began) / (now_s - began_s) if now_s > began_s else 0.0
+
+
+class RateFollower:
+    """Applies one receiver's share of its gate's rate, and sends the ledger its heartbeats.
+
+    Within ``with`` a thread polls the ledger twice a second. A ledger that is unreachable changes
+    nothing: the limit stays; one line is logged then, and one when it is reachable again.
 
     Args:
         ledger: Where the gate is.
         gate: Its name; it need not be declared yet.
-        limits: See `Limits`.
-        describe: Says how the receiver fares under this limit (records/s).
-        end: Says where its lane goes on.
-        apply: Puts a limit in force (records/s). All three are called from that thread, but at
-            first by the one that enters.
+        limits: What the receiver lets in at most.
+        describe: Answers how the receiver fares under this limit (records/s).
+        end: Answers where its lane goes on.
+        apply: Puts a limit in force (records/s). That thread calls all three; on entry, the
+            caller's own.
+        deregister_s: How long an end waits for a ledger that does not answer (s). Default: 2.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         gate: str,
-        limits: Limits,
+        limits: ReceiverLimits,
         *,
         describe: Callable[[float], ReceiverSeen],
         end: Callable[[], int],
         apply: Callable[[float], None],
+        deregister_s: float = DEREGISTER_S,
     ) -> None:
         self._ledger = ledger
         self._gate = gate
@@ -135,47 +156,47 @@ class Rates:
         self._describe = describe
         self._end = end
         self._apply = apply
+        self._deregister_s = deregister_s
         self._limit_per_s = min(limits.initial_rate, limits.max_rate or math.inf)
         self._own = describe(self._limit_per_s)
-        self._told: Share | None = None
-        self._knows_rate = False
-        self._seen_s = -math.inf
-        self._is_away = False
+        self._logged: tuple[RateShare, bool] | None = None
+        self._heartbeat_s = -math.inf
+        self._is_unreachable = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-rates", daemon=True)
 
     def __enter__(self) -> Self:
         self._apply(self._limit_per_s)
-        self.look(time.monotonic())
+        self.poll(time.monotonic())
         self._thread.start()
         return self
 
     def __exit__(self, *_raised: object) -> None:
         self._done.set()
-        self._thread.join(_LEAVE_S)
+        self._thread.join(self._deregister_s)
 
-    def look(self, now_s: float) -> None:
-        """Look once, at this time of a clock that always goes forward."""
+    def poll(self, now_s: float) -> None:
+        """Look up the rate once, at this time of a monotonic clock."""
         try:
-            if now_s - self._seen_s >= _SEEN_S:
+            if now_s - self._heartbeat_s >= _HEARTBEAT_S:
                 self._own = self._describe(self._limit_per_s)
-                self._ledger.see_receiver(self._own)
-                self._seen_s = now_s
+                self._ledger.heartbeat(self._own)
+                self._heartbeat_s = now_s
             stream = self._ledger.stream_rate(self._gate, self._own.journal_id)
         except LedgerError as error:
-            self._tell_away(error)
+            self._log_unreachable(error)
             return
-        if not self._done.is_set():  # whoever limits by it may be gone by then
-            self._tell_back()
+        if not self._done.is_set():  # the intake that is limited may be gone by then
+            self._log_reachable()
             self._follow(stream)
 
     def _run(self) -> None:
         while not self._done.wait(POLL_S):
-            self.look(time.monotonic())
+            self.poll(time.monotonic())
         try:
-            self._ledger.leave(self._describe(self._limit_per_s))
+            self._ledger.deregister(self._describe(self._limit_per_s))
         except LedgerError as error:
-            self._tell_away(error)
+            self._log_unreachable(error)
 
     def _follow(self, stream: StreamRate) -> None:
         share = self._limits.share(stream, self._own, self._end())
@@ -183,28 +204,28 @@ class Rates:
             self._limit_per_s = share.limit_per_s
             self._apply(share.limit_per_s)
         knows_rate = stream.rate_per_s is not None
-        if knows_rate != self._knows_rate or self._told is None or _is_other(share, self._told):
-            self._told, self._knows_rate = share, knows_rate
-            self._tell_limit(share, stream.rate_per_s)
+        logged, knew_rate = self._logged or (None, False)
+        if logged is None or knows_rate != knew_rate or _is_other(share, logged):
+            self._logged = share, knows_rate
+            self._log_limit(share, stream.rate_per_s)
 
-    def _tell_limit(self, share: Share, rate_per_s: float | None) -> None:
-        has = (
-            f"has no rate yet, and begins with {number(self._limits.initial_rate)}/s"
+    def _log_limit(self, share: RateShare, rate_per_s: float | None) -> None:
+        why = (
+            f"has no rate yet, and begins with {readable(self._limits.initial_rate)}/s"
             if rate_per_s is None
-            else f"has a rate of {number(rate_per_s)}/s"
+            else f"has a rate of {readable(rate_per_s)}/s"
         )
-        less = f", less while its query has {number(share.backlog)} records of this lane to read"
+        why += f", for {share.receivers} receiver{'' if share.receivers == 1 else 's'}"
+        if share.backlog:
+            backlog = readable(share.backlog)
+            why += f", less while its query has {backlog} records of this lane to read"
+        if share.limit_per_s == self._limits.max_rate:
+            why += ", and this one's own maximum is less"
         _LOG.info(
-            "At most %s records/s: gate %r %s, for %d %s%s%s.",
-            number(share.limit_per_s),
+            "At most %s records/s: gate %r %s.",
+            readable(share.limit_per_s),
             self._gate,
-            has,
-            share.receivers,
-            "receiver" if share.receivers == 1 else "receivers",
-            less if share.backlog else "",
-            ", and this one's own maximum is less"
-            if share.limit_per_s == self._limits.max_rate
-            else "",
+            why,
             extra=event(
                 "limit",
                 gate=self._gate,
@@ -215,31 +236,30 @@ class Rates:
             ),
         )
 
-    def _tell_away(self, error: LedgerError) -> None:
-        if not self._is_away:
-            self._is_away = True
+    def _log_unreachable(self, error: LedgerError) -> None:
+        if not self._is_unreachable:
+            self._is_unreachable = True
             _LOG.warning(
-                "The rate of gate %r is not known at present, and the limit stays at %s records/s:"
-                " %s",
+                "The rate of gate %r cannot be looked up, and the limit stays at %s records/s: %s",
                 self._gate,
-                number(self._limit_per_s),
+                readable(self._limit_per_s),
                 error,
-                extra=event("ledger-away", gate=self._gate, limit_per_s=self._limit_per_s),
+                extra=event("ledger-unreachable", gate=self._gate, limit_per_s=self._limit_per_s),
             )
 
-    def _tell_back(self) -> None:
-        if self._is_away:
-            self._is_away = False
+    def _log_reachable(self) -> None:
+        if self._is_unreachable:
+            self._is_unreachable = False
             _LOG.info(
-                "The rate of gate %r is known again.",
+                "The rate of gate %r can be looked up again.",
                 self._gate,
-                extra=event("ledger-back", gate=self._gate),
+                extra=event("ledger-reachable", gate=self._gate),
             )
 
 
-def _is_other(share: Share, told: Share) -> bool:
-    """Whether this is worth a line after what was told last."""
-    if share.receivers != told.receivers:
+def _is_other(share: RateShare, logged: RateShare) -> bool:
+    """Whether this is worth a line after the one that was logged last."""
+    if share.receivers != logged.receivers:
         return True
-    changed = share.even_per_s / told.even_per_s
-    return not 1 / _WORTH_TELLING < changed < _WORTH_TELLING
+    changed = share.even_per_s / logged.even_per_s
+    return not 1 / _LOGGED_CHANGE < changed < _LOGGED_CHANGE

@@ -7,12 +7,15 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from headrace.certificates import client_context
 from headrace.errors import ReceiverError, SetupError
-from headrace.receivers.mqtt_message import Message
-from headrace.receivers.mqtt_settings import MqttSettings
+from headrace.journal.records import Headers
+from headrace.receivers.connections import set_unless_done
+from headrace.receivers.deduplicator import is_message_id
+from headrace.receivers.settings import MqttSettings
 
 try:
     from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTv5
@@ -32,15 +35,76 @@ Answer = TypeVar("Answer")
 _ANSWER_S: Final = 10.0
 """How long the broker may take to answer, and a last acknowledgement to be written."""
 
-_REFUSALS: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
+_PERMANENT: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C})
 """Protocol version, client id, user or password, not authorized, banned, method: they stay so."""
 
+MESSAGE_ID: Final = "headrace-message-id"
+"""The user property that a publisher gives a message, so that it is stored once.
+
+An id that is not valid (`is_message_id`), or one of several, is ignored, and its message may be
+stored twice: the broker would send a rejected message for ever.
+"""
+
+_FRAME_BYTES: Final = 256
 _TAKEN_OVER: Final = 0x8E
 _RETAINED_ONCE: Final = 1
 """Retained messages are sent when a subscription is new, not each time it is confirmed."""
 
 
-class Connection:
+@dataclass(frozen=True, slots=True)
+class MqttMessage:
+    """A message as it was published.
+
+    Attributes:
+        mid: Its packet id on this connection.
+        qos: 1 if it is to be acknowledged, or 0.
+        topic: Its topic.
+        payload: What was published.
+        properties: Its user properties, in their order; the same name may be there twice.
+        content_type: Its content type, or None.
+    """
+
+    mid: int
+    qos: int
+    topic: str
+    payload: bytes
+    properties: Sequence[tuple[str, str]] = ()
+    content_type: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, an upper estimate."""
+        named = sum(len(name) + len(value) for name, value in self.properties)
+        return len(self.payload) + len(self.topic) + 4 * named + _FRAME_BYTES
+
+    @property
+    def message_id(self) -> str | None:
+        """Its message id; None if it has none, or one that is ignored."""
+        ids = self._ids
+        return ids[0] if len(ids) == 1 and is_message_id(ids[0]) else None
+
+    @property
+    def has_unfit_id(self) -> bool:
+        """Whether it has a message id that is ignored."""
+        return bool(self._ids) and self.message_id is None
+
+    @property
+    def _ids(self) -> list[str]:
+        """Those that differ: of several it is not known which tells it from other messages."""
+        return list({value: None for name, value in self.properties if name == MESSAGE_ID})
+
+    @property
+    def headers(self) -> Headers:
+        """The record's headers: the user properties, then ``content-type`` where it has one."""
+        found: list[tuple[str, bytes | None]] = [
+            (name, value.encode()) for name, value in self.properties
+        ]
+        if self.content_type is not None:
+            found.append(("content-type", self.content_type.encode()))
+        return found
+
+
+class MqttConnection:
     """A connection in the broker's persistent session for this client id, subscribed with QoS 1.
 
     The broker sends no more than ``receive_maximum`` messages of QoS 1 before one of them is
@@ -55,14 +119,14 @@ class Connection:
         self.lost: asyncio.Future[Exception] = self._loop.create_future()
         self._connected: asyncio.Future[bool] = self._loop.create_future()
         self._subscribed: asyncio.Future[None] = self._loop.create_future()
-        self._arrived: deque[Message] = deque()
+        self._arrived: deque[MqttMessage] = deque()
         self._some = asyncio.Event()
         self._places = threading.Semaphore(settings.receive_maximum)
         self._is_closing = False
         self._client = self._made()
 
     async def open(self) -> bool:
-        """Connect; from now on messages come that the broker holds for the session.
+        """Connect; the broker begins to send what it holds for the session.
 
         Returns:
             Whether the broker still had the session.
@@ -90,7 +154,7 @@ class Connection:
         return await self._answer(self._connected)
 
     async def subscribe(self) -> None:
-        """Have the broker confirm the topics; messages must be taken meanwhile.
+        """Subscribe to the topics; messages must be taken meanwhile.
 
         Raises:
             ConnectionError: The connection was lost.
@@ -100,8 +164,8 @@ class Connection:
         self._client.subscribe([(topic, options) for topic in self._settings.topics])
         await self._answer(self._subscribed)
 
-    async def next(self, most: int, most_bytes: int) -> list[Message]:
-        """Wait for messages, and take 1 or more that have arrived, within these bounds if more."""
+    async def next(self, most: int, most_bytes: int) -> list[MqttMessage]:
+        """Wait for messages; take 1 that has arrived, and more within these limits."""
         await self._some.wait()
         taken = [self._arrived.popleft()]
         left_bytes = most_bytes - taken[0].size_bytes
@@ -112,16 +176,16 @@ class Connection:
             self._some.clear()
         return taken
 
-    def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Have these forgotten by the broker; in the order in which they came."""
+    def acknowledge(self, messages: Sequence[MqttMessage]) -> None:
+        """Acknowledge messages to the broker, in the order in which they came."""
         for message in messages:
             self._client.ack(message.mid, message.qos)
             self._places.release()
 
     async def close(self) -> None:
-        """Write what was acknowledged, and leave the broker; the session stays."""
+        """Write what was acknowledged, and disconnect; the broker keeps the session."""
         self._is_closing = True
-        self._places.release()  # whoever waits for a place sees that it is closing
+        self._places.release()  # the network's thread may wait for a place: it sees the closing
         was_connected = self._client.is_connected()  # it is not any more when it is to disconnect
         self._client.disconnect()
         if was_connected:
@@ -153,7 +217,10 @@ class Connection:
         if settings.username is not None:
             client.username_pw_set(settings.username, settings.password)
         if settings.tls:
-            client.tls_set_context(_tls(settings))
+            files = (settings.ca_file, settings.certificate_file, settings.key_file)
+            context = client_context(settings.url, *files)
+            context.sslsocket_class = _TlsSocket
+            client.tls_set_context(context)
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
@@ -165,21 +232,29 @@ class Connection:
     def _on_connect(
         self, _client: Client, _data: Any, flags: ConnectFlags, reason: ReasonCode, _more: Any
     ) -> None:
+        settings = self._settings
         if not reason.is_failure:
-            self._tell(self._connected, flags.session_present)
-        elif reason.value in _REFUSALS:
-            self._tell(self.lost, _refused(self._settings, str(reason)))
+            self._resolve(self._connected, flags.session_present)
+        elif reason.value in _PERMANENT:
+            user = f"as user {settings.username!r}" if settings.username else "without a user"
+            self._fail(
+                f"The broker {settings.url} refuses the client {settings.client_id!r} {user}:"
+                f" {reason}; check the user, the password and what the broker allows."
+            )
         else:
-            self._tell(self.lost, ConnectionError(str(reason)))
+            self._resolve(self.lost, ConnectionError(str(reason)))
 
     def _on_subscribe(
         self, _client: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _more: Any
     ) -> None:
         for topic, reason in zip(self._settings.topics, reasons, strict=False):
             if reason.value != 1:
-                self._tell(self.lost, _not_subscribed(self._settings, topic, reason))
+                self._fail(
+                    f"The broker {self._settings.url} refuses a subscription to the topic {topic!r}"
+                    f" with QoS 1: {reason}; name a topic that it allows, or change what it allows."
+                )
                 return
-        self._tell(self._subscribed, None)
+        self._resolve(self._subscribed, None)
 
     def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
         self._places.acquire()
@@ -187,7 +262,7 @@ class Connection:
             self._places.release()  # the next message, which is not taken either, does not wait
             return
         properties = message.properties
-        taken = Message(
+        taken = MqttMessage(
             message.mid,
             message.qos,
             message.topic,
@@ -201,22 +276,30 @@ class Connection:
         self, _client: Client, _data: Any, flags: DisconnectFlags, reason: ReasonCode, _more: Any
     ) -> None:
         if reason.value == _TAKEN_OVER:
-            self._tell(self.lost, _taken_over(self._settings))
+            self._fail(
+                f"Another client of the broker {self._settings.url} has taken over the session of"
+                f" the client id {self._settings.client_id!r}; give each receiver a client id of"
+                " its own."
+            )
         elif flags.is_disconnect_packet_from_server:
-            self._tell(self.lost, ConnectionError(f"it closed the connection: {reason}"))
+            self._resolve(self.lost, ConnectionError(f"it closed the connection: {reason}"))
         else:
-            self._tell(self.lost, ConnectionError("the connection was lost"))
+            self._resolve(self.lost, ConnectionError("the connection was lost"))
 
-    def _tell(self, future: asyncio.Future[Any], value: Any) -> None:
-        self._loop.call_soon_threadsafe(_settle, future, value)
+    def _fail(self, sentence: str) -> None:
+        """End with an error that no reconnection mends."""
+        self._resolve(self.lost, ReceiverError(sentence))
 
-    def _arrive(self, message: Message) -> None:
+    def _resolve(self, future: asyncio.Future[Any], value: Any) -> None:
+        self._loop.call_soon_threadsafe(set_unless_done, future, value)
+
+    def _arrive(self, message: MqttMessage) -> None:
         self._arrived.append(message)
         self._some.set()
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Is closed where the broker is not who it should be; paho-mqtt would leave it open."""
+    """Is closed when the broker's certificate is not trusted; paho-mqtt would leave it open."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -224,37 +307,3 @@ class _TlsSocket(ssl.SSLSocket):
         except BaseException:
             self.close()
             raise
-
-
-def _tls(settings: MqttSettings) -> ssl.SSLContext:
-    files = (settings.ca_file, settings.certificate_file, settings.key_file)
-    context = client_context(settings.url, *files)
-    context.sslsocket_class = _TlsSocket
-    return context
-
-
-def _settle(future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _refused(settings: MqttSettings, reason: str) -> ReceiverError:
-    user = "without a user" if settings.username is None else f"as user {settings.username!r}"
-    return ReceiverError(
-        f"The broker {settings.url} refuses the client {settings.client_id!r} {user}: {reason};"
-        " check the user, the password and what the broker allows."
-    )
-
-
-def _not_subscribed(settings: MqttSettings, topic: str, reason: ReasonCode) -> ReceiverError:
-    return ReceiverError(
-        f"The broker {settings.url} does not let the topic {topic!r} be subscribed to with QoS 1:"
-        f" {reason}; name a topic that it allows, or change what it allows."
-    )
-
-
-def _taken_over(settings: MqttSettings) -> ReceiverError:
-    return ReceiverError(
-        f"Another client of the broker {settings.url} has taken over the session of the client id"
-        f" {settings.client_id!r}; give each receiver a client id of its own."
-    )

@@ -1,0 +1,198 @@
+"""The block generator: admitted records become a block every interval, or when it is large."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from headrace.control import OffsetRange
+from headrace.errors import LaneTakenError
+from headrace.journal.records import Records
+from headrace.receivers.deduplicator import StoredIds
+from headrace.receivers.memory_budget import memory_bytes
+from headrace.receivers.settings import IntakeSettings
+
+Append = Callable[[Records], OffsetRange]
+"""Makes records durable and answers their offsets, or raises JournalError; LaneTakenError when none
+can be stored from now on, because another writer has the lane."""
+
+Settle = Callable[[], Sequence[StoredIds]]
+"""Answers which blocks are stored although appending them has raised, or raises JournalError."""
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffered:
+    records: Records
+    stored: asyncio.Future[OffsetRange]
+    since_s: float
+
+
+class BlockWriter:
+    """Gathers records into blocks and appends them, one block at a time and in order.
+
+    A block is appended ``block_interval_ms`` after its first record came, or when it has
+    ``block_bytes``; while one is appended the next one gathers. A thread of its own appends.
+
+    A block that cannot be appended fails its own records only, and the next one is appended as
+    usual; `lost` raises when that is in vain. Before the next one, ``settle`` answers what became
+    of the failed ones: where only the answer was lost, their records are stored.
+
+    Args:
+        append: Appends one block.
+        settings: The size and interval of blocks.
+        settle: Called in the same thread after a block has failed; None where a failed block is
+            never stored.
+        found: Receives what ``settle`` answers, in the event loop and between two appends.
+    """
+
+    def __init__(
+        self,
+        append: Append,
+        settings: IntakeSettings,
+        settle: Settle | None,
+        found: Callable[[Sequence[str | None], OffsetRange], None],
+    ) -> None:
+        self._append = append
+        self._settle = settle
+        self._found = found
+        self._is_settled = True
+        self._interval_s = settings.block_interval_ms / 1000
+        self._block_bytes = settings.block_bytes
+        self._buffer: deque[_Buffered] = deque()
+        self._buffered_bytes = 0
+        self._some = asyncio.Event()
+        self._due = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._lane_taken: LaneTakenError | None = None
+        self._is_closing = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-append")
+        self._running: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin, in the running event loop."""
+        self._running = asyncio.create_task(self._run())
+
+    def add(self, records: Records) -> asyncio.Future[OffsetRange]:
+        """Put records into the current block, all of them even if it grows beyond its size.
+
+        Returns:
+            Their offsets, once they are durable, or the JournalError that says why they are not.
+            Ending the future before they are being appended withdraws them.
+        """
+        loop = asyncio.get_running_loop()
+        buffered = _Buffered(records, loop.create_future(), loop.time())
+        self._buffer.append(buffered)
+        self._buffered_bytes += memory_bytes(records)
+        self._wake()
+        return buffered.stored
+
+    async def lost(self) -> NoReturn:
+        """Wait for as long as the lane can be written.
+
+        Raises:
+            LaneTakenError: Another writer has it; no block will be stored from now on.
+        """
+        await self._lost.wait()
+        assert self._lane_taken is not None  # noqa: S101
+        raise self._lane_taken
+
+    async def close(self) -> None:
+        """Append what was gathered, now, and stop. Nothing may be added afterwards."""
+        self._is_closing = True
+        self._wake()
+        if self._running:
+            await self._running
+        self._thread.shutdown()
+
+    def _wake(self) -> None:
+        if self._buffer or self._is_closing:
+            self._some.set()
+        if self._buffered_bytes >= self._block_bytes or self._is_closing:
+            self._due.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._some.wait()
+            if not self._buffer:
+                return
+            await self._wait_until_due(self._buffer[0].since_s + self._interval_s)
+            unsettled = await self._settle_failed()
+            block = self._next_block()
+            if block and unsettled:
+                self._fail(block, unsettled)
+            elif block:
+                await self._store(block)
+
+    async def _wait_until_due(self, time_s: float) -> None:
+        try:
+            async with asyncio.timeout_at(time_s):
+                await self._due.wait()
+        except TimeoutError:
+            return
+
+    def _next_block(self) -> list[_Buffered]:
+        block: list[_Buffered] = []
+        block_bytes = 0
+        while self._buffer and block_bytes < self._block_bytes:
+            buffered = self._buffer.popleft()
+            size_bytes = memory_bytes(buffered.records)
+            self._buffered_bytes -= size_bytes
+            if not buffered.stored.done():
+                block.append(buffered)
+                block_bytes += size_bytes
+        self._some.clear()
+        self._due.clear()
+        self._wake()
+        return block
+
+    async def _settle_failed(self) -> BaseException | None:
+        """Find out what became of the blocks that failed; answers why that is not known."""
+        if self._settle is None or self._is_settled:
+            return None
+        asked = asyncio.get_running_loop().run_in_executor(self._thread, self._settle)
+        await asyncio.wait([asked])
+        if error := asked.exception():
+            self._note_if_lost(error)
+            return error
+        self._is_settled = True
+        for ids, offsets in asked.result():
+            self._found(ids, offsets)
+        return None
+
+    async def _store(self, block: Sequence[_Buffered]) -> None:
+        records = [buffered.records for buffered in block]
+        loop = asyncio.get_running_loop()
+        appended = loop.run_in_executor(self._thread, _append_all, self._append, records)
+        await asyncio.wait([appended])
+        if error := appended.exception():
+            self._fail(block, error)
+            self._is_settled = False
+            await self._settle_failed()  # now, so that most records are known when they come again
+            return
+        offsets = appended.result()
+        start = offsets.start
+        for buffered in block:
+            until = start + buffered.records.count
+            buffered.stored.set_result(OffsetRange(offsets.topic, offsets.partition, start, until))
+            start = until
+
+    def _fail(self, block: Sequence[_Buffered], error: BaseException) -> None:
+        count = sum(buffered.records.count for buffered in block)
+        _LOG.error("A block of %d records was not stored: %s", count, error)
+        for buffered in block:
+            buffered.stored.set_exception(error)
+        self._note_if_lost(error)
+
+    def _note_if_lost(self, error: BaseException) -> None:
+        if isinstance(error, LaneTakenError):
+            self._lane_taken = error
+            self._lost.set()
+
+
+def _append_all(append: Append, records: Sequence[Records]) -> OffsetRange:
+    return append(records[0] if len(records) == 1 else Records.concat(records))

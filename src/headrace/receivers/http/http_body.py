@@ -1,0 +1,259 @@
+"""The body of a request: within its limits of size, time and memory, and as records."""
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from starlette.requests import ClientDisconnect, Request
+
+from headrace.journal.records import SCHEMA, Records
+from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, is_message_id, record_ids
+from headrace.receivers.http.http_connection import HttpRejection, retry_after
+from headrace.receivers.json_text import MalformedError, check_lines, values_of
+from headrace.receivers.memory_budget import MemoryBudget
+from headrace.receivers.settings import HttpSettings
+
+_RETRY_S: Final = 1.0
+"""When memory is asked for again: bodies come and go within about this time."""
+
+_PIECE_BYTES: Final = 64 * 1024
+"""The most that is decompressed at once. Smaller pieces of a body are joined as they come, so that
+a body of single bytes takes no more memory than another; larger ones are not, for what grows is
+copied again and again."""
+
+_DISCARD_S: Final = 2.0
+"""How long the rest of a rejected body is read. If the connection were closed at once, the sender's
+system would discard the answer."""
+
+_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+ENCODINGS: Final = ("identity", *_WINDOWS)
+"""The supported values of Content-Encoding (RFC 9110, 8.4.1)."""
+
+_KEY_HEADER: Final = "headrace-key"
+_ID_HEADER: Final = "headrace-message-id"
+_LINES: Final = "application/x-ndjson"
+_JSON: Final = "application/json"
+_WHOLE: Final = ("application/octet-stream", "text/plain")
+
+
+class RequestBody:
+    """The body of one request, and the memory that it holds.
+
+    Args:
+        request: The request.
+        settings: The limits.
+        budget: The memory for all bodies.
+    """
+
+    def __init__(self, request: Request, settings: HttpSettings, budget: MemoryBudget) -> None:
+        self._request = request
+        self._settings = settings
+        self._budget = budget
+        self._pieces: list[bytearray] = []
+        self._held_bytes = 0
+        self._stream = request.stream()
+        self.ended = False
+
+    async def read(self) -> bytes:
+        """All of it, decompressed.
+
+        Raises:
+            HttpRejection: It is too large (413) or too slow (408), its length is not declared
+                (411), its encoding is not supported (415) or damaged (400), or there is no memory
+                for it at present (429).
+            ClientDisconnect: Its sender has gone.
+        """
+        headers = self._request.headers
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ENCODINGS:
+            raise HttpRejection(
+                415,
+                "Content-Encoding must be gzip, deflate or identity, and only one of them.",
+                {"accept-encoding": ", ".join(ENCODINGS)},
+            )
+        if not {"content-length", "transfer-encoding"} & set(headers.keys()):
+            raise HttpRejection(
+                411,
+                "Nothing says how long the body is; send Content-Length, or Transfer-Encoding:"
+                " chunked.",
+            )
+        length = headers.get("content-length", "0")
+        self._check_sent(int(length) if length.isdecimal() else 0)
+        try:
+            async with asyncio.timeout(self._settings.body_s):
+                await self._read(Decompressor(encoding))
+        except TimeoutError as error:
+            raise HttpRejection(
+                408, f"The body was not complete after {self._settings.body_s:g} s; send it faster."
+            ) from error
+        except DamagedError as error:
+            raise HttpRejection(
+                400, f"The body cannot be decompressed ({encoding}): {error}."
+            ) from error
+        return b"".join(self._pieces)
+
+    async def discard(self) -> None:
+        """Read the rest and drop it, for a limited time, so that its sender reads the answer."""
+        if self.ended:
+            return
+        with contextlib.suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(_DISCARD_S):
+                async for _ in self._stream:
+                    continue
+
+    def release(self) -> None:
+        """Give back the memory."""
+        self._pieces = []
+        self._budget.release(self._held_bytes)
+        self._held_bytes = 0
+
+    async def _read(self, decompressor: "Decompressor") -> None:
+        sent_bytes = 0
+        async for data in self._stream:
+            sent_bytes += len(data)
+            self._check_sent(sent_bytes)
+            for piece in decompressor.pieces(data):
+                self._hold(piece)
+        self.ended = True
+        decompressor.end()
+
+    def _check_sent(self, sent_bytes: int) -> None:
+        max_bytes = self._settings.max_body_bytes
+        if sent_bytes > max_bytes:
+            raise HttpRejection(
+                413, f"The body has more than the {max_bytes} bytes that it may; send it in parts."
+            )
+
+    def _hold(self, piece: bytes) -> None:
+        max_bytes = self._settings.max_decompressed_bytes
+        if self._held_bytes + len(piece) > max_bytes:
+            raise HttpRejection(
+                413,
+                f"The body has more than the {max_bytes} bytes that it may when decompressed;"
+                " send it in parts.",
+            )
+        if not self._budget.try_acquire(len(piece)):
+            raise retry_after(_RETRY_S, "There is no memory for more bodies at present")
+        self._held_bytes += len(piece)
+        if self._pieces and len(self._pieces[-1]) < _PIECE_BYTES:
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
+
+
+class DamagedError(ValueError):
+    """Compressed data is damaged, or breaks off."""
+
+
+class Decompressor:
+    """Decompresses a body as it comes, in small pieces; ``encoding`` is one of `ENCODINGS`."""
+
+    def __init__(self, encoding: str) -> None:
+        self._window = _WINDOWS.get(encoding, 0)
+        self._stream = zlib.decompressobj(self._window) if self._window else None
+        self._inside = False
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """What these bytes decompress to, at most 64 KiB at a time.
+
+        Raises:
+            DamagedError: They are damaged.
+        """
+        if (stream := self._stream) is None:
+            yield data
+            return
+        while data:
+            self._inside = True
+            try:
+                piece = stream.decompress(data, _PIECE_BYTES)
+            except zlib.error as error:
+                raise DamagedError(str(error)) from error
+            if piece:
+                yield piece
+            data = stream.unconsumed_tail
+            if stream.eof:
+                data = stream.unused_data
+                self._inside = False
+                # A gzip file may have several members, one after the other; a zlib stream has one.
+                if data and self._window == zlib.MAX_WBITS:
+                    raise DamagedError("something follows its end")
+                self._stream = stream = zlib.decompressobj(self._window)
+
+    def end(self) -> None:
+        """Check that the data was complete.
+
+        Raises:
+            DamagedError: It breaks off.
+        """
+        if self._inside:
+            raise DamagedError("it breaks off")
+
+
+class RequestFormat:
+    """How the headers of a request say that its body is to be read.
+
+    Args:
+        request: The request.
+        check_json: Whether each line of NDJSON must be JSON.
+
+    Raises:
+        HttpRejection: Its content type is not supported (415), or its message id is empty or too
+            long, or it has more than one, or more than one key (400).
+    """
+
+    def __init__(self, request: Request, *, check_json: bool) -> None:
+        self._check_json = check_json
+        self._type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if self._type not in (_LINES, _JSON, *_WHOLE):
+            raise HttpRejection(
+                415, f"Content-Type must be {_JSON}, {_LINES}, {' or '.join(_WHOLE)}."
+            )
+        self._key = _single(request, _KEY_HEADER)
+        self._id = _single(request, _ID_HEADER)
+        if self._id is not None and not is_message_id(self._id):
+            raise HttpRejection(400, f"{_ID_HEADER} must have 1 to {MAX_ID_CHARACTERS} characters.")
+
+    def records(self, body: bytes, timestamp_ms: int) -> Records:
+        """The records of a body, 1 or more, with the request's key and ids.
+
+        Raises:
+            HttpRejection: It is malformed, or has none (400).
+        """
+        try:
+            records = self._values(body, timestamp_ms)
+        except MalformedError as error:
+            raise HttpRejection(400, str(error)) from error
+        if not records.count:
+            raise HttpRejection(400, "The body has no records; send one or more.")
+        batch, count = records.batch, records.count
+        if self._key is not None:
+            key = pa.scalar(self._key.encode("latin-1"), pa.binary())
+            batch = _with(batch, "key", pa.repeat(key, count))
+        if self._id is not None:
+            batch = _with(batch, "id", pa.array(record_ids(self._id, count), pa.string()))
+        return Records(batch)
+
+    def _values(self, body: bytes, timestamp_ms: int) -> Records:
+        if self._type in _WHOLE:
+            return Records.of([body], timestamp_ms=timestamp_ms)
+        if self._type == _JSON:
+            return Records.of(values_of(body), timestamp_ms=timestamp_ms)
+        if self._check_json:
+            check_lines(body)
+        return Records.of_lines(body, timestamp_ms=timestamp_ms)
+
+
+def _single(request: Request, name: str) -> str | None:
+    """A header that a request may have once."""
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise HttpRejection(400, f"{name} is there {len(values)} times; send it once.")
+    return values[0] if values else None
+
+
+def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    return batch.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), column)

@@ -1,0 +1,203 @@
+"""Connections over HTTP: how a request is framed, how long its headers may take, and rejections."""
+
+import asyncio
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import unquote
+
+import h11
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from headrace.receivers.connections import Connections
+from headrace.receivers.event_log import Rejections
+from headrace.receivers.settings import HttpSettings
+
+_ABSOLUTE: Final = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
+
+
+class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of ours
+    """Ends the handling of a request that is not taken.
+
+    Attributes:
+        status: The status of the answer.
+        sentence: What was wrong, and what to do; nothing secret.
+        headers: Headers of the answer.
+    """
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+        self.headers = headers or {}
+
+    @property
+    def body(self) -> bytes:
+        """The answer's body: JSON with the sentence."""
+        return json.dumps({"error": self.sentence}).encode()
+
+    def count(self, rejections: Rejections) -> None:
+        """Count it under its status."""
+        rejections.count(f"HTTP {self.status}", self.sentence)
+
+
+def retry_after(delay_s: float, why: str) -> HttpRejection:
+    """429, with the whole seconds after which it is worth sending again."""
+    wait_s = max(1, math.ceil(delay_s))
+    sentence = f"{why}; send it again in {wait_s} s."
+    return HttpRejection(429, sentence, {"retry-after": str(wait_s)})
+
+
+_FULL: Final = HttpRejection(
+    503, "All connections are in use; send it again in 1 s.", {"retry-after": "1"}
+)
+_AMBIGUOUS: Final = HttpRejection(
+    400,
+    "The request has both Content-Length and Transfer-Encoding, so that where it ends depends on"
+    " who reads it; send one of them.",
+)
+
+
+def with_strict_framing(
+    application: ASGIApp, reject: Callable[[Request, HttpRejection], Response]
+) -> ASGIApp:
+    """An application that checks what RFC 9112 asks of a server beyond what h11 and uvicorn check.
+
+    A request with both Content-Length and Transfer-Encoding is rejected, and its connection closed
+    (6.1): a proxy that goes by the other one would take a part of it for the next request. A target
+    in absolute form, as a proxy is sent, is that of its path (3.2.2).
+
+    Args:
+        application: The application.
+        reject: Makes the answer to a request whose body is not read; it closes the connection.
+    """
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            answer = reject(Request(scope, receive), _AMBIGUOUS)
+            await answer(scope, receive, send)
+            return
+        if absolute := _ABSOLUTE.fullmatch(scope["raw_path"]):
+            path: bytes = absolute[1] or b"/"
+            scope = {**scope, "raw_path": path, "path": unquote(path.decode("ascii"))}
+        await application(scope, receive, send)
+
+    return run
+
+
+def limited_protocol(
+    connections: Connections, settings: HttpSettings, rejections: Rejections
+) -> type[H11Protocol]:
+    """Uvicorn's protocol with a limit of connections and of time, and rejections in JSON.
+
+    Args:
+        connections: The connections that there are.
+        settings: How long a request's headers may take, from when its sender connected or was
+            last answered (``header_s``), and how large they may be. The rest of a request that was
+            answered early, such as the body of one for an unknown path, has to come within this
+            time too.
+        rejections: Counts those who found no place, and what is no request.
+    """
+    late = HttpRejection(
+        408, f"No whole request came within {settings.header_s:g} s; send its headers faster."
+    )
+
+    class LimitedProtocol(H11Protocol):
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if connections.admit(self, transport.abort):
+                self._watch()
+            else:
+                _FULL.count(rejections)
+                self._close_with(_FULL)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._watch()
+
+        def send_400_response(self, msg: str) -> None:
+            """Reject what is no request, unless it comes after the answer to its beginning."""
+            if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+                self.transport.close()
+                return
+            rejection = _protocol_error(sys.exception(), settings)
+            rejection.count(rejections)
+            if self.cycle is not None:
+                # It may be answering; that would be a second answer.
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            self._close_with(rejection)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            connections.remove(self)
+            self._stop_watching()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            # Answered, and not beginning anew: the rest of the body is to come, and means nothing.
+            is_awaited = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+            if self.transport.is_closing() or not is_awaited:
+                connections.busy(self)
+                self._stop_watching()
+            elif self._late is None:
+                connections.idle(self)
+                self._late = self.loop.call_later(settings.header_s, self._close_with, late)
+
+        def _stop_watching(self) -> None:
+            if self._late:
+                self._late.cancel()
+                self._late = None
+
+        def _close_with(self, rejection: HttpRejection) -> None:
+            if not self.transport.is_closing():
+                self.transport.write(_closing(rejection))
+                self.transport.close()
+
+    return LimitedProtocol
+
+
+def _protocol_error(error: BaseException | None, settings: HttpSettings) -> HttpRejection:
+    """What the protocol's error says of a request; nothing of its text, which may be secret."""
+    status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+    if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+        return HttpRejection(
+            status,
+            f"The headers have more than the {settings.max_header_bytes} bytes allowed; send fewer"
+            " or shorter ones.",
+        )
+    if status == HTTPStatus.NOT_IMPLEMENTED:
+        return HttpRejection(
+            status, "Transfer-Encoding must be chunked, and nothing else; send that."
+        )
+    return HttpRejection(
+        HTTPStatus.BAD_REQUEST,
+        "The request is not well-formed HTTP/1.1; correct its first line, headers or chunks.",
+    )
+
+
+def _closing(rejection: HttpRejection) -> bytes:
+    """A whole response, after which the connection ends."""
+    body = rejection.body
+    headers = {
+        **rejection.headers,
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+    }
+    lines = [f"HTTP/1.1 {rejection.status} {HTTPStatus(rejection.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
