@@ -14,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from bench.machine import cores
-from headrace.gate import RECOMMENDED_CONF
+from headrace.execution import RECOMMENDED_CONF
 
 STOP_S: Final = 20
 

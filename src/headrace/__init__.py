@@ -25,7 +25,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.gate import Batch, Gate, OnFailure, configure, isolate, register, retry
+    from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
     from headrace.tracker import Receivers
 
 __version__ = "0.1.0.dev0"

@@ -54,7 +54,7 @@ class FakeRunner:
 
 
 @dataclass
-class FixedAllowance:
+class FixedBudget:
     """As many records at once as a test says."""
 
     most: int = sys.maxsize
@@ -93,7 +93,7 @@ def a_dispatch(
     clock: Clock,
     *,
     owner: str = "me",
-    allowance: FixedAllowance | None = None,
+    allowance: FixedBudget | None = None,
     events: Events | None = None,
     max_backfills: int = 10,
     stopped: Callable[[], bool] = lambda: False,
@@ -102,7 +102,7 @@ def a_dispatch(
         ledger,
         runner,
         owner=owner,
-        allowance=allowance or FixedAllowance(),
+        allowance=allowance or FixedBudget(),
         on_event=events or Events(),
         clock=clock,
         max_backfills=max_backfills,

@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import a_sample
 
-from headrace.backfill.admission import (
+from headrace.backfill.budget import (
     ASSUMED_RATE_PER_S,
     Account,
     Cost,
-    Live,
+    LiveStream,
     live_per_s,
     records_beside,
 )
 from headrace.ledger import RateSample
 
 NOW_MS = 1_700_000_000_000  # a multiple of the interval
-RESTING = Live(1_000.0, 1_000, start_ms=NOW_MS, end_ms=NOW_MS + 400)
-IDLE = Live(1_000.0, 1_000)
+RESTING = LiveStream(1_000.0, 1_000, start_ms=NOW_MS, end_ms=NOW_MS + 400)
+IDLE = LiveStream(1_000.0, 1_000)
 
 rates = st.floats(0.01, 1e6)
 intervals_ms = st.integers(10, 600_000)
@@ -28,7 +28,7 @@ costs = st.builds(
     end_ms=st.integers(NOW_MS - 10**7, NOW_MS),
 )
 streams = st.builds(
-    Live,
+    LiveStream,
     rate_per_s=st.none() | rates,
     interval_ms=intervals_ms,
     running=st.booleans(),
@@ -49,7 +49,7 @@ def test_the_next_trigger_is_at_a_multiple_of_the_interval_however_late_a_batch_
 
 def test_a_batch_of_the_stream_leaves_nothing() -> None:
     assert records_beside(replace(RESTING, running=True), None, NOW_MS + 400) == 0
-    first = Live(1_000.0, 1_000, running=True, start_ms=NOW_MS)
+    first = LiveStream(1_000.0, 1_000, running=True, start_ms=NOW_MS)
     assert records_beside(first, None, NOW_MS + 5_000) == 0
 
 
@@ -67,7 +67,7 @@ def test_a_trigger_that_found_nothing_may_find_something_at_any_time() -> None:
 
 
 def test_a_clock_that_was_put_back_leaves_no_more_than_an_interval() -> None:
-    ahead = Live(125.0, 10, start_ms=NOW_MS + 10, end_ms=NOW_MS - 10)
+    ahead = LiveStream(125.0, 10, start_ms=NOW_MS + 10, end_ms=NOW_MS - 10)
     assert records_beside(ahead, None, NOW_MS) == 1
 
 
@@ -91,7 +91,7 @@ def test_a_slow_run_is_forgotten_by_and_by() -> None:
 
 def test_behind_a_stream_that_rests_for_long_one_slow_run_follows_another() -> None:
     slow = Cost(records=100, elapsed_ms=2_100, end_ms=NOW_MS)  # 2 s beyond its records
-    rests = Live(1_000.0, 1_000, start_ms=NOW_MS - 9_000, end_ms=NOW_MS - 3_999)
+    rests = LiveStream(1_000.0, 1_000, start_ms=NOW_MS - 9_000, end_ms=NOW_MS - 3_999)
     assert records_beside(rests, slow, NOW_MS) == 0
     assert records_beside(replace(rests, end_ms=NOW_MS - 4_000), slow, NOW_MS) == 800
     assert records_beside(replace(rests, end_ms=NOW_MS - 4_000, running=True), slow, NOW_MS) == 0
@@ -105,7 +105,7 @@ def test_where_no_rate_has_been_learnt_the_last_run_tells_one() -> None:
 
 @given(streams, st.none() | costs, st.integers(NOW_MS - 1_000, NOW_MS + 10**6))
 def test_never_more_than_the_rate_allows_in_an_interval(
-    live: Live, last: Cost | None, now_ms: int
+    live: LiveStream, last: Cost | None, now_ms: int
 ) -> None:
     granted = records_beside(live, last, now_ms)
     assert granted >= 0
@@ -131,7 +131,7 @@ def test_beside_a_steady_stream_both_stay_below_the_rate_and_within_the_interval
     for number in range(20):
         start_ms = first_ms + number * interval_ms
         now_ms = start_ms + took_ms
-        live = Live(rate_per_s, interval_ms, start_ms=start_ms, end_ms=now_ms)
+        live = LiveStream(rate_per_s, interval_ms, start_ms=start_ms, end_ms=now_ms)
         records = rate_per_s * took_ms / 1000
         while now_ms < start_ms + interval_ms:
             granted = records_beside(live, last, now_ms)

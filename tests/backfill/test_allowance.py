@@ -3,15 +3,15 @@ import sys
 import pytest
 from tests.ledger.samples import ManualClock, a_sample
 
-from headrace.backfill import BesideStream, Cost, FromOutside, Live, Unlimited
+from headrace.backfill import Cost, ExternalBudget, InProcessBudget, LiveStream, UnlimitedBudget
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger
 
 
 def test_beside_a_stream_the_last_run_that_went_through_tells_what_runs_cost() -> None:
     clock = ManualClock()
-    stream = Live(1_000.0, 1_000)
-    allowance = BesideStream(lambda: stream, clock)
+    stream = LiveStream(1_000.0, 1_000)
+    allowance = InProcessBudget(lambda: stream, clock)
     allowance.spent(Cost(100, 9_000, clock(), succeeded=False))
     assert allowance.records() == 800
     allowance.spent(Cost(100, 9_000, clock()))  # the first, which makes workers
@@ -20,14 +20,14 @@ def test_beside_a_stream_the_last_run_that_went_through_tells_what_runs_cost() -
     assert allowance.records() == 640
     allowance.spent(Cost(100, 2_000, clock(), succeeded=False))
     assert allowance.records() == 640
-    stream = Live(1_000.0, 1_000, running=True, start_ms=clock())
+    stream = LiveStream(1_000.0, 1_000, running=True, start_ms=clock())
     assert allowance.records() == 0
 
 
 def test_from_outside_the_ledger_tells_what_the_stream_leaves(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    allowance = FromOutside(ledger, "orders", clock)
+    allowance = ExternalBudget(ledger, "orders", clock)
     ledger.publish_rate(a_sample(clock(), 100.0, records=32))  # in 800 ms: 40 records/s
     assert allowance.records() == 0
     clock.now_ms += 1_000
@@ -44,10 +44,10 @@ def test_from_outside_the_ledger_tells_what_the_stream_leaves(
 
 def test_from_outside_a_gate_has_to_be_known(ledger: Ledger, clock: ManualClock) -> None:
     with pytest.raises(LedgerError, match="'clicks' is not declared"):
-        FromOutside(ledger, "clicks", clock).records()
+        ExternalBudget(ledger, "clicks", clock).records()
 
 
 def test_unlimited_is_more_than_any_batch() -> None:
-    allowance = Unlimited()
+    allowance = UnlimitedBudget()
     allowance.spent(Cost(10**9, 1, 0))
     assert allowance.records() == sys.maxsize

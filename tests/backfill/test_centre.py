@@ -11,7 +11,7 @@ from tests.backfill.runners import (
     LEASE_MS,
     Events,
     FakeRunner,
-    FixedAllowance,
+    FixedBudget,
     Offsets,
     a_dispatch,
     one_that_failed,
@@ -20,10 +20,10 @@ from tests.ledger.samples import ManualClock, batch_number
 from tests.services.waiting import wait_until
 
 from headrace.backfill import (
+    BackfillScheduler,
     Backoff,
-    ByHand,
-    DispatchCentre,
     Every,
+    Manual,
     Monitor,
     NearRetention,
     Schedule,
@@ -46,7 +46,7 @@ def refuse(batch: BatchRecord, offsets: Offsets) -> None:
 
 @contextmanager
 def running(
-    centre: DispatchCentre, monitor: Monitor, schedule: Schedule
+    centre: BackfillScheduler, monitor: Monitor, schedule: Schedule
 ) -> Iterator[threading.Thread]:
     """The centre at work, in a thread that ends with it."""
     thread = threading.Thread(target=centre.run, args=(monitor, schedule), daemon=True)
@@ -74,7 +74,7 @@ def test_the_earliest_created_batch_is_first_and_one_that_fails_waits(
 
     runner = FakeRunner(ledger, first_fails)
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
-    centre = DispatchCentre(a_dispatch(ledger, runner, clock))
+    centre = BackfillScheduler(a_dispatch(ledger, runner, clock))
     monitor.refresh()
     while centre.run_one(monitor) is not None:
         pass
@@ -91,10 +91,10 @@ def test_the_parts_of_a_batch_are_next(ledger: Ledger, clock: ManualClock) -> No
     one_that_failed(ledger, batch_number(0))
     clock.now_ms += 10
     later = one_that_failed(ledger, batch_number(1))
-    runner, allowance = FakeRunner(ledger), FixedAllowance(5)
+    runner, allowance = FakeRunner(ledger), FixedBudget(5)
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = DispatchCentre(a_dispatch(ledger, runner, clock, allowance=allowance))
+    centre = BackfillScheduler(a_dispatch(ledger, runner, clock, allowance=allowance))
     for _ in range(3):
         assert centre.run_one(monitor) is not None
     assert [str(offsets[0]) for _, offsets in runner.runs] == [
@@ -108,7 +108,7 @@ def test_with_capacity_to_spare_what_fails_is_worked_off_at_once(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     runner = FakeRunner(ledger)
-    centre = DispatchCentre(a_dispatch(ledger, runner, clock), poll_ms=1)
+    centre = BackfillScheduler(a_dispatch(ledger, runner, clock), poll_ms=1)
     with Monitor(ledger, "orders", interval_ms=1) as monitor, running(centre, monitor, Spare()):
         for number in range(3):
             key = one_that_failed(ledger, batch_number(number))
@@ -128,7 +128,7 @@ def test_at_an_interval_the_start_is_a_run_and_it_goes_on_until_nothing_is_ready
         steps += 1
         return clock()
 
-    centre = DispatchCentre(a_dispatch(ledger, runner, counting_clock), poll_ms=1)
+    centre = BackfillScheduler(a_dispatch(ledger, runner, counting_clock), poll_ms=1)
 
     def a_few_steps() -> None:
         before = steps
@@ -151,10 +151,10 @@ def test_at_an_interval_the_start_is_a_run_and_it_goes_on_until_nothing_is_ready
 
 def test_while_nothing_is_allowed_it_waits_and_is_woken(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, batch_number(0))
-    runner, allowance = FakeRunner(ledger), FixedAllowance(0)
+    runner, allowance = FakeRunner(ledger), FixedBudget(0)
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = DispatchCentre(
+    centre = BackfillScheduler(
         a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=24 * HOUR_MS
     )
     with running(centre, monitor, Spare()):
@@ -167,10 +167,10 @@ def test_while_nothing_is_allowed_it_waits_and_is_woken(ledger: Ledger, clock: M
 
 def test_by_hand_it_does_nothing_by_itself(ledger: Ledger, clock: ManualClock) -> None:
     one_that_failed(ledger, batch_number(0))
-    runner, allowance = FakeRunner(ledger), FixedAllowance()
+    runner, allowance = FakeRunner(ledger), FixedBudget()
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = DispatchCentre(a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=1)
+    centre = BackfillScheduler(a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=1)
     steps: list[int] = []
     tick = centre._rest
 
@@ -179,13 +179,13 @@ def test_by_hand_it_does_nothing_by_itself(ledger: Ledger, clock: ManualClock) -
         tick()
 
     centre._rest = rest  # type: ignore[method-assign]
-    with running(centre, monitor, ByHand()):
+    with running(centre, monitor, Manual()):
         wait_until(lambda: len(steps) > 3)
     assert (runner.runs, allowance.asked) == ([], 0)
 
 
 def test_closing_it_ends_it_however_long_it_would_rest(ledger: Ledger, clock: ManualClock) -> None:
-    centre = DispatchCentre(a_dispatch(ledger, FakeRunner(ledger), clock), poll_ms=24 * HOUR_MS)
+    centre = BackfillScheduler(a_dispatch(ledger, FakeRunner(ledger), clock), poll_ms=24 * HOUR_MS)
     with running(centre, Monitor(ledger, "orders"), Spare()):
         pass
     centre.run(Monitor(ledger, "orders"), Spare())  # and for good
@@ -204,7 +204,7 @@ def test_closing_it_lets_the_batch_in_hand_end_and_takes_no_other(
     runner = FakeRunner(ledger, handler)
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = DispatchCentre(a_dispatch(ledger, runner, clock), poll_ms=1)
+    centre = BackfillScheduler(a_dispatch(ledger, runner, clock), poll_ms=1)
     with running(centre, monitor, Spare()):
         assert begun.wait(30)
         centre.close()
@@ -230,7 +230,7 @@ def test_while_kafka_cannot_be_reached_it_warns_once_and_goes_on_after(
         failures.append(len(ranges))
         raise BrokerError("No broker can be reached.")
 
-    centre = DispatchCentre(a_dispatch(ledger, runner, clock), poll_ms=1)
+    centre = BackfillScheduler(a_dispatch(ledger, runner, clock), poll_ms=1)
     with caplog.at_level(logging.WARNING, "headrace.backfill"), monkeypatch.context() as patch:
         patch.setattr(runner, "gone", unreachable)
         with running(centre, monitor, Spare()):
@@ -242,7 +242,7 @@ def test_while_kafka_cannot_be_reached_it_warns_once_and_goes_on_after(
     ]
 
 
-@pytest.mark.parametrize("schedule", [Spare(), ByHand()])
+@pytest.mark.parametrize("schedule", [Spare(), Manual()])
 def test_a_batch_that_retention_nears_is_warned_of_once(
     ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture, schedule: Schedule
 ) -> None:
@@ -259,8 +259,8 @@ def test_a_batch_that_retention_nears_is_warned_of_once(
     runner.earliest = counted  # type: ignore[method-assign]
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = DispatchCentre(
-        a_dispatch(ledger, runner, clock, allowance=FixedAllowance(0), events=events), poll_ms=1
+    centre = BackfillScheduler(
+        a_dispatch(ledger, runner, clock, allowance=FixedBudget(0), events=events), poll_ms=1
     )
     with (
         caplog.at_level(logging.WARNING, "headrace.backfill"),
@@ -291,8 +291,8 @@ def test_these_are_worked_off_once_each_in_order_without_a_wait_and_with_their_p
             raise PriceError
 
     runner, events = FakeRunner(ledger, some_fail), Events()
-    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedAllowance(5), events=events)
-    DispatchCentre(dispatch).run_these([failed[1], failed[0], failed[3]])
+    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedBudget(5), events=events)
+    BackfillScheduler(dispatch).run_these([failed[1], failed[0], failed[3]])
     assert [offsets[0].start for _, offsets in runner.runs] == [10, 15, 0]
     assert events.names == [
         *("Taken", "Split", "Taken", "Failed", "Taken", "Done"),
@@ -305,8 +305,8 @@ def test_these_are_worked_off_once_each_in_order_without_a_wait_and_with_their_p
 
 def test_these_wait_for_an_allowance_until_it_is_closed(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, batch_number(0))
-    runner, allowance = FakeRunner(ledger), FixedAllowance(0)
-    centre = DispatchCentre(a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=1)
+    runner, allowance = FakeRunner(ledger), FixedBudget(0)
+    centre = BackfillScheduler(a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=1)
     thread = threading.Thread(target=centre.run_these, args=([key],), daemon=True)
     thread.start()
     wait_until(lambda: allowance.asked)
@@ -318,9 +318,9 @@ def test_these_wait_for_an_allowance_until_it_is_closed(ledger: Ledger, clock: M
 
 def test_closing_it_ends_these_too(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, batch_number(0))
-    allowance = FixedAllowance(0)
+    allowance = FixedBudget(0)
     dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=allowance)
-    centre = DispatchCentre(dispatch, poll_ms=24 * HOUR_MS)
+    centre = BackfillScheduler(dispatch, poll_ms=24 * HOUR_MS)
     thread = threading.Thread(target=centre.run_these, args=([key],), daemon=True)
     thread.start()
     wait_until(lambda: allowance.asked)

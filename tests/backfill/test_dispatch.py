@@ -10,7 +10,7 @@ from tests.backfill.runners import (
     WIDE,
     Events,
     FakeRunner,
-    FixedAllowance,
+    FixedBudget,
     Offsets,
     a_dispatch,
     one_that_failed,
@@ -18,7 +18,7 @@ from tests.backfill.runners import (
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headrace.backfill import Buried, Cost, Done, Failed, Lost, Passed, Split, Taken
+from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError
 from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
@@ -36,7 +36,7 @@ def test_a_batch_is_taken_run_on_its_exact_ranges_and_done(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     key = one_that_failed(ledger, WIDE)
-    events, allowance = Events(), FixedAllowance()
+    events, allowance = Events(), FixedBudget()
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
         assert (batch.status, batch.owner) == (Status.BACKFILLING, "me")
@@ -59,7 +59,7 @@ def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
     ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = one_that_failed(ledger, WIDE)
-    events, allowance = Events(), FixedAllowance()
+    events, allowance = Events(), FixedBudget()
     dispatch = a_dispatch(
         ledger,
         FakeRunner(ledger, refuse),
@@ -73,8 +73,8 @@ def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
     failed, again, buried, passed = outcomes
     assert isinstance(failed, Failed)
     assert isinstance(again, Failed)
-    assert isinstance(buried, Buried)
-    assert isinstance(passed, Passed)
+    assert isinstance(buried, MarkedDead)
+    assert isinstance(passed, Skipped)
     assert failed.error.message == "price is -2"
     assert "PriceError" in failed.error.error_class
     row = stored(ledger, key)
@@ -92,7 +92,7 @@ def test_without_an_allowance_nothing_is_done(ledger: Ledger, clock: ManualClock
     key = one_that_failed(ledger, WIDE)
     before, events = stored(ledger, key), Events()
     dispatch = a_dispatch(
-        ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(0), events=events
+        ledger, FakeRunner(ledger), clock, allowance=FixedBudget(0), events=events
     )
     assert dispatch.work_off(key, ledger.ranges(key)) is None
     assert stored(ledger, key) == before
@@ -104,9 +104,9 @@ def test_a_batch_that_is_anothers_or_finished_is_passed(ledger: Ledger, clock: M
     runner = FakeRunner(ledger)
     dispatch = a_dispatch(ledger, runner, clock)
     assert ledger.take(key, "other", LEASE_MS)
-    assert dispatch.work_off(key, ledger.ranges(key)) == Passed(key)
+    assert dispatch.work_off(key, ledger.ranges(key)) == Skipped(key)
     assert ledger.backfilled(key, "other")
-    assert dispatch.work_off(key, ledger.ranges(key)) == Passed(key)
+    assert dispatch.work_off(key, ledger.ranges(key)) == Skipped(key)
     assert runner.runs == []
 
 
@@ -117,7 +117,7 @@ def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
     runner = FakeRunner(ledger)
     runner.begins = {TopicPartition("orders", 0): 25, TopicPartition("orders", 1): 12}
     buried = a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
-    assert isinstance(buried, Buried)
+    assert isinstance(buried, MarkedDead)
     assert runner.runs == []
     row = stored(ledger, key)
     assert row.status is Status.DEAD
@@ -186,11 +186,11 @@ def test_a_batch_whose_one_record_became_a_dead_letter_is_buried(
 
     runner = FakeRunner(ledger, handler)
     buried = a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
-    assert buried == Buried(runner_row(buried), ERROR)
+    assert buried == MarkedDead(runner_row(buried), ERROR)
 
 
 def runner_row(event: object) -> BatchRecord:
-    assert isinstance(event, Buried)
+    assert isinstance(event, MarkedDead)
     return event.batch
 
 
@@ -227,7 +227,7 @@ def test_the_outcome_of_a_batch_that_was_lost_meanwhile_is_not_counted(
             raise error
 
     lost = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LeaseLost)
     assert stored(ledger, key).owner == "other"
     assert stored(ledger, key).status is Status.BACKFILLING
 
@@ -246,10 +246,10 @@ def test_who_interrupts_a_run_is_obeyed_once_the_batch_is_given_back(
 def test_events_are_sentences_that_name_the_batch(ledger: Ledger, clock: ManualClock) -> None:
     row = stored(ledger, one_that_failed(ledger, WIDE))
     name = f"Batch {row.schedule_id} of gate 'orders' (17 records)"
-    assert str(Taken(row)) == f"{name} is taken (attempt 2)."
+    assert str(Claimed(row)) == f"{name} is taken (attempt 2)."
     assert str(Split(row, (row, row))) == f"{name} is run in 2 parts."
     assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
-    assert str(Lost(row)).startswith(f"{name} was run, but not as its owner any more")
-    assert row.schedule_id in str(Passed(row.schedule_id))
+    assert str(LeaseLost(row)).startswith(f"{name} was run, but not as its owner any more")
+    assert row.schedule_id in str(Skipped(row.schedule_id))
     error = ErrorReport("app.PriceError", "price is -1\nin a query of many lines", "")
     assert str(Failed(row, error, 9)) == f"{name} failed again: app.PriceError: price is -1"

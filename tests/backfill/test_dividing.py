@@ -10,7 +10,7 @@ from tests.backfill.runners import (
     WIDE,
     Events,
     FakeRunner,
-    FixedAllowance,
+    FixedBudget,
     a_dispatch,
     one_that_failed,
     processed,
@@ -19,7 +19,7 @@ from tests.backfill.runners import (
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headrace.backfill import Buried, Done, Failed, Passed, Split
+from headrace.backfill import Done, Failed, MarkedDead, Skipped, Split
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import CorruptionError, DataLossError
 from headrace.ledger import BatchRecord, Ledger, Status
@@ -34,7 +34,7 @@ def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_hal
 ) -> None:
     key = one_that_failed(ledger, WIDE)
     runner, events = FakeRunner(ledger), Events()
-    allowance = FixedAllowance(9)
+    allowance = FixedBudget(9)
     dispatch = a_dispatch(ledger, runner, clock, allowance=allowance, events=events)
     split = dispatch.work_off(key, ledger.ranges(key))
     assert isinstance(split, Split)
@@ -70,7 +70,7 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     clock.now_ms += LEASE_MS
     assert ledger.settle("orders", but=None, unowned_before_ms=0) == [settled]
     runner = FakeRunner(ledger)
-    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedAllowance(1))
+    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedBudget(1))
     for key in (raised, crashed, settled):
         assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Done)
     assert [key for key, _ in runner.runs] == [raised, crashed, settled]
@@ -88,7 +88,7 @@ def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
     first, second = (part.schedule_id for part in ledger.split(key, halves, "other", LEASE_MS))
     assert ledger.fail(second, ERROR, owner="other")
     clock.now_ms += LEASE_MS  # the other one crashed as it ran the first
-    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(2))
+    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedBudget(2))
     outcomes = [dispatch.work_off(each, ledger.ranges(each)) for each in (key, first, second)]
     assert [type(outcome) for outcome in outcomes] == [Split, Done, Split]
 
@@ -102,7 +102,7 @@ def test_a_batch_that_raised_whenever_the_stream_ran_it_is_divided(
     assert ledger.fail(key, ERROR, owner="driver")
     assert ledger.begin(WIDE).attempts == 3
     assert ledger.fail(key, ERROR)
-    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedAllowance(5))
+    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedBudget(5))
     assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Split)
 
 
@@ -134,7 +134,7 @@ def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone(
     gone, there = (part.schedule_id for part in split.parts)
     assert [part.schedule_id for part in ledger.failed("orders")] == [gone, there]
     buried = dispatch.work_off(gone, ledger.ranges(gone))
-    assert isinstance(buried, Buried)
+    assert isinstance(buried, MarkedDead)
     assert "processed: orders-0 [10, 13);" in buried.error.message
     assert isinstance(dispatch.work_off(there, ledger.ranges(there)), Done)
     assert processed(runner) == [pair for pair in whole(key, ledger) if pair >= (0, 13)]
@@ -165,7 +165,7 @@ def test_what_goes_while_a_batch_is_run_is_parted_from_it_and_costs_no_attempt(
     assert isinstance(split, Split)
     assert (stored(ledger, key).status, stored(ledger, key).backfills) == (Status.SUCCESS, 0)
     gone, there = (part.schedule_id for part in split.parts)
-    assert isinstance(dispatch.work_off(gone, ledger.ranges(gone)), Buried)
+    assert isinstance(dispatch.work_off(gone, ledger.ranges(gone)), MarkedDead)
     assert isinstance(dispatch.work_off(there, ledger.ranges(there)), Done)
 
 
@@ -201,7 +201,7 @@ def test_a_batch_of_which_another_still_runs_a_part_is_waited_for(
     assert ledger.renew(parts[1].schedule_id, "other", LEASE_MS)
     clock.now_ms += 1
     dispatch = a_dispatch(ledger, FakeRunner(ledger), clock)
-    assert dispatch.work_off(key, ledger.ranges(key)) == Passed(key)
+    assert dispatch.work_off(key, ledger.ranges(key)) == Skipped(key)
     assert stored(ledger, key).status is Status.BACKFILLING
     assert [each.status for each in ledger.parts(key)] == [Status.FAILED, Status.IN_PROGRESS]
     assert ledger.succeed(parts[1].schedule_id, owner="other")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backfill.portions import earlier_and_later, gone_and_there, one_of_each
+from headrace.backfill.splitting import earlier_and_later, gone_and_there, one_of_each
 from headrace.control.ranges import OffsetRange
 from headrace.ledger import PlannedRange
 

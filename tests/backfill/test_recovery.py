@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from tests.backfill.runners import (
     LEASE_MS,
     FakeRunner,
-    FixedAllowance,
+    FixedBudget,
     Offsets,
     a_dispatch,
     one_that_failed,
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headrace.backfill import Backoff, DispatchCentre, Monitor
+from headrace.backfill import BackfillScheduler, Backoff, Monitor
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Ledger, Status
 
@@ -60,7 +60,7 @@ class Sink:
         )
 
 
-class Changing(FixedAllowance):
+class Changing(FixedBudget):
     """Now more, now less than a batch."""
 
     def __init__(self, seed: str) -> None:
@@ -122,7 +122,7 @@ def work_off_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: 
         ledger, runner, clock, owner=owner, allowance=Changing(owner), max_backfills=1_000
     )
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1, most_ms=1))
-    centre = DispatchCentre(dispatch)
+    centre = BackfillScheduler(dispatch)
     while True:
         clock.now_ms += 1
         monitor.refresh()

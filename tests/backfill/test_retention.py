@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.backfill import OpenBatch
-from headrace.backfill.retention import RetentionWatch, near_retention
+from headrace.backfill.monitor import RetentionWatch, near_retention
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import PlannedRange
 

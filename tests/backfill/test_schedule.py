@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backfill import ByHand, Cron, Every, Spare, parse_schedule
+from headrace.backfill import Cron, Every, Manual, Spare, parse_schedule
 from headrace.backfill.schedule import Timetable
 from headrace.errors import OptionError
 
@@ -35,7 +35,7 @@ def utc_text(time_ms: int) -> str:
     ("text", "schedule"),
     [
         ("spare", Spare()),
-        (" By  hand ", ByHand()),
+        (" By  hand ", Manual()),
         ("every 30 seconds", Every(30_000)),
         ("every minute", Every(60_000)),
         ("Every 2 hours", Every(2 * HOUR_MS)),
@@ -68,8 +68,8 @@ def test_a_time_that_never_comes_is_refused() -> None:
 def test_spare_is_always_due_and_by_hand_never() -> None:
     assert Spare().due_ms(10, None) == 10
     assert Spare().due_ms(10, 25) == 25
-    ByHand().due_ms(10, None)
-    assert not Timetable(ByHand(), 10).is_on(1_000)
+    Manual().due_ms(10, None)
+    assert not Timetable(Manual(), 10).is_on(1_000)
     assert Timetable(Spare(), 10).is_on(1_000)
 
 

@@ -14,19 +14,19 @@ from rich.console import Console
 from tests.cli.commands import interrupted, run
 from tests.cli.failed import add_failed
 from tests.cli.outcomes import invoke
-from tests.gate.queries import finish, read
+from tests.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 import headrace
-from headrace.cli.backfill_run import HandRun, Job
+from headrace.cli.backfill_run import Job, ManualRun
 from headrace.cli.backfill_tally import Outcome
 from headrace.cli.backfill_view import Bar, JsonLines, Lines, View, summary
 from headrace.cli.source_options import Reached
 from headrace.cli.spark import stopped_by_signals
 from headrace.control import OffsetRange
-from headrace.gate import Batch, Gate, OnFailure
-from headrace.gate.policy import STOP
+from headrace.execution import Batch, Gate, OnFailure
+from headrace.execution.policy import STOP
 from headrace.kafka.connector import KAFKA
 from headrace.ledger import BatchRecord, Ledger, Status
 
@@ -73,12 +73,12 @@ class Scene:
         policy: OnFailure = STOP,
         unlimited: bool = True,
         max_backfills: int = 10,
-    ) -> HandRun:
+    ) -> ManualRun:
         headrace.register(self.spark)
         way = Reached(KAFKA, {"kafka.bootstrap.servers": self.orders.bootstrap_servers})
         ways = {batch.schedule_id: way for batch in self.batches}
         job = Job(sink, ways, policy, unlimited, max_backfills)
-        return HandRun(self.ledger, self.spark, job, view or Lines(), self.batches)
+        return ManualRun(self.ledger, self.spark, job, view or Lines(), self.batches)
 
     @property
     def statuses(self) -> list[Status]:
@@ -302,7 +302,7 @@ def test_what_a_stream_deferred_is_made_good_by_the_command(
     def fail(_df: DataFrame, _batch: Batch) -> None:
         raise ConnectionError("it was down")
 
-    writer = gate.write(read(gate, spark, orders), fail, on_failure="defer", backfill="by hand")
+    writer = gate.write(read(gate, spark, orders), fail, on_failure="defer", backfill="manual")
     checkpoint = str(tmp_path / "checkpoint")
     finish(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
     (tmp_path / "shop_jobs.py").write_text(

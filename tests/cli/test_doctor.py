@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from headrace.cli import doctor
 from headrace.cli.app import app
 from headrace.cli.doctor import Level
-from headrace.gate import RECOMMENDED_CONF
+from headrace.execution import RECOMMENDED_CONF
 from headrace.ledger import Ledger
 from headrace.local import KafkaBroker
 from headrace.local.ports import free_ports

@@ -8,14 +8,14 @@ from typing import cast
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.gate.queries import finish
+from tests.execution.queries import finish
 from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
 from headrace.control.hop_queue import InputQueue
 from headrace.errors import JournalError, LaneTakenError, OptionError
+from headrace.execution import Batch, Gate
 from headrace.flow.channels import Channel, JournalChannel, journal
-from headrace.gate import Batch, Gate
 from headrace.journal import Journal
 from headrace.ledger import Ledger, Status
 from headrace.ledger.receivers import StreamRate

@@ -9,8 +9,8 @@ from tests.journal.journals import fill, values_of
 from tests.services.waiting import wait_until
 
 from headrace.control import HopSettings
+from headrace.execution import Batch
 from headrace.flow import Flow, journal
-from headrace.gate import Batch
 from headrace.ledger import Ledger, Status
 
 RECORDS = 8000

@@ -12,9 +12,9 @@ from tests.journal.journals import fill
 from tests.services.waiting import wait_until
 
 from headrace.errors import OptionError
+from headrace.execution import Batch
 from headrace.flow import Flow, journal
 from headrace.flow.running import STARTS_AGAIN
-from headrace.gate import Batch
 
 RECORDS = 600
 """Six batches, on a machine that is too slow for more than the lowest rate."""

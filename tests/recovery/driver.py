@@ -29,10 +29,10 @@ from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 
 import headrace
-from headrace.backfill import Backoff, Dispatch, Monitor, admission
-from headrace.gate import handler, isolator, runner, stream_backfill
-from headrace.gate.owner import Leases
-from headrace.gate.policy import OnFailure
+from headrace.backfill import Backoff, Dispatch, Monitor, budget
+from headrace.execution import executor, gate, handler, isolator
+from headrace.execution.batch_leases import BatchLeases
+from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger, Status
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
@@ -179,16 +179,16 @@ def hurry() -> None:
     """
     for module, name, value in (
         (handler, "LEASE_MS", HURRIED_LEASE_MS),
-        (runner, "LEASE_MS", HURRIED_LEASE_MS),
+        (executor, "LEASE_MS", HURRIED_LEASE_MS),
         (isolator, "LEASE_MS", HURRIED_LEASE_MS),
-        (runner, "Leases", partial(Leases, lease_ms=HURRIED_LEASE_MS)),
-        (stream_backfill, "Dispatch", partial(Dispatch, lease_ms=HURRIED_LEASE_MS)),
+        (executor, "BatchLeases", partial(BatchLeases, lease_ms=HURRIED_LEASE_MS)),
+        (gate, "Dispatch", partial(Dispatch, lease_ms=HURRIED_LEASE_MS)),
         (
-            stream_backfill,
+            gate,
             "Monitor",
             partial(Monitor, interval_ms=200, backoff=Backoff(first_ms=100, most_ms=100)),
         ),
-        (admission, "_HALF_LIFE_MS", 1_000),
+        (budget, "_HALF_LIFE_MS", 1_000),
     ):
         mock.patch.object(module, name, value).start()
 

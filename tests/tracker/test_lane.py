@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.backfill.backoff import Backoff
+from headrace.backfill.schedule import Backoff
 from headrace.tracker import lane as lane_module
 from headrace.tracker.channel import Reporting
 from headrace.tracker.lane import TrackedLane

@@ -9,7 +9,7 @@ from headrace.ledger import BatchRecord, ErrorReport
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Claimed:
     """A batch belongs to this backfill now."""
 
     level: ClassVar[int] = logging.DEBUG
@@ -20,7 +20,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class Skipped:
     """A batch is not to be had: another backfill, or the live stream, has it or has finished it."""
 
     level: ClassVar[int] = logging.DEBUG
@@ -68,7 +68,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Buried:
+class MarkedDead:
     """A batch is ``dead``: it will not be processed."""
 
     level: ClassVar[int] = logging.ERROR
@@ -80,7 +80,7 @@ class Buried:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LeaseLost:
     """A batch was run, but its lease had run out meanwhile: its outcome is somebody else's."""
 
     level: ClassVar[int] = logging.WARNING
@@ -109,7 +109,7 @@ class NearRetention:
         )
 
 
-BackfillEvent = Taken | Passed | Split | Done | Failed | Buried | Lost | NearRetention
+BackfillEvent = Claimed | Skipped | Split | Done | Failed | MarkedDead | LeaseLost | NearRetention
 
 
 def _name(batch: BatchRecord) -> str:

@@ -1,4 +1,4 @@
-"""When a backfill runs by itself: with spare capacity, at an interval, like cron, or not at all."""
+"""When a batch is backfilled: the schedules, and the wait after a backfill that failed."""
 
 import re
 from dataclasses import dataclass
@@ -8,6 +8,38 @@ from typing import Final, Protocol
 from cronsim import CronSim, CronSimError
 
 from headrace.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The wait after a backfill that failed; each one is twice as long as the one before.
+
+    >>> [Backoff().wait_ms(backfills) for backfills in (0, 1, 2, 8)]
+    [0, 60000, 120000, 3600000]
+
+    Attributes:
+        first_ms: After the first backfill of a batch (ms). Too short, and the batch is dead before
+            what is broken has been repaired.
+        most_ms: The longest wait (ms).
+    """
+
+    first_ms: int = 60_000
+    most_ms: int = 3_600_000
+
+    def wait_ms(self, backfills: int) -> int:
+        """The wait after so many backfills of a batch have failed (ms)."""
+        return min(self.first_ms << (backfills - 1), self.most_ms) if backfills > 0 else 0
+
+    @property
+    def waits_ms(self) -> tuple[int, ...]:
+        """The waits after 0, 1, 2 ... backfills; the last one after more than that, too (ms).
+
+        >>> Backoff(first_ms=60_000, most_ms=200_000).waits_ms
+        (0, 60000, 120000, 200000)
+        """
+        doublings = (self.most_ms // max(1, self.first_ms)).bit_length()
+        return tuple(self.wait_ms(backfills) for backfills in range(doublings + 2))
+
 
 _UNITS_MS: Final = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _EVERY: Final = re.compile(r"every (?:(\d{1,9}) )?(second|minute|hour|day)s?")
@@ -74,7 +106,7 @@ class Cron:
 
 
 @dataclass(frozen=True, slots=True)
-class ByHand:
+class Manual:
     """Never by itself."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> None:
@@ -113,7 +145,7 @@ def parse_schedule(text: str) -> Schedule:
     >>> parse_schedule("every 10 minutes"), parse_schedule("cron 0 3 * * *")
     (Every(interval_ms=600000), Cron(expression='0 3 * * *'))
     >>> parse_schedule("spare"), parse_schedule("by hand")
-    (Spare(), ByHand())
+    (Spare(), Manual())
 
     Raises:
         OptionError: It is none, or its cron expression names no time.
@@ -122,7 +154,7 @@ def parse_schedule(text: str) -> Schedule:
     if words == "spare":
         return Spare()
     if words == "by hand":
-        return ByHand()
+        return Manual()
     if words.startswith("cron "):
         return Cron(_cron_expression(text, words.removeprefix("cron ")))
     every = _EVERY.fullmatch(words)

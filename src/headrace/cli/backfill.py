@@ -153,13 +153,13 @@ def backfill(
         view.say("No batch that is meant has failed, so there is nothing to do.")
         return
     # A second of imports, which what is told above does without.
-    from headrace.cli.backfill_run import Job, run_by_hand  # noqa: PLC0415
-    from headrace.gate.policy import parse_on_failure  # noqa: PLC0415
+    from headrace.cli.backfill_run import Job, run_manually  # noqa: PLC0415
+    from headrace.execution.policy import parse_on_failure  # noqa: PLC0415
 
     policy = parse_on_failure(on_failure.value)
     handle = work.handler(batches[0].gate)
     job = Job(handle, ways, policy, pace is Pace.UNLIMITED, max_backfills)
-    if not run_by_hand(ledger, job, batches, view):
+    if not run_manually(ledger, job, batches, view):
         raise typer.Exit(1)
 
 

@@ -13,21 +13,21 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace.backfill import (
     MAX_BACKFILLS,
     BackfillEvent,
+    BackfillScheduler,
+    Claimed,
     Dispatch,
-    DispatchCentre,
-    FromOutside,
-    Taken,
-    Unlimited,
+    ExternalBudget,
+    UnlimitedBudget,
 )
 from headrace.cli.backfill_tally import Tally
 from headrace.cli.backfill_view import View
 from headrace.cli.source_options import Reached
 from headrace.cli.spark import start_spark, stopped_by_signals
-from headrace.gate.batch import Batch, Handler
-from headrace.gate.cut_off import exits_as_errors
-from headrace.gate.policy import STOP, OnFailure
-from headrace.gate.replay import Replay
-from headrace.gate.runner import BatchRunner
+from headrace.execution.batch import Batch, Handler
+from headrace.execution.batch_reader import BatchReader
+from headrace.execution.executor import BatchExecutor
+from headrace.execution.handler_errors import exits_as_errors
+from headrace.execution.policy import STOP, OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger
 from headrace.ledger.base import wall_clock_ms
 from headrace.ledger.patience import QUERY_PATIENCE_S, waiting_ends
@@ -56,7 +56,7 @@ class Job:
     max_backfills: int = MAX_BACKFILLS
 
 
-class HandRun:
+class ManualRun:
     """Runs batches of one gate by hand, each once.
 
     Args:
@@ -85,7 +85,9 @@ class HandRun:
         self._view = view
         self._owner = new_owner()
         gate = batches[0].gate
-        self._allowance = Unlimited() if job.unlimited else FromOutside(ledger, gate, wall_clock_ms)
+        self._allowance = (
+            UnlimitedBudget() if job.unlimited else ExternalBudget(ledger, gate, wall_clock_ms)
+        )
         self._in_hand: BatchRecord | None = None
         keys = [batch.schedule_id for batch in batches]
         self._portions = [
@@ -114,13 +116,13 @@ class HandRun:
         for centre, _ in self._portions:
             centre.close()
 
-    def _centre_of(self, way: Reached) -> DispatchCentre:
-        runner = BatchRunner(
+    def _centre_of(self, way: Reached) -> BackfillScheduler:
+        runner = BatchExecutor(
             self._ledger,
             self._owner,
             _without_exit(self._job.handler),
             policy=self._job.policy,
-            replay=Replay(self._spark, way.connector, way.options),
+            replay=BatchReader(self._spark, way.connector, way.options),
             turn=nullcontext(),
             max_backfills=self._job.max_backfills,
         )
@@ -133,10 +135,10 @@ class HandRun:
             clock=wall_clock_ms,
             max_backfills=self._job.max_backfills,
         )
-        return DispatchCentre(dispatch)
+        return BackfillScheduler(dispatch)
 
     def _tell(self, event: BackfillEvent) -> None:
-        self._in_hand = event.batch if isinstance(event, Taken) else None
+        self._in_hand = event.batch if isinstance(event, Claimed) else None
         self.tally.add(event)
         self._view.event(event, self.tally)
 
@@ -172,7 +174,7 @@ def _without_exit(handler: Handler) -> Handler:
     return handle
 
 
-def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) -> bool:
+def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: View) -> bool:
     """Run batches in a Spark session of this application's own.
 
     Args:
@@ -194,7 +196,7 @@ def run_by_hand(url: str, job: Job, batches: Sequence[BatchRecord], view: View) 
         # What is in it is told by the view.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
         spark = start_spark("headrace backfill")
-        work = HandRun(ledger, spark, job, view, batches)
+        work = ManualRun(ledger, spark, job, view, batches)
 
         def stop() -> None:
             view.say("It stops after the batch in hand; Ctrl-C once more ends that at once, too.")

@@ -7,11 +7,11 @@ from typing import Final
 
 from headrace.backfill.events import (
     BackfillEvent,
-    Buried,
     Done,
     Failed,
-    Lost,
-    Passed,
+    LeaseLost,
+    MarkedDead,
+    Skipped,
     Split,
 )
 from headrace.ledger import BatchRecord, Ledger, Status
@@ -65,9 +65,9 @@ class Tally:
                 chosen = self._chosen_of[batch.schedule_id]
                 self._chosen_of |= {part.schedule_id: chosen for part in parts}
                 self._open[chosen] += len(parts) - 1
-            case Passed(schedule_id):
+            case Skipped(schedule_id):
                 self._settle(schedule_id)
-            case Done() | Failed() | Buried() | Lost():
+            case Done() | Failed() | MarkedDead() | LeaseLost():
                 self._settle(event.batch.schedule_id)
 
     @property

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from headrace.backfill.events import BackfillEvent, Done, Passed, Taken
+from headrace.backfill.events import BackfillEvent, Claimed, Done, Skipped
 from headrace.cli.backfill_tally import Outcome, Tally
 from headrace.cli.batches_view import SHORT, key_text, new_table, short_error
 from headrace.cli.lines import line, printable
@@ -111,10 +111,10 @@ class Bar(Lines):
     def event(self, event: BackfillEvent, tally: Tally) -> None:
         """Move the bar."""
         doing = (
-            f"batch {event.batch.schedule_id[:SHORT]}" if isinstance(event, Taken) else "waiting"
+            f"batch {event.batch.schedule_id[:SHORT]}" if isinstance(event, Claimed) else "waiting"
         )
         self._progress.update(self._task, description=doing, completed=tally.settled_records)
-        if not isinstance(event, Taken | Done | Passed):
+        if not isinstance(event, Claimed | Done | Skipped):
             self.say(printable(str(event)))
 
     def say(self, words: str) -> None:

@@ -7,9 +7,9 @@ from headrace.errors import OptionError
 from headrace.ledger import normalize_url, redact_url
 
 if TYPE_CHECKING:
+    from headrace.execution.batch import Handler
     from headrace.flow.declaration import Declaration
     from headrace.flow.stage import Stage
-    from headrace.gate.batch import Handler
 
 
 class Work(Protocol):
@@ -75,8 +75,8 @@ class _ByFlow:
         return options_of(self._flow, self._stage(gate))
 
     def handler(self, gate: str) -> "Handler":
+        from headrace.execution.gate_state import shared_ledger  # noqa: PLC0415
         from headrace.flow.handling import handler_of  # noqa: PLC0415  (it brings Spark)
-        from headrace.gate.ledgers import shared_ledger  # noqa: PLC0415
 
         stage = self._stage(gate)
         handle = handler_of(self._flow, stage, shared_ledger(self._flow.ledger))

@@ -13,7 +13,7 @@ from headrace.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.gate.batch import Batch, Handler
+    from headrace.execution.batch import Batch, Handler
 
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
@@ -22,10 +22,10 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
     Raises:
         OptionError: As `load_function`.
     """
-    from headrace.gate.batch import refuse_unless_a_handler  # noqa: PLC0415  (it brings Spark)
+    from headrace.execution.batch import check_handler  # noqa: PLC0415  (it brings Spark)
 
     handle = load_function("--handler", handler)
-    refuse_unless_a_handler(handle)
+    check_handler(handle)
     derive = None if transform is None else load_function("--transform", transform)
 
     def handle_derived(df: "DataFrame", batch: "Batch") -> None:

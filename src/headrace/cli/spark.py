@@ -13,7 +13,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from headrace.errors import SetupError
-from headrace.gate import configure, register
+from headrace.execution import configure, register
 
 _OF_CTRL_C: Final = (
     "KeyboardInterrupt while sending command",

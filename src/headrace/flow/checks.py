@@ -47,9 +47,9 @@ def told_of(stage: Stage) -> Iterator[None]:
 
 def _check_stage(flow: Declaration, stage: Stage) -> None:
     from headrace.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
-    from headrace.gate import Gate  # noqa: PLC0415
-    from headrace.gate.batch import refuse_unless_a_handler  # noqa: PLC0415
-    from headrace.gate.policy import parse_on_failure  # noqa: PLC0415
+    from headrace.execution import Gate  # noqa: PLC0415
+    from headrace.execution.batch import check_handler  # noqa: PLC0415
+    from headrace.execution.policy import parse_on_failure  # noqa: PLC0415
 
     with told_of(stage):
         Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
@@ -61,7 +61,7 @@ def _check_stage(flow: Declaration, stage: Stage) -> None:
             " function of a DataFrame and a batch."
         )
     with told_of(stage):
-        refuse_unless_a_handler(stage.handler)
+        check_handler(stage.handler)
 
 
 def _check_channels(graph: Graph, stage: Stage) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from headrace.errors import OptionError
+from headrace.execution import Batch
 from headrace.flow.declaration import Declaration
 from headrace.flow.stage import Stage
-from headrace.gate import Batch
 from headrace.ledger import Ledger
 
 

@@ -16,6 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.errors import HeadraceError
+from headrace.execution import Batch, Gate, register
+from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StagePlace
 from headrace.flow.checks import told_of
 from headrace.flow.declaration import Declaration
@@ -23,8 +25,6 @@ from headrace.flow.handling import handler_of, options_of
 from headrace.flow.signals import Signals
 from headrace.flow.signals_ledger import ledger_signals
 from headrace.flow.stage import Stage
-from headrace.gate import Batch, Gate, register
-from headrace.gate.ledgers import shared_ledger
 from headrace.ledger import ErrorReport, Ledger
 
 _LOG: Final = logging.getLogger("headrace.flow")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from headrace.backfill.backoff import Backoff
+from headrace.backfill.schedule import Backoff
 from headrace.tracker.channel import Reporting
 from headrace.tracker.messages import Order, Report
 from headrace.tracker.status import ReceiverStatus, State

@@ -10,7 +10,7 @@ from headrace.cli.demo.audit import OrderAudit
 from headrace.cli.demo.orders import OrderBook
 from headrace.cli.demo.script import CORES, COST_S, Script
 from headrace.cli.demo.work import OrderHandler
-from headrace.gate import Batch
+from headrace.execution import Batch
 
 FEW: Final = 200
 MANY: Final = 4_000

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from headrace.cli.demo.signals import signals_held
 from headrace.errors import SetupError
-from headrace.gate import RECOMMENDED_CONF
+from headrace.execution import RECOMMENDED_CONF
 
 STOP_S: Final = 20
 LAST_WORDS: Final = 20

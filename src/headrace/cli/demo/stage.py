@@ -17,7 +17,7 @@ from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.cli.status import write_picture
 from headrace.cli.words import duration, plural
 from headrace.errors import HeadraceError
-from headrace.gate import Gate, Handler
+from headrace.execution import Gate, Handler
 from headrace.ledger import Ledger
 
 GATE: Final = "headrace-demo"

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (as everybody who uses Spa
 from headrace.cli.demo.audit import Arrived, OffsetAudit, OrderAudit
 from headrace.cli.demo.orders import SCHEMA
 from headrace.control import TopicPartition
-from headrace.gate import Batch
+from headrace.execution import Batch
 
 Check = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
