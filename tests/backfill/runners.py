@@ -1,4 +1,4 @@
-"""A runner whose handler is a function, and dispatches that use it."""
+"""A runner whose handler is a function, and schedulers that use it."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.ledger.samples import a_batch
 
-from headrace.backfill import BackfillEvent, Cost, Dispatch, Failed
+from headrace.backfill import BackfillEvent, BackfillScheduler, Cost, Failed
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
@@ -71,43 +71,45 @@ class FixedBudget:
 
 @dataclass
 class Events:
-    """What was told."""
+    """What was reported."""
 
-    told: list[BackfillEvent] = field(default_factory=list)
+    seen: list[BackfillEvent] = field(default_factory=list)
 
     def __call__(self, event: BackfillEvent) -> None:
-        self.told.append(event)
+        self.seen.append(event)
 
     @property
     def names(self) -> list[str]:
-        return [type(event).__name__ for event in self.told]
+        return [type(event).__name__ for event in self.seen]
 
     @property
     def errors(self) -> list[str]:
-        return [event.error.message for event in self.told if isinstance(event, Failed)]
+        return [event.error.message for event in self.seen if isinstance(event, Failed)]
 
 
-def a_dispatch(
+def a_scheduler(
     ledger: Ledger,
     runner: FakeRunner,
     clock: Clock,
     *,
     owner: str = "me",
-    allowance: FixedBudget | None = None,
+    budget: FixedBudget | None = None,
     events: Events | None = None,
     max_backfills: int = 10,
     stopped: Callable[[], bool] = lambda: False,
-) -> Dispatch:
-    return Dispatch(
+    poll_ms: int = 100,
+) -> BackfillScheduler:
+    return BackfillScheduler(
         ledger,
         runner,
         owner=owner,
-        allowance=allowance or FixedBudget(),
+        budget=budget or FixedBudget(),
         on_event=events or Events(),
         clock=clock,
         max_backfills=max_backfills,
         stopped=stopped,
         lease_ms=LEASE_MS,
+        poll_ms=poll_ms,
     )
 
 

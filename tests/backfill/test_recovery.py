@@ -17,12 +17,12 @@ from tests.backfill.runners import (
     FakeRunner,
     FixedBudget,
     Offsets,
-    a_dispatch,
+    a_scheduler,
     one_that_failed,
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headrace.backfill import BackfillScheduler, Backoff, Monitor
+from headrace.backfill import Backoff, Monitor
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Ledger, Status
 
@@ -116,19 +116,18 @@ def crash(ledger: Ledger, countdown: int, *, after: bool) -> Iterator[None]:
         yield
 
 
-def work_off_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
-    """One process, until nothing is left to be taken, or it crashes."""
-    dispatch = a_dispatch(
-        ledger, runner, clock, owner=owner, allowance=Changing(owner), max_backfills=1_000
+def run_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
+    """One process, until nothing is left to be claimed, or it crashes."""
+    scheduler = a_scheduler(
+        ledger, runner, clock, owner=owner, budget=Changing(owner), max_backfills=1_000
     )
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1, most_ms=1))
-    centre = BackfillScheduler(dispatch)
     while True:
         clock.now_ms += 1
         monitor.refresh()
         if not monitor.batches():
             return
-        centre.run_one(monitor)
+        scheduler.run_next(monitor)
 
 
 @pytest.fixture(scope="module")
@@ -166,11 +165,11 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
         runner.begins[TopicPartition("orders", 0)] = begin
         for number, (countdown, after) in enumerate(crashes):
             with crash(ledger, countdown, after=after), suppress(Crash):
-                work_off_all(ledger, runner, clock, f"process {number}")
+                run_all(ledger, runner, clock, f"process {number}")
             clock.now_ms += LEASE_MS
         while ledger.batches(statuses=OPEN):
             with suppress(Crash):
-                work_off_all(ledger, runner, clock, "another")
+                run_all(ledger, runner, clock, "another")
             clock.now_ms += LEASE_MS
         gone = {(0, offset) for offset in range(begin)}
         assert explained(ledger) == {
@@ -189,12 +188,12 @@ def test_a_handler_that_ends_its_process_leaves_the_batch_to_the_next_one(
         raise Crash
 
     with pytest.raises(Crash):
-        work_off_all(ledger, FakeRunner(ledger, deadly), clock, "first")
+        run_all(ledger, FakeRunner(ledger, deadly), clock, "first")
     survivor = FakeRunner(ledger, sink.write)
-    work_off_all(ledger, survivor, clock, "second")
+    run_all(ledger, survivor, clock, "second")
     assert set(sink.records()) < everything  # what the first one had in hand is still its own
     clock.now_ms += LEASE_MS
-    work_off_all(ledger, survivor, clock, "second")
+    run_all(ledger, survivor, clock, "second")
     assert sink.records() == Counter(everything)
 
 
@@ -232,7 +231,7 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
     def process(owner: str) -> None:
         try:
             with Ledger.open(url, clock=clock, database_clock=clock) as own:
-                work_off_all(own, FakeRunner(own, handler_of(owner)), clock, owner)
+                run_all(own, FakeRunner(own, handler_of(owner)), clock, owner)
         except BaseException as error:
             errors.append(error)
             raise

@@ -35,7 +35,7 @@ def utc_text(time_ms: int) -> str:
     ("text", "schedule"),
     [
         ("spare", Spare()),
-        (" By  hand ", Manual()),
+        (" Manual ", Manual()),
         ("every 30 seconds", Every(30_000)),
         ("every minute", Every(60_000)),
         ("Every 2 hours", Every(2 * HOUR_MS)),
@@ -65,7 +65,7 @@ def test_a_time_that_never_comes_is_refused() -> None:
         parse_schedule("cron 0 0 */31 2 mon#5")
 
 
-def test_spare_is_always_due_and_by_hand_never() -> None:
+def test_spare_is_always_due_and_manual_never() -> None:
     assert Spare().due_ms(10, None) == 10
     assert Spare().due_ms(10, 25) == 25
     Manual().due_ms(10, None)

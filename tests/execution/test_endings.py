@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.cli.outcomes import invoke
 from tests.execution.events import planned
-from tests.execution.replays import FakeReader, frame
+from tests.execution.readers import FakeReader, frame
 
-from headrace.backfill import Dispatch, Failed, UnlimitedBudget
+from headrace.backfill import BackfillScheduler, Failed, UnlimitedBudget
 from headrace.control import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
 from headrace.execution import Batch, Gate
@@ -54,7 +54,7 @@ class Sink:
 
 def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler:
     handler = GatedHandler(
-        "orders", url, sink, policy=policy, replay=FakeReader(), sleep=lambda _s: None
+        "orders", url, sink, policy=policy, reader=FakeReader(), sleep=lambda _s: None
     )
     handler.follow(sink.query, None)
     return handler
@@ -207,16 +207,15 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
 ) -> None:
     key = begin(ledger)
     ledger.fail(key, ValueError("it was down"))
-    runner = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).runner("beside")
-    dispatch = Dispatch(
+    runner = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).executor("beside")
+    scheduler = BackfillScheduler(
         ledger,
         runner,
         owner="beside",
-        allowance=UnlimitedBudget(),
-        on_event=lambda _event: None,
+        budget=UnlimitedBudget(),
         clock=lambda: 0,
     )
-    event = dispatch.work_off(key, ledger.ranges(key))
+    event = scheduler.run_batch(key, ledger.ranges(key))
     assert isinstance(event, Failed)
     assert "SystemExit: 3" in event.error.message
     assert row(ledger, key).status is Status.FAILED

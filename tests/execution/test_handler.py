@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.events import planned
-from tests.execution.replays import FakeReader
+from tests.execution.readers import FakeReader
 
 from headrace.backfill import LEASE_MS
 from headrace.control import OffsetRange
@@ -304,15 +304,15 @@ def test_a_batch_that_waited_for_another_process_teaches_nothing(
 def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(
     ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
 ) -> None:
-    handler = GatedHandler("orders", ledger_url, sink, replay=FakeReader())
+    handler = GatedHandler("orders", ledger_url, sink, reader=FakeReader())
     failed, live = begin(ledger, FIRST), begin(ledger, SECOND)
     ledger.fail(failed, FullError())
     owned = ledger.attach(live, 0, owner="me", lease_ms=LEASE_MS)
     taken = ledger.take(failed, "a backfill", LEASE_MS)
     assert owned is not None
     assert taken is not None
-    assert handler.runner("a backfill").run(taken) is None
-    handler.runner("me").run_live(df, owned, 0)
+    assert handler.executor("a backfill").run(taken) is None
+    handler.executor("me").run_live(df, owned, 0)
     backfilled, last = sink.batches
     assert (backfilled.key, last.key) == (failed, live)
     assert backfilled.sequence < last.sequence
@@ -333,6 +333,6 @@ def test_a_run_that_may_have_waited_for_its_turn_is_counted_when_it_comes(
     key = begin(ledger, FIRST)
     owned = ledger.attach(key, 0, owner="me", lease_ms=LEASE_MS)
     assert owned is not None
-    BatchExecutor(ledger, "me", sink, policy=STOP, replay=None, turn=turn()).run_live(df, owned, 0)
+    BatchExecutor(ledger, "me", sink, policy=STOP, reader=None, turn=turn()).run_live(df, owned, 0)
     (batch,) = sink.batches
     assert batch.sequence == 1 if was_free else batch.sequence > elsewhere[0]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PythonException
 from tests.execution.events import planned
-from tests.execution.replays import (
+from tests.execution.readers import (
     AWAY,
     FakeReader,
     KeyedSink,
@@ -60,7 +60,7 @@ def runner_of(
         owner,
         handler,
         policy=policy or isolate(max_runs=runs),
-        replay=FakeReader(is_away=is_away),
+        reader=FakeReader(is_away=is_away),
         turn=nullcontext(),
         stopped=stopped,
         max_backfills=max_backfills,
@@ -351,7 +351,7 @@ def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(tmp_path: Path) 
             owner,
             KeyedSink({(0, 3)}),
             policy=parse_on_failure("isolate"),
-            replay=FakeReader(gaps={(0, 3)}),
+            reader=FakeReader(gaps={(0, 3)}),
             turn=nullcontext(),
         )
         runner.run_live(frame(WHOLE), owned, 7)
@@ -384,7 +384,7 @@ def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(tmp_path:
             owner,
             sink,
             policy=isolate(),
-            replay=FakeReader(),
+            reader=FakeReader(),
             stopped=lambda: sink.calls > 2,
             turn=nullcontext(),
         )

@@ -414,7 +414,7 @@ def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(
     run = uuid4()
     listener = GateListener(fail)
     listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
-    assert warnings() == ["A batch's report was not taken in: The ledger is gone."]
+    assert warnings() == ["A batch's report was not processed: The ledger is gone."]
     listener._ledger_of = lambda _gate, _run: ledger  # it is back
     listener.onQueryProgress(progress(gated_source("orders", orders(100, 200)), run=run))
     assert [sample.records for sample in ledger.rates("orders")] == [100]
@@ -446,7 +446,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
     begin(ledger, "orders", orders(100, 200))
     monkeypatch.setattr(ledger, "fail", fail)
     listener.onQueryTerminated(terminated(run, "it failed"))
-    assert warnings() == ["A batch's failure was not taken in: The ledger is gone."]
+    assert warnings() == ["A batch's failure was not processed: The ledger is gone."]
 
 
 @pytest.mark.parametrize(

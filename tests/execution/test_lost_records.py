@@ -200,7 +200,9 @@ def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_made_anew(
     assert f"{orders.name}-0 [0, 20)" in str(raised.value)
     if not derived:
         with pytest.raises(PySparkException, match="DataLossError"):
-            replay.letter(replace(planned, offsets=OffsetRange(orders.name, 0, 3, 4)), OSError("x"))
+            replay.dead_letter(
+                replace(planned, offsets=OffsetRange(orders.name, 0, 3, 4)), OSError("x")
+            )
 
 
 @pytest.mark.parametrize("derived", [False, True])

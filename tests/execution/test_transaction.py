@@ -16,11 +16,11 @@ import sqlalchemy
 from pyspark.sql import DataFrame
 from sqlalchemy import Connection, Engine, text
 from tests.execution.events import planned
-from tests.execution.replays import FakeReader
+from tests.execution.readers import FakeReader
 from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
 
-from headrace.backfill import Dispatch, Done, UnlimitedBudget
+from headrace.backfill import BackfillScheduler, Done, UnlimitedBudget
 from headrace.control import EstimatorSettings, OffsetRange
 from headrace.errors import HandlerExitError, LedgerError
 from headrace.execution import Batch
@@ -73,7 +73,7 @@ class Scene:
 
         named = retry(2, "1 ms") if policy == "retry" else parse_on_failure(policy)
         return GatedHandler(
-            "orders", self.url, counted, policy=named, replay=FakeReader(), sleep=lambda _s: None
+            "orders", self.url, counted, policy=named, reader=FakeReader(), sleep=lambda _s: None
         )
 
     def run(self, handler: Handler, policy: str = "stop") -> BaseException | None:
@@ -403,16 +403,15 @@ def test_a_backfill_says_what_happened_too(
 ) -> None:
     key = scene.begin()
     scene.ledger.fail(key, ValueError("it was down"))
-    runner = scene.gated(handler, "defer").runner("a backfill")
-    dispatch = Dispatch(
+    runner = scene.gated(handler, "defer").executor("a backfill")
+    scheduler = BackfillScheduler(
         scene.ledger,
         runner,
         owner="a backfill",
-        allowance=UnlimitedBudget(),
-        on_event=lambda _event: None,
+        budget=UnlimitedBudget(),
         clock=lambda: 0,
     )
-    ended = dispatch.work_off(key, scene.ledger.ranges(key))
+    ended = scheduler.run_batch(key, scene.ledger.ranges(key))
     assert isinstance(ended, Done) == (status == "success")
     assert scene.row[:2] == (status, error)
     assert scene.sink == (["tea"] if status == "success" else [])

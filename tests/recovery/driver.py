@@ -29,9 +29,9 @@ from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 
 import headrace
-from headrace.backfill import Backoff, Dispatch, Monitor, budget
-from headrace.execution import executor, gate, handler, isolator
-from headrace.execution.batch_leases import BatchLeases
+from headrace.backfill import BackfillScheduler, Backoff, Monitor, budget
+from headrace.execution import gate
+from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger, Status
 
@@ -178,11 +178,8 @@ def hurry() -> None:
     A run that was slow, as the first one is, keeps others from running for no longer.
     """
     for module, name, value in (
-        (handler, "LEASE_MS", HURRIED_LEASE_MS),
-        (executor, "LEASE_MS", HURRIED_LEASE_MS),
-        (isolator, "LEASE_MS", HURRIED_LEASE_MS),
-        (executor, "BatchLeases", partial(BatchLeases, lease_ms=HURRIED_LEASE_MS)),
-        (gate, "Dispatch", partial(Dispatch, lease_ms=HURRIED_LEASE_MS)),
+        (gate, "GatedHandler", partial(GatedHandler, lease_ms=HURRIED_LEASE_MS)),
+        (gate, "BackfillScheduler", partial(BackfillScheduler, lease_ms=HURRIED_LEASE_MS)),
         (
             gate,
             "Monitor",

@@ -21,7 +21,7 @@ from headrace.backfill.events import (
 )
 from headrace.backfill.monitor import Monitor, OpenBatch
 from headrace.backfill.schedule import Backoff, Cron, Every, Manual, Schedule, Spare, parse_schedule
-from headrace.backfill.scheduler import LEASE_MS, MAX_BACKFILLS, BackfillScheduler, Dispatch, Runner
+from headrace.backfill.scheduler import LEASE_MS, MAX_BACKFILLS, BackfillScheduler, Runner
 
 __all__ = [
     "LEASE_MS",
@@ -33,7 +33,6 @@ __all__ = [
     "Claimed",
     "Cost",
     "Cron",
-    "Dispatch",
     "Done",
     "Every",
     "ExternalBudget",

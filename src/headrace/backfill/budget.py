@@ -9,8 +9,8 @@ from headrace.errors import LedgerError
 from headrace.ledger import Clock, GateRecord, Ledger, RateSample
 
 ASSUMED_RATE_PER_S: Final = 100.0
-"""What is taken for the rate where none has been learnt: the lowest that an estimator answers,
-unless it is told otherwise (records/s)."""
+"""The rate that is assumed where none has been learnt: the lowest that an estimator answers by
+default (records/s)."""
 
 _SAFETY: Final = 0.8
 """How much of the unused time is planned for: a run of a backfill takes longer now and then."""
@@ -53,7 +53,7 @@ class Cost:
         records: The offsets in its ranges.
         elapsed_ms: How long it took, reading and handler and all (ms).
         end_ms: When it ended (ms since the epoch).
-        succeeded: Whether it went through: a run that failed has told less than its time.
+        succeeded: Whether it went through: the time of a run that failed says little.
     """
 
     records: int
@@ -78,7 +78,7 @@ def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
 
     Args:
         live: The live stream.
-        last: The last run of a backfill that went through; None before there is one that tells.
+        last: The last run of a backfill that went through; None before there is one.
         now_ms: The time (ms since the epoch).
 
     Returns:
@@ -196,18 +196,18 @@ def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> 
 
 
 class BackfillBudget(Protocol):
-    """Decides how much a backfill may take. Asked and told by one thread."""
+    """Decides how much a backfill may run now. Used by one thread."""
 
     def records(self) -> int:
-        """How many records may be taken now; 0 for none.
+        """How many records may be run now; 0 for none.
 
         Raises:
-            LedgerError: What it is made of cannot be read.
+            LedgerError: What it is computed from cannot be read.
         """
         ...
 
     def spent(self, cost: Cost) -> None:
-        """Say what a run took, whatever became of it."""
+        """Count what a run took, whatever became of it."""
         ...
 
 
@@ -223,7 +223,7 @@ class UnlimitedBudget:
 
 
 class InProcessBudget:
-    """What the live stream of the same application leaves: see `records_beside`.
+    """What the live stream of the same application leaves.
 
     The first run that goes through says nothing of what runs cost: it starts Python workers and
     compiles plans, and its cost would keep the next ones waiting for minutes.
@@ -240,18 +240,18 @@ class InProcessBudget:
         self._last: Cost | None = None
 
     def records(self) -> int:
-        """See `BackfillBudget.records`."""
+        """What `records_beside` grants."""
         return records_beside(self._live(), self._last, self._clock())
 
     def spent(self, cost: Cost) -> None:
-        """See `BackfillBudget.spent`."""
+        """Count a run."""
         if cost.succeeded and self._warm:
             self._last = cost
         self._warm = self._warm or cost.succeeded
 
 
 class ExternalBudget:
-    """What a stream in another application leaves, as the ledger tells: see `Account`.
+    """What a stream in another application leaves, by its rates in the ledger.
 
     Args:
         ledger: Of the gate.
@@ -266,7 +266,7 @@ class ExternalBudget:
         self._account = Account(clock())
 
     def records(self) -> int:
-        """See `BackfillBudget.records`; it reads the ledger.
+        """What the account grants, by what the ledger says of the stream.
 
         Raises:
             LedgerError: The ledger cannot be read, or does not know the gate.
@@ -283,7 +283,7 @@ class ExternalBudget:
         return self._account.records
 
     def spent(self, cost: Cost) -> None:
-        """See `BackfillBudget.spent`."""
+        """Count a run."""
         self._account = self._account.spent(cost.records)
 
     def _gate(self) -> GateRecord:

@@ -1,4 +1,4 @@
-"""What a dispatch tells while it works: for progress bars, and, as sentences, for the log."""
+"""What happens in a backfill: for progress bars, and, as sentences, for the log."""
 
 import logging
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from headrace.ledger import BatchRecord, ErrorReport
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A batch belongs to this backfill now."""
+    """A batch is this backfill's now."""
 
     level: ClassVar[int] = logging.DEBUG
     batch: BatchRecord
 
     def __str__(self) -> str:
-        return f"{_name(self.batch)} is taken (attempt {self.batch.attempts + 1})."
+        return f"{_name(self.batch)} is claimed (attempt {self.batch.attempts + 1})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A batch was divided; its parts are failed batches of their own now, and it is ``success``."""
+    """A batch was split: its children are failed batches of their own now, it is ``success``."""
 
     level: ClassVar[int] = logging.INFO
     batch: BatchRecord
-    parts: tuple[BatchRecord, ...]
+    children: tuple[BatchRecord, ...]
 
     def __str__(self) -> str:
-        return f"{_name(self.batch)} is run in {len(self.parts)} parts."
+        return f"{_name(self.batch)} is split into {len(self.children)} batches."
 
 
 @dataclass(frozen=True, slots=True)

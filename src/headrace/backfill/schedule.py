@@ -46,13 +46,13 @@ _EVERY: Final = re.compile(r"every (?:(\d{1,9}) )?(second|minute|hour|day)s?")
 
 
 class Schedule(Protocol):
-    """Says when failed batches are worked off. Times are ms since the epoch."""
+    """Says when failed batches are run. Times are ms since the epoch."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int | None:
-        """When the next run is due; None where only somebody's hand starts one.
+        """When the next run is due; None where only a command starts one.
 
         Args:
-            started_ms: When the dispatch began.
+            started_ms: When the scheduler began.
             last_ms: When its last run began; None before the first.
         """
         ...
@@ -63,7 +63,7 @@ class Spare:
     """At once, whenever there is capacity to spare."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
         return started_ms if last_ms is None else last_ms
 
 
@@ -78,7 +78,7 @@ class Every:
     interval_ms: int
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
         return started_ms if last_ms is None else last_ms + self.interval_ms
 
 
@@ -97,7 +97,7 @@ class Cron:
     expression: str
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
         after_ms = started_ms if last_ms is None else last_ms
         after = datetime.fromtimestamp(after_ms / 1000)
         # Local times do not always grow as time does: of those named, the first that is later.
@@ -107,10 +107,10 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """Never by itself."""
+    """Only by the command ``headrace backfill``."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> None:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
 
 
 class Timetable:
@@ -144,7 +144,7 @@ def parse_schedule(text: str) -> Schedule:
 
     >>> parse_schedule("every 10 minutes"), parse_schedule("cron 0 3 * * *")
     (Every(interval_ms=600000), Cron(expression='0 3 * * *'))
-    >>> parse_schedule("spare"), parse_schedule("by hand")
+    >>> parse_schedule("spare"), parse_schedule("manual")
     (Spare(), Manual())
 
     Raises:
@@ -153,7 +153,7 @@ def parse_schedule(text: str) -> Schedule:
     words = " ".join(text.lower().split())
     if words == "spare":
         return Spare()
-    if words == "by hand":
+    if words == "manual":
         return Manual()
     if words.startswith("cron "):
         return Cron(_cron_expression(text, words.removeprefix("cron ")))
@@ -162,7 +162,7 @@ def parse_schedule(text: str) -> Schedule:
     if interval_ms == 0:
         raise OptionError(
             f"The backfill's schedule is {text!r}; it must be 'spare', 'every 10 minutes' (or"
-            " seconds, hours, days), 'cron 0 3 * * *' or 'by hand'."
+            " seconds, hours, days), 'cron 0 3 * * *' or 'manual'."
         )
     return Every(interval_ms)
 

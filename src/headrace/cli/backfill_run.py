@@ -15,7 +15,6 @@ from headrace.backfill import (
     BackfillEvent,
     BackfillScheduler,
     Claimed,
-    Dispatch,
     ExternalBudget,
     UnlimitedBudget,
 )
@@ -85,13 +84,13 @@ class ManualRun:
         self._view = view
         self._owner = new_owner()
         gate = batches[0].gate
-        self._allowance = (
+        self._budget = (
             UnlimitedBudget() if job.unlimited else ExternalBudget(ledger, gate, wall_clock_ms)
         )
         self._in_hand: BatchRecord | None = None
         keys = [batch.schedule_id for batch in batches]
-        self._portions = [
-            (self._centre_of(way), list(reached_so))
+        self._runs = [
+            (self._scheduler_of(way), list(reached_so))
             for way, reached_so in groupby(keys, job.ways.__getitem__)
         ]
 
@@ -105,37 +104,36 @@ class ManualRun:
             KeyboardInterrupt: Somebody wants the end at once; the batch in hand was given back.
         """
         try:
-            for centre, keys in self._portions:
-                centre.run_these(keys)
+            for scheduler, keys in self._runs:
+                scheduler.run_manually(keys)
         except (KeyboardInterrupt, SystemExit):
             self._give_back()
             raise
 
     def stop(self) -> None:
         """End as soon as the batch in hand is settled; from any thread."""
-        for centre, _ in self._portions:
-            centre.close()
+        for scheduler, _ in self._runs:
+            scheduler.close()
 
-    def _centre_of(self, way: Reached) -> BackfillScheduler:
+    def _scheduler_of(self, way: Reached) -> BackfillScheduler:
         runner = BatchExecutor(
             self._ledger,
             self._owner,
             _without_exit(self._job.handler),
             policy=self._job.policy,
-            replay=BatchReader(self._spark, way.connector, way.options),
+            reader=BatchReader(self._spark, way.connector, way.options),
             turn=nullcontext(),
             max_backfills=self._job.max_backfills,
         )
-        dispatch = Dispatch(
+        return BackfillScheduler(
             self._ledger,
             runner,
             owner=self._owner,
-            allowance=self._allowance,
+            budget=self._budget,
             on_event=self._tell,
             clock=wall_clock_ms,
             max_backfills=self._job.max_backfills,
         )
-        return BackfillScheduler(dispatch)
 
     def _tell(self, event: BackfillEvent) -> None:
         self._in_hand = event.batch if isinstance(event, Claimed) else None

@@ -61,10 +61,10 @@ class Tally:
             LedgerError: The ledger cannot be read.
         """
         match event:
-            case Split(batch, parts):
+            case Split(batch, children):
                 chosen = self._chosen_of[batch.schedule_id]
-                self._chosen_of |= {part.schedule_id: chosen for part in parts}
-                self._open[chosen] += len(parts) - 1
+                self._chosen_of |= {part.schedule_id: chosen for part in children}
+                self._open[chosen] += len(children) - 1
             case Skipped(schedule_id):
                 self._settle(schedule_id)
             case Done() | Failed() | MarkedDead() | LeaseLost():

@@ -14,12 +14,12 @@ from headrace.control.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger.lent import UnknownCommitError
 
-Lend = Callable[[], AbstractContextManager[Connection]]
+OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a handler is told of the batch it is given.
+    """A batch as its handler sees it.
 
     Attributes:
         key: the same for every run of the same ranges, another for every other batch; what an
@@ -43,7 +43,7 @@ class Batch:
     attempt: int
     kind: str
     sequence: int
-    _lend: Lend | None = field(default=None, repr=False, compare=False)
+    _open: OpenTransaction | None = field(default=None, repr=False, compare=False)
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -69,9 +69,9 @@ class Batch:
                 ``close()``, which the end of the ``with`` does. At the end: the batch is not this
                 process's any more, or the database failed; nothing is written then.
         """
-        if self._lend is None:
+        if self._open is None:
             raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it lends nothing.")
-        return self._lend()
+        return self._open()
 
 
 Handler = Callable[[DataFrame, Batch], None]
@@ -103,10 +103,10 @@ def check_handler(handler: object) -> None:
 
 
 class HandlerTransaction:
-    """What `Batch.transaction` lends within one call of a handler.
+    """The one transaction of one call of a handler, which `Batch.transaction` opens.
 
-    It is lent once. A handler that ends without having committed what it was lent has failed,
-    whatever it swallowed; and what it left open is undone.
+    A handler that opens it and returns without having committed it has failed, whatever it
+    swallowed; and what it left open is undone.
 
     Args:
         batch: the batch's key, for errors.
@@ -116,7 +116,7 @@ class HandlerTransaction:
         committed: whether it was: then the batch is a success, whatever the handler raises later.
     """
 
-    def __init__(self, batch: str, open_: Lend) -> None:
+    def __init__(self, batch: str, open_: OpenTransaction) -> None:
         self.committed = False
         self._batch: Final = batch
         self._open: Final = open_
@@ -131,11 +131,11 @@ class HandlerTransaction:
         return isinstance(self._undone_by, UnknownCommitError)
 
     @contextmanager
-    def lend(self) -> Iterator[Connection]:
-        """Lend it.
+    def open(self) -> Iterator[Connection]:
+        """Begin the transaction.
 
         Raises:
-            LedgerError: at once: it has been lent before, or the handler has returned. At the end:
+            LedgerError: at once: it was opened before, or the handler has returned. At the end:
                 it cannot be committed; then it is undone.
         """
         stack = self._claim()
@@ -153,7 +153,7 @@ class HandlerTransaction:
         """Run the handler within.
 
         Raises:
-            LedgerError: it has returned, but what it was lent is not committed.
+            LedgerError: it has returned, but the transaction is not committed.
         """
         try:
             yield
@@ -192,7 +192,7 @@ class HandlerTransaction:
             return self._stack
 
     def _end(self) -> bool:
-        """Lend nothing any more; whether something was still lent, which is undone now."""
+        """Open nothing any more; whether the transaction was still open, which is undone now."""
         with self._changing:
             self._over = True
             left_open = self._stack is not None and not self.committed and not self._undone_by
@@ -203,5 +203,5 @@ class HandlerTransaction:
     def _undo(self, error: BaseException) -> None:
         self._undone_by = self._undone_by or error
         if self._stack is not None:
-            # Each end of it is told of the exception, so that none of them commits.
+            # Each end of it receives the exception, so that none of them commits.
             self._stack.__exit__(type(error), error, error.__traceback__)

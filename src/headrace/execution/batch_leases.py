@@ -4,13 +4,12 @@ import logging
 import threading
 from typing import Final, Self
 
-from headrace.backfill import LEASE_MS
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger
 from headrace.ledger.patience import waiting_ends
 
 OWNER_POLL_S: Final = 0.5
-"""How often it is looked whether another owner's lease has run out."""
+"""How often it is checked whether another owner's lease has run out."""
 
 _RENEWALS: Final = 5
 """How often a lease is renewed within its own length, so that a few may be missed."""
@@ -24,20 +23,21 @@ class BatchLeases:
     Args:
         ledger: of the batches.
         owner: whose they are.
-        lease_ms: how long a lease is.
+        lease_ms: how long a lease is (ms).
+        batches: keys of those that are kept from the beginning.
     """
 
-    def __init__(self, ledger: Ledger, owner: str, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
         self.owner: Final = owner
+        self.lease_ms: Final = lease_ms
         self._ledger = ledger
-        self._lease_ms = lease_ms
-        self._kept: set[str] = set()
+        self._kept = set(batches)
         self._changing = threading.Lock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="headrace-leases", daemon=True)
 
     def keep(self, *batches: str) -> None:
-        """Keep these too, until they are settled."""
+        """Keep these too, until they are resolved."""
         with self._changing:
             self._kept.update(batches)
 
@@ -51,7 +51,7 @@ class BatchLeases:
 
     def _renew(self) -> None:
         with waiting_ends(self._done.is_set, "it was not needed any more"):
-            while not self._done.wait(self._lease_ms / _RENEWALS / 1000):
+            while not self._done.wait(self.lease_ms / _RENEWALS / 1000):
                 self._renew_all()
 
     def _renew_all(self) -> None:
@@ -59,7 +59,7 @@ class BatchLeases:
             kept = list(self._kept)
         for batch in kept:
             try:
-                if not self._ledger.renew(batch, self.owner, self._lease_ms):
+                if not self._ledger.renew(batch, self.owner, self.lease_ms):
                     with self._changing:
                         self._kept.remove(batch)
             except LedgerError as error:

@@ -29,7 +29,7 @@ _LOOK_S: Final = 0.5
 
 
 class DerivedStream:
-    """A second query of the same stream, which reads only what it is told to.
+    """A second query of the same stream, which reads only the ranges that it is asked for.
 
     Only a streaming query can run what is derived from a stream. This one is begun like one that is
     started again after a crash: its checkpoint says what its first batch reads, and the end of each
@@ -185,7 +185,7 @@ class BatchReader:
         """
         return self.connector.beginnings(self.options, ranges)
 
-    def letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
         """The record at one offset, whole, with why it cannot be processed.
 
         Returns:
@@ -193,7 +193,7 @@ class BatchReader:
         """
         df = self._read([offset], includeHeaders="true")
         rows = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).take(1)
-        return _letter(rows[0], error) if rows else None
+        return _dead_letter(rows[0], error) if rows else None
 
     def _read(self, ranges: Sequence[PlannedRange], **options: str) -> DataFrame:
         offsets = [each.offsets for each in ranges]
@@ -203,7 +203,7 @@ class BatchReader:
         return self.spark.read.format(self.connector.format).options(**shown).load()
 
 
-def _letter(row: Row, error: BaseException) -> DeadLetter:
+def _dead_letter(row: Row, error: BaseException) -> DeadLetter:
     return DeadLetter(
         topic=row.topic,
         partition=row.partition,

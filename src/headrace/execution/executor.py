@@ -1,4 +1,4 @@
-"""Runs a handler on the batches that this process owns, and does what the failure policy says."""
+"""Runs a batch: live, again in a backfill, or in parts; and does what the failure policy says."""
 
 import logging
 import time
@@ -13,11 +13,11 @@ from headrace.backfill import LEASE_MS, MAX_BACKFILLS
 from headrace.control.isolation import Isolated, Ranges
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import HandlerExitError, LedgerError, OptionError
-from headrace.execution.batch import Batch, Handler, HandlerTransaction, Lend
+from headrace.execution.batch import Batch, Handler, HandlerTransaction, OpenTransaction
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import unreachable_source, unreadable
-from headrace.execution.isolator import Isolator, Why
+from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.records import query_stopped
@@ -26,10 +26,10 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 _SURELY_RAISES: Final = 10
 """How many backfills of a batch fail, over some hours, before it is taken for certain that so has
-the run that was cut short."""
+the run whose outcome is unknown."""
 
-_LOOK_S: Final = 0.5
-"""How often it is seen, between retries, whether the query is being stopped."""
+_STOP_POLL_S: Final = 0.5
+"""How often it is checked, between retries, whether the query is being stopped."""
 
 
 class BatchExecutor:
@@ -40,12 +40,13 @@ class BatchExecutor:
         owner: whose the batches are.
         handler: the user's.
         policy: what follows an exception.
-        replay: reads a batch once more; None where the policy skips nothing.
-        stopped: answers whether the query is being stopped: what the handler raises then says
-            nothing of the batch.
+        reader: reads a batch once more; None where the policy skips nothing.
         turn: held while the handler runs: it is never called twice at a time. It answers whether it
             was free; None where nobody knows.
-        max_backfills: how many backfills of a batch fail before it is dead.
+        stopped: answers whether the query is being stopped: what the handler raises then says
+            nothing of the batch.
+        max_backfills: how many backfills of a batch fail before it is dead. Default: 100.
+        lease_ms: how long a batch is this owner's without a renewal (ms). Default: 30 000.
         sleep: waits so many seconds.
     """
 
@@ -56,28 +57,30 @@ class BatchExecutor:
         handler: Handler,
         *,
         policy: OnFailure,
-        replay: BatchReader | None,
+        reader: BatchReader | None,
         turn: AbstractContextManager[bool | None],
         stopped: Callable[[], bool] = lambda: False,
         max_backfills: int = MAX_BACKFILLS,
+        lease_ms: int = LEASE_MS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ledger = ledger
-        self._max_backfills = max_backfills
         self._owner = owner
         self._handler = handler
         self._policy = policy
-        self._replay = replay
-        self._stopped = stopped
+        self._optional_reader = reader
         self._turn = turn
+        self._stopped = stopped
+        self._max_backfills = max_backfills
+        self._lease_ms = lease_ms
         self._sleep = sleep
 
-    def run_live(self, df: DataFrame, owned: Attached, number: int) -> bool:
-        """Run a batch of the stream, and settle its row.
+    def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
+        """Run a batch of the stream, and write its outcome down.
 
         Args:
             df: the batch.
-            owned: it; attached to this owner just now.
+            attached: it; attached to this owner just now.
             number: Spark's.
 
         Returns:
@@ -88,52 +91,37 @@ class BatchExecutor:
             DataLossError, CorruptionError: its records cannot be read, whatever the policy.
             Exception: what the handler raised, where the policy stops then.
         """
-        batch = owned.batch
-        ranges = tuple(planned.offsets for planned in owned.ranges)
-        with BatchLeases(self._ledger, self._owner) as leases:
-            leases.keep(batch.schedule_id)
-            if owned.was_split:
+        batch = attached.batch
+        ranges = tuple(planned.offsets for planned in attached.ranges)
+        with self._leases(batch) as leases:
+            if attached.was_split:
                 self._isolate(batch, leases, None)
                 return False
-            error = self._handle(df, batch, ranges, number, owned.sequence)
+            error = self._handle(df, batch, ranges, number, attached.sequence)
             at_once = error is None
             if error is not None and unreadable(error) is None:
                 error = self._retry(error, df, batch, ranges, number)
             if error is None:
                 self._ledger.succeed(batch.schedule_id, owner=self._owner)
-            elif self._is_ended_by(error):
-                report = self._report(error)
-                self._ledger.fail(batch.schedule_id, report, owner=self._owner, cut_short=True)
-                raise error
-            elif (why := unreadable(error)) is not None:
-                # Not the handler's failure: the batch is run again when the query is started again.
-                self._ledger.fail(batch.schedule_id, why, owner=self._owner)
-                raise why from None
-            elif (away := unreachable_source(error)) is not None and self._policy.skips:
-                self._fail(batch, away)
-            elif self._policy.last == "isolate" and not batch.cut_short:
-                self._isolate(batch, leases, error)
             else:
-                # Also one that was cut short before: it may be in the sink, under its own key.
-                self._fail(batch, error)
+                self._apply_policy(batch, leases, error)
             return at_once
 
     def run(self, batch: BatchRecord) -> Exception | None:
-        """Run a batch that had failed. Its row is settled by the caller, unless it is isolated.
+        """Run a batch that had failed. The caller writes the outcome, unless it is isolated.
 
         Args:
-            batch: its row; ``backfilling``, this owner's, and without parts.
+            batch: its row; ``backfilling``, this owner's, and without children.
 
         Returns:
             Why it failed again.
         """
-        with BatchLeases(self._ledger, self._owner) as leases:
-            leases.keep(batch.schedule_id)
+        with self._leases(batch) as leases:
             error = self._run_again(batch)
             why = None if error is None else unreadable(error) or unreachable_source(error)
             ended = error is not None and (why is not None or self._is_ended_by(error))
-            if error is None or ended or not self._may_divide(batch):
-                self._needed_replay().close()
+            if error is None or ended or not self._may_isolate(batch):
+                self._reader.close()
                 return why or error
             try:
                 self._isolate(batch, leases, error)
@@ -149,7 +137,7 @@ class BatchExecutor:
         Raises:
             BrokerError: the brokers cannot be reached.
         """
-        return self._needed_replay().gone(ranges)
+        return self._reader.gone(ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Where the log begins in each of these partitions; of those that there are.
@@ -157,45 +145,24 @@ class BatchExecutor:
         Raises:
             BrokerError: the brokers cannot be reached.
         """
-        return self._needed_replay().earliest(ranges)
+        return self._reader.earliest(ranges)
 
     @property
     def bootstrap_servers(self) -> str:
         """The brokers that the ranges are read from."""
-        return self._needed_replay().bootstrap_servers
+        return self._reader.bootstrap_servers
 
-    def _retry(
-        self, error: Exception, df: DataFrame, batch: BatchRecord, ranges: Ranges, number: int
-    ) -> Exception | None:
-        """Call the handler again, in place, as often as the policy says."""
-        last: Exception | None = error
-        for retry in range(1, self._policy.retries + 1):
-            if last is None or self._is_ended_by(last) or unreadable(last) is not None:
-                break
-            wait_ms = self._policy.backoff_before_ms(retry)
-            _LOG.warning(
-                "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
-                batch.schedule_id,
-                batch.gate,
-                wait_ms,
-                retry,
-                self._policy.retries,
-                last,
+    @property
+    def _reader(self) -> BatchReader:
+        if self._optional_reader is None:
+            raise OptionError(
+                "A batch of this query was divided by on_failure='isolate', and is not finished;"
+                " start the query with that policy once more, so that the rest is run."
             )
-            if not self._waited(wait_ms / 1000):
-                break
-            if not self._ledger.retry(batch.schedule_id, self._owner, LEASE_MS):
-                break
-            again = self._ledger.batch(batch.schedule_id) or batch
-            last = self._handle(df, again, ranges, number)
-        return last
+        return self._optional_reader
 
-    def _waited(self, wait_s: float) -> bool:
-        """Wait; whether the query was not stopped meanwhile."""
-        while wait_s > 0 and not self._stopped():
-            self._sleep(min(wait_s, _LOOK_S))
-            wait_s -= _LOOK_S
-        return not self._stopped()
+    def _leases(self, batch: BatchRecord) -> BatchLeases:
+        return BatchLeases(self._ledger, self._owner, self._lease_ms, batch.schedule_id)
 
     def _handle(
         self,
@@ -218,14 +185,15 @@ class BatchExecutor:
             LedgerError: the ledger cannot be reached; the handler was not called.
             Exception: what it raised though the batch is done, where that ends the query.
         """
-        lending = self._lending(batch)
+        transaction = self._transaction(batch)
         with self._turn as was_free:
-            told = self._told(batch, ranges, number, lending.lend, sequence if was_free else None)
+            counted = sequence if was_free else None
+            described = self._describe(batch, ranges, number, transaction.open, counted)
             try:
-                with lending.watched():
-                    self._handler(df, told)
+                with transaction.watched():
+                    self._handler(df, described)
             except Exception as error:
-                if not self._is_done(batch, lending, error):
+                if not self._is_done(batch, transaction, error):
                     return error
                 if not self._policy.skips or self._is_ended_by(error):
                     raise
@@ -233,34 +201,33 @@ class BatchExecutor:
 
     def _run_again(self, batch: BatchRecord) -> Exception | None:
         """Call the handler with what the batch planned, read once more; what either raised."""
-        replay = self._needed_replay()
-        lending = self._lending(batch)
+        reader, transaction = self._reader, self._transaction(batch)
         planned = self._ledger.ranges(batch.schedule_id)
         ranges = tuple(each.offsets for each in planned)
 
         def handle(df: DataFrame) -> None:
-            with self._turn, lending.watched():
-                self._handler(df, self._told(batch, ranges, None, lending.lend))
+            with self._turn, transaction.watched():
+                self._handler(df, self._describe(batch, ranges, None, transaction.open))
 
         try:
-            replay.run(planned, handle)
+            reader.run(planned, handle)
         except Exception as error:  # noqa: BLE001
-            return None if self._is_done(batch, lending, error) else error
+            return None if self._is_done(batch, transaction, error) else error
         return None
 
-    def _lending(self, batch: BatchRecord) -> HandlerTransaction:
+    def _transaction(self, batch: BatchRecord) -> HandlerTransaction:
         key = batch.schedule_id
         return HandlerTransaction(key, partial(self._ledger.transaction, key, self._owner))
 
-    def _told(
+    def _describe(
         self,
         batch: BatchRecord,
         ranges: Ranges,
         number: int | None,
-        lend: Lend,
+        open_: OpenTransaction,
         sequence: int | None = None,
     ) -> Batch:
-        """What the handler is told of a batch; while nothing else is given to it."""
+        """A batch as the handler sees it; while nothing else is given to the handler."""
         if sequence is None:
             sequence = self._ledger.next_sequence(batch.gate)
         # A backfill counts as an attempt only when it has failed.
@@ -272,16 +239,18 @@ class BatchExecutor:
             batch.attempts + again,
             Kind.BACKFILL if again else batch.kind,
             sequence,
-            lend,
+            open_,
         )
 
-    def _is_done(self, batch: BatchRecord, lending: HandlerTransaction, error: Exception) -> bool:
+    def _is_done(
+        self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception
+    ) -> bool:
         """Whether a batch was committed with its sink before the handler raised; it is kept then.
 
         Where the answer to the commit was lost, the ledger knows.
         """
-        done = lending.committed
-        if lending.is_in_doubt:
+        done = transaction.committed
+        if transaction.is_in_doubt:
             found = self._ledger.batch(batch.schedule_id)
             done = found is not None and found.status is Status.SUCCESS
         if done:
@@ -295,6 +264,60 @@ class BatchExecutor:
             )
         return done
 
+    def _retry(
+        self, error: Exception, df: DataFrame, batch: BatchRecord, ranges: Ranges, number: int
+    ) -> Exception | None:
+        """Call the handler again, in place, as often as the policy says."""
+        last: Exception | None = error
+        for retry in range(1, self._policy.retries + 1):
+            if last is None or self._is_ended_by(last) or unreadable(last) is not None:
+                break
+            wait_ms = self._policy.backoff_before_ms(retry)
+            _LOG.warning(
+                "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
+                batch.schedule_id,
+                batch.gate,
+                wait_ms,
+                retry,
+                self._policy.retries,
+                last,
+            )
+            if not self._waited(wait_ms / 1000):
+                break
+            if not self._ledger.retry(batch.schedule_id, self._owner, self._lease_ms):
+                break
+            again = self._ledger.batch(batch.schedule_id) or batch
+            last = self._handle(df, again, ranges, number)
+        return last
+
+    def _waited(self, wait_s: float) -> bool:
+        """Wait; whether the query was not stopped meanwhile."""
+        while wait_s > 0 and not self._stopped():
+            self._sleep(min(wait_s, _STOP_POLL_S))
+            wait_s -= _STOP_POLL_S
+        return not self._stopped()
+
+    def _apply_policy(self, batch: BatchRecord, leases: BatchLeases, error: Exception) -> None:
+        """Stop, defer or isolate a live batch that failed.
+
+        Raises:
+            Exception: what stops the query.
+        """
+        if self._is_ended_by(error):
+            report = self._report(error)
+            self._ledger.fail(batch.schedule_id, report, owner=self._owner, cut_short=True)
+            raise error
+        if (why := unreadable(error)) is not None:
+            # Not the handler's failure: the batch is run again when the query is started again.
+            self._ledger.fail(batch.schedule_id, why, owner=self._owner)
+            raise why from None
+        unreachable = unreachable_source(error) if self._policy.skips else None
+        # One with a run whose outcome is unknown may be in the sink, under its own key.
+        if unreachable is None and self._policy.last == "isolate" and not batch.cut_short:
+            self._isolate(batch, leases, error)
+        else:
+            self._fail(batch, unreachable or error)
+
     def _is_ended_by(self, error: Exception) -> bool:
         """Whether the query ends with this, and what was raised says nothing of the records."""
         return self._stopped() or isinstance(error, HandlerExitError)
@@ -303,16 +326,39 @@ class BatchExecutor:
         """Why a batch failed whose query ends."""
         return query_stopped(error) if self._stopped() else ErrorReport.of(error)
 
+    def _fail(self, batch: BatchRecord, error: Exception) -> None:
+        moved = self._ledger.fail(batch.schedule_id, error, owner=self._owner)
+        if not self._policy.skips:
+            raise error
+        _LOG.warning(
+            "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %r"
+            if moved
+            else "Batch %s of gate %r failed, but is not this process's any more; whoever owns it"
+            " now runs it: %r",
+            batch.schedule_id,
+            batch.gate,
+            error,
+        )
+
+    def _may_isolate(self, batch: BatchRecord) -> bool:
+        """Whether a batch that fails in a backfill may be run in parts, under their own keys.
+
+        If all its runs have raised, the sink has nothing of it. A run whose outcome is unknown may
+        have come further: such a batch is run whole, until it has failed so often that it has most
+        likely failed in that run too, or one backfill is left.
+        """
+        enough = min(self._max_backfills, _SURELY_RAISES) - 1
+        known = batch.backfills >= enough or not batch.cut_short
+        return self._policy.last == "isolate" and known
+
     def _isolate(self, batch: BatchRecord, leases: BatchLeases, error: Exception | None) -> None:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
-        replay = self._needed_replay()
         isolator = Isolator(
             self._ledger,
             leases,
-            replay,
+            self._reader,
+            policy=self._policy,
             run=self._run_again,
-            budget=self._policy.budget,
-            topic=self._policy.topic,
             ends=self._is_ended_by,
             report=self._report,
             stopped=self._stopped,
@@ -321,53 +367,11 @@ class BatchExecutor:
         try:
             isolated = isolator.resume(batch) if error is None else isolator.isolate(batch, error)
         finally:
-            replay.close()
-        self._tell(batch, isolated)
+            self._reader.close()
+        self._log_isolated(batch, isolated)
 
-    def _may_divide(self, batch: BatchRecord) -> bool:
-        """Whether a batch that fails in a backfill may be run in parts, under their own keys.
-
-        If all its runs have raised, the sink has nothing of it. A run that was cut short may have
-        come further: such a batch is run whole, until it has failed so often that it has most
-        likely failed in that run too, or one backfill is left.
-        """
-        enough = min(self._max_backfills, _SURELY_RAISES) - 1
-        may_divide = batch.backfills >= enough or not batch.cut_short
-        return self._policy.last == "isolate" and may_divide
-
-    def _needed_replay(self) -> BatchReader:
-        if self._replay is None:
-            raise OptionError(
-                "A batch of this query was divided by on_failure='isolate', and is not finished;"
-                " start the query with that policy once more, so that the rest is run."
-            )
-        return self._replay
-
-    def _fail(self, batch: BatchRecord, error: Exception) -> None:
-        moved = self._ledger.fail(batch.schedule_id, error, owner=self._owner)
-        if not self._policy.skips:
-            raise error
-        if not moved:
-            _LOG.warning(
-                "Batch %s of gate %r failed, but is not this process's any more; whoever owns it"
-                " now runs it: %r",
-                batch.schedule_id,
-                batch.gate,
-                error,
-            )
-            return
-        _LOG.warning(
-            "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %r",
-            batch.schedule_id,
-            batch.gate,
-            error,
-        )
-
-    def _ranges(self, batch: BatchRecord) -> Ranges:
-        return tuple(planned.offsets for planned in self._ledger.ranges(batch.schedule_id))
-
-    def _tell(self, batch: BatchRecord, isolated: Isolated[Why]) -> None:
-        left = sum(r.count for part, _ in isolated.left for r in part)
+    def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
+        left = sum(r.count for ranges, _ in isolated.left for r in ranges)
         _LOG.warning(
             "Batch %s of gate %r failed; %d runs on parts of it have isolated %d records, and %d"
             " are deferred.",

@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -15,7 +14,6 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headrace.backfill import (
     BackfillScheduler,
-    Dispatch,
     InProcessBudget,
     LiveStream,
     Monitor,
@@ -45,81 +43,86 @@ from headrace.source.values import gate_name, interval_ms
 _LOG: Final = logging.getLogger("headrace.execution")
 
 
-@dataclass(frozen=True)
 class StreamBackfill:
-    """Works off what a stream defers, as its schedule says, out of the time the stream leaves.
+    """Runs what a stream defers, in its application, out of the time that the stream leaves.
 
-    Attributes:
+    Args:
         gate: the gate's name.
         ledger: its ledger.
-        runner: runs the batches, as ``owner``.
+        executor: runs the batches, as ``owner``.
         owner: whose they are meanwhile.
-        interval_ms: the gate's.
+        interval_ms: the gate's (ms).
         schedule: when it runs.
     """
 
-    gate: str
-    ledger: Ledger
-    runner: BatchExecutor
-    owner: str
-    interval_ms: int
-    schedule: Schedule
+    def __init__(
+        self,
+        gate: str,
+        ledger: Ledger,
+        executor: BatchExecutor,
+        *,
+        owner: str,
+        interval_ms: int,
+        schedule: Schedule,
+    ) -> None:
+        self._gate = gate
+        self._ledger = ledger
+        self._executor = executor
+        self._owner = owner
+        self._interval_ms = interval_ms
+        self._schedule = schedule
+        self._state = state_of(ledger.url, gate)
 
     def follow(self, query: StreamingQuery) -> None:
         """Run until the query ends; in threads of its own."""
-        dispatch = Dispatch(
-            self.ledger,
-            self.runner,
-            owner=self.owner,
-            allowance=InProcessBudget(self._live, wall_clock_ms),
-            on_event=lambda _event: None,  # The log tells them.
+        scheduler = BackfillScheduler(
+            self._ledger,
+            self._executor,
+            owner=self._owner,
+            budget=InProcessBudget(self._live, wall_clock_ms),
             clock=wall_clock_ms,
             stopped=lambda: not query.isActive,
         )
-        centre = BackfillScheduler(dispatch)
         for name, target in (
-            ("headrace-backfill", lambda: self._work(centre, query)),
-            ("headrace-backfill-end", lambda: _close_after(query, centre)),
+            ("headrace-backfill", lambda: self._run(scheduler, query)),
+            ("headrace-backfill-end", lambda: _close_after(query, scheduler)),
         ):
-            threading.Thread(target=target, name=f"{name}-{self.gate}", daemon=True).start()
+            threading.Thread(target=target, name=f"{name}-{self._gate}", daemon=True).start()
 
-    def _work(self, centre: BackfillScheduler, query: StreamingQuery) -> None:
-        state = state_of(self.ledger.url, self.gate)
-        state.when_a_batch_ends(centre.wake)
+    def _run(self, scheduler: BackfillScheduler, query: StreamingQuery) -> None:
+        self._state.on_batch_end(scheduler.wake)
         try:
             # The stream's own batch, which is not stopped before it ends, may wait for the handler.
             with (
                 waiting_ends(lambda: not query.isActive, "the query was stopped"),
-                Monitor(self.ledger, self.gate) as monitor,
+                Monitor(self._ledger, self._gate) as monitor,
             ):
-                centre.run(monitor, self.schedule)
-        except Exception:  # noqa: BLE001  (in a thread, where nobody else would hear of it)
-            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)
+                scheduler.run(monitor, self._schedule)
+        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self._gate)
         finally:
-            state.when_a_batch_ends(None)
+            self._state.on_batch_end(None)
 
     def _live(self) -> LiveStream:
-        return state_of(self.ledger.url, self.gate).live(
-            self.ledger.rate(self.gate), self.interval_ms
-        )
+        return self._state.live(self._ledger.rate(self._gate), self._interval_ms)
 
 
-def _close_after(query: StreamingQuery, centre: BackfillScheduler) -> None:
+def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
     try:
         query.awaitTermination()
     except StreamingQueryException:
         pass  # The query's own business.
     finally:
-        centre.close()
+        scheduler.close()
 
 
 class GatedStreamWriter(DataStreamWriter):
-    """Spark's writer, which asks before its query starts, and tells when it has.
+    """Spark's writer, with hooks before and after its query starts.
 
     Args:
         df: what is written.
         before: called first; what it raises, `start` raises.
-        started: called with the query, and where its checkpoint is if the writer was told.
+        started: called with the query, and with the option ``checkpointLocation`` if it is set.
     """
 
     def __init__(
@@ -245,7 +248,7 @@ class Gate:
                 isolation may take.
             backfill: when what was deferred is run again, by this application while the query runs:
                 ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
-                ``"cron 0 3 * * *"``; or ``"by hand"``, with the command ``headrace backfill``. The
+                ``"cron 0 3 * * *"``; or ``"manual"``, with the command ``headrace backfill``. The
                 handler is called by another thread then, but never twice at a time.
 
         Raises:
@@ -263,24 +266,24 @@ class Gate:
         schedule = parse_schedule(backfill)
         ledger = use_ledger(self.name, self._ledger_url)
         read = read_of(df, self.name, self._ledger_url)
-        replay = self._replay(df, read, policy.last) if policy.skips else None
+        reader = self._batch_reader(df, read, policy.last) if policy.skips else None
         gated = GatedHandler(
-            self.name, self._ledger_url, handler, policy=policy, replay=replay, read=read.name
+            self.name, self._ledger_url, handler, policy=policy, reader=reader, read=read.name
         )
         owner = new_owner()
-        beside = StreamBackfill(
+        stream_backfill = StreamBackfill(
             self.name,
             ledger,
-            gated.runner(owner),
-            owner,
-            self.interval_ms,
-            schedule,
+            gated.executor(owner),
+            owner=owner,
+            interval_ms=self.interval_ms,
+            schedule=schedule,
         )
 
         def started(query: StreamingQuery, checkpoint: str | None) -> None:
             gated.follow(query, checkpoint)
             if policy.skips:
-                beside.follow(query)
+                stream_backfill.follow(query)
 
         return (
             GatedStreamWriter(df, lambda: self._await_turn(ledger), started)
@@ -294,7 +297,7 @@ class Gate:
         state_of(ledger.url, self.name).refuse_a_second_query()
         await_turn(self.name, lambda _gone: ledger.gate_query(self.name), time.sleep)
 
-    def _replay(self, df: DataFrame, read: GateRead, last: str) -> BatchReader:
+    def _batch_reader(self, df: DataFrame, read: GateRead, last: str) -> BatchReader:
         """What reads a batch of this stream once more."""
         check_batches_can_be_skipped(df, self.name, last)
         derived = None if df.sameSemantics(read.df) else DerivedStream(df)

@@ -14,7 +14,7 @@ from headrace.ledger import Ledger
 from headrace.ledger.patience import QUERY_PATIENCE_S
 
 
-class Ended(NamedTuple):
+class BatchEnd(NamedTuple):
     """What the estimator must know of a batch that ended.
 
     Attributes:
@@ -58,7 +58,7 @@ class Turn:
 
 
 class StreamState:
-    """How the live stream behind a gate stands. Any thread may tell, and ask."""
+    """How the live stream behind a gate stands. Any thread may use it."""
 
     def __init__(self, gate: str) -> None:
         self._gate = gate
@@ -68,7 +68,7 @@ class StreamState:
         self._end_ms: int | None = None
         self._helped: set[str] = set()
         self._waited_ms: dict[str, int] = {}
-        self._when_one_ends: Callable[[], None] | None = None
+        self._on_batch_end: Callable[[], None] | None = None
         self._query: StreamingQuery | None = None
 
     def follow(self, query: StreamingQuery) -> None:
@@ -115,7 +115,7 @@ class StreamState:
         with self._changing:
             self._waited_ms[batch] = waited_ms
 
-    def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> Ended:
+    def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> BatchEnd:
         """The report of a batch has come.
 
         Args:
@@ -129,17 +129,17 @@ class StreamState:
         with self._changing:
             self._running = False
             self._start_ms, self._end_ms = start_ms, end_ms
-            ended = Ended(batch not in self._helped, self._waited_ms.pop(batch, 0))
+            ended = BatchEnd(batch not in self._helped, self._waited_ms.pop(batch, 0))
             self._helped.discard(batch)
-            tell = self._when_one_ends
-        if tell is not None:
-            tell()
+            call = self._on_batch_end
+        if call is not None:
+            call()
         return ended
 
-    def when_a_batch_ends(self, tell: Callable[[], None] | None) -> None:
+    def on_batch_end(self, call: Callable[[], None] | None) -> None:
         """Have this called at the end of each batch, in place of what was called before."""
         with self._changing:
-            self._when_one_ends = tell
+            self._on_batch_end = call
 
     def live(self, rate_per_s: float | None, interval_ms: int) -> LiveStream:
         """The stream as a backfill beside it wants to know it."""

@@ -27,7 +27,7 @@ from headrace.control.estimator import PIDRateEstimator, RateEstimator
 from headrace.control.settings import EstimatorSettings
 from headrace.control.timing import BatchProgress, BatchStats, batch_stats
 from headrace.errors import HeadraceError, OptionError
-from headrace.execution.gate_state import Ended, state_of
+from headrace.execution.gate_state import BatchEnd, state_of
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
 from headrace.ledger.patience import waiting_ends
 from headrace.processes import is_here
@@ -37,14 +37,14 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class SerialWorker:
-    """Does what it is given one after the other, in a thread that ends with the process.
+    """Does its work one after the other, in a thread that ends with the process.
 
     Args:
         name: the thread's.
     """
 
     def __init__(self, name: str) -> None:
-        self._given: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = (
+        self._queue: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = (
             queue.SimpleQueue()
         )
         self._changing = threading.Lock()
@@ -52,7 +52,7 @@ class SerialWorker:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def do(self, work: Callable[[], None], wait_s: float) -> bool:
-        """Have this done after all that was given before.
+        """Have this done after all that was queued before.
 
         Args:
             work: what; an exception of it is logged.
@@ -66,23 +66,23 @@ class SerialWorker:
         with self._changing:
             is_next = self._open == 0
             self._open += 1
-        self._given.put((work, done))
+        self._queue.put((work, done))
         return done.wait(wait_s if is_next else 0)
 
     def _work(self) -> None:
         while True:
-            work, done = self._given.get()
+            work, done = self._queue.get()
             try:
                 work()
-            except Exception:  # noqa: BLE001  (in a thread, where nobody else would hear of it)
-                _LOG.exception("What a batch's report says could not be taken in.")
+            except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+                _LOG.exception("A batch's report could not be processed.")
             with self._changing:
                 self._open -= 1
             done.set()
 
 
 class JsonStreamingQueryListener(StreamingQueryListener):
-    """A listener that hears of a batch soon after its end.
+    """A listener that receives the progress event soon after the batch's end.
 
     PySpark asks the JVM for each field of a batch's progress, in some 450 calls; on a busy driver
     they take as long as a small batch does. This one asks once, for all of it.
@@ -113,14 +113,14 @@ def progress_event(text: str) -> QueryProgressEvent:
     return QueryProgressEvent.fromJson({"progress": progress})
 
 
-_NOT_TAKEN_IN: Final = "A batch's report was not taken in: %s"
+_NOT_PROCESSED: Final = "A batch's report was not processed: %s"
 
 UNREAD_BATCHES: Final = 3
-"""Batches of which no record was read, before this is taken for the handler's way."""
+"""How many batches in a row of which no record was read lead to a warning."""
 
 
 @dataclass(slots=True)
-class _Watched:
+class _GateRun:
     """One gate in one run of a query; without an estimator where its settings are unreadable."""
 
     ledger: Ledger
@@ -133,14 +133,14 @@ class _Watched:
     """The time of all that was not taught: for the estimator it has not passed."""
     unread: int = 0
     """Batches in a row of which the handler has read nothing."""
-    has_told_of_unread: bool = False
+    has_warned_of_unread: bool = False
 
 
 class GateListener(JsonStreamingQueryListener):
-    """Feeds the estimators. Sources are told apart by the gate's name in their own offsets.
+    """Feeds the estimators. Sources are distinguished by the gate's name in their own offsets.
 
     Each run of a query has estimators of its own; the rate that they begin from is the ledger's.
-    What cannot be taken in is logged, for an exception would only vanish in Spark's own log: the
+    What cannot be processed is logged, for an exception would only vanish in Spark's own log: the
     planner keeps the last rate then.
 
     Args:
@@ -156,7 +156,7 @@ class GateListener(JsonStreamingQueryListener):
         self._ledger_of = ledger_of
         self._wait_s = wait_s
         self._workers: dict[tuple[str, str], SerialWorker] = {}
-        self._watched: dict[tuple[UUID, str], _Watched | None] = {}
+        self._watched: dict[tuple[UUID, str], _GateRun | None] = {}
         self._newest_run: dict[UUID, UUID] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -167,7 +167,7 @@ class GateListener(JsonStreamingQueryListener):
         """No batch ran; nothing is learnt."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch ended: settle its rows, tell the estimators, publish their rates."""
+        """A batch ended: resolve its rows, feed the estimators, publish their rates."""
         run = event.progress.runId
         reports = [(report, self._watch(run, report)) for report in _reports(event.progress)]
         known = [(report, watched) for report, watched in reports if watched is not None]
@@ -176,11 +176,11 @@ class GateListener(JsonStreamingQueryListener):
             state_of(watched.ledger.url, report.gate).batch_ended(report.batch, *report.times_ms)
             for report, watched in known
         ]
-        ended = Ended(
+        ended = BatchEnd(
             all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
         )
         for report, watched in known:
-            self._do(watched, report.gate, partial(_take_in, watched, report, ended))
+            self._do(watched, report.gate, partial(_process, watched, report, ended))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The query ended: what it left in progress because of an exception has failed.
@@ -196,32 +196,32 @@ class GateListener(JsonStreamingQueryListener):
         if self._newest_run.get(event.id) == event.runId:
             del self._newest_run[event.id]
 
-    def _do(self, watched: _Watched, gate: str, work: Callable[[], None]) -> None:
+    def _do(self, watched: _GateRun, gate: str, work: Callable[[], None]) -> None:
         """Do something for a gate, after all that was to be done for it before."""
         place = (watched.ledger.url, gate)
         if place not in self._workers:
             self._workers[place] = SerialWorker(f"headrace-reports-{gate}")
         self._workers[place].do(work, self._wait_s)
 
-    def _fail(self, watched: _Watched, gate: str, event: QueryTerminatedEvent) -> None:
-        """Settle what a run left in progress that ended with an exception."""
+    def _fail(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:
+        """Fail what a run left in progress that ended with an exception."""
         report = ErrorReport(event.errorClassOnException or "", event.exception or "", "")
         try:
             # Spark's own end waits for this.
             with waiting_ends(lambda: True, "the query ended"):
                 left = self._left_open(watched, gate, event)
                 if left is not None:
-                    # Its handler may have gone through, and only that not be told.
+                    # Its handler may have gone through, and only the report of that be missing.
                     watched.ledger.fail(left.schedule_id, report, owner=left.owner, cut_short=True)
         except HeadraceError as error:
-            _LOG.warning("A batch's failure was not taken in: %s", error)
+            _LOG.warning("A batch's failure was not processed: %s", error)
 
     def _left_open(
-        self, watched: _Watched, gate: str, event: QueryTerminatedEvent
+        self, watched: _GateRun, gate: str, event: QueryTerminatedEvent
     ) -> BatchRecord | None:
         """The batch that a run left in progress; None where another has it, or may have it, by now.
 
-        Spark tells of the end some time after it: the query can have been started again.
+        Spark reports the end some time after it: the query can have been started again.
         """
         batch = watched.ledger.open_batch(gate)
         if batch is None or batch.run_id != watched.run_id or not is_here(batch.owner):
@@ -230,17 +230,17 @@ class GateListener(JsonStreamingQueryListener):
         has_next = self._newest_run.get(event.id, event.runId) != event.runId
         return None if has_next else batch
 
-    def _watch(self, run: UUID, report: "_Report") -> _Watched | None:
+    def _watch(self, run: UUID, report: "_Report") -> _GateRun | None:
         """The gate in this run, made at its first report from what the source declared."""
         if (run, report.gate) not in self._watched:
             try:
                 self._watched[run, report.gate] = self._first_seen(run, report.gate, report.run_id)
             except HeadraceError as error:
-                _LOG.warning(_NOT_TAKEN_IN, error)
+                _LOG.warning(_NOT_PROCESSED, error)
                 return None
         return self._watched[run, report.gate]
 
-    def _first_seen(self, run: UUID, gate: str, run_id: str) -> _Watched | None:
+    def _first_seen(self, run: UUID, gate: str, run_id: str) -> _GateRun | None:
         ledger = self._ledger_of(gate, run)
         declared = None
         if ledger is not None:
@@ -259,8 +259,8 @@ class GateListener(JsonStreamingQueryListener):
             estimator = settings.create(declared.interval_ms)
         except OptionError as error:
             _LOG.warning("The gate %r learns no rate: %s", gate, error)
-            return _Watched(ledger, run_id, declared.interval_ms, None)
-        return _Watched(ledger, run_id, declared.interval_ms, estimator)
+            return _GateRun(ledger, run_id, declared.interval_ms, None)
+        return _GateRun(ledger, run_id, declared.interval_ms, estimator)
 
 
 @dataclass(frozen=True)
@@ -298,26 +298,26 @@ def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
         yield _Report(end.gate, end.run, batch, progress.batchId, times)
 
 
-def _take_in(watched: _Watched, report: _Report, ended: Ended) -> None:
+def _process(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
     state = state_of(watched.ledger.url, report.gate)
     try:
         with waiting_ends(state.is_stopped, "the query was stopped"):
             _on_batch(watched, report, ended)
     except HeadraceError as error:
-        _LOG.warning(_NOT_TAKEN_IN, error)
+        _LOG.warning(_NOT_PROCESSED, error)
 
 
-def _on_batch(watched: _Watched, report: _Report, ended: Ended) -> None:
+def _on_batch(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
     present = replace(report.progress, waited_ms=ended.waited_ms)
     teaches = ended.went_through and (present.records > 0 or not report.batch)
     previous, watched.previous = watched.previous, present if teaches else None
     watched.aside_ms += present.waited_ms if teaches else present.duration_ms
     if not report.batch:
         return
-    _tell_of_unread(watched, report.gate, is_unread=ended.went_through and not present.records)
+    _warn_of_unread(watched, report.gate, is_unread=ended.went_through and not present.records)
     sample = None
     if watched.estimator is not None:
-        # Without a lesson it is published too, for the planner waits for the report.
+        # Where nothing is learnt it is published too, for the planner waits for the report.
         stats = batch_stats(previous, present, watched.interval_ms)
         estimator = watched.estimator if teaches else None
         sample = _sample(report, stats, estimator, stats.time_ms - watched.aside_ms)
@@ -331,7 +331,7 @@ def _sample(
 
     Args:
         report: The batch.
-        stats: What the estimator is told of it.
+        stats: What the estimator receives.
         estimator: The gate's.
         time_ms: When it ended by the estimator's clock.
     """
@@ -359,11 +359,11 @@ def _sample(
     )
 
 
-def _tell_of_unread(watched: _Watched, gate: str, *, is_unread: bool) -> None:
+def _warn_of_unread(watched: _GateRun, gate: str, *, is_unread: bool) -> None:
     """Log once in a run that the handler does not read its batches."""
     watched.unread = watched.unread + 1 if is_unread else 0
-    if watched.unread == UNREAD_BATCHES and not watched.has_told_of_unread:
-        watched.has_told_of_unread = True
+    if watched.unread == UNREAD_BATCHES and not watched.has_warned_of_unread:
+        watched.has_warned_of_unread = True
         _LOG.warning(
             "The gate %r learns no rate: Spark has read no record of its last %d batches, so what"
             " they cost is not known; have the handler read its DataFrame.",

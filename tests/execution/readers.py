@@ -63,7 +63,7 @@ class FakeReader(BatchReader):
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         return []
 
-    def letter(self, planned: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(self, planned: PlannedRange, error: BaseException) -> DeadLetter | None:
         offset = planned.offsets
         (place,) = places([offset])
         if place in cast(Any, self).gaps:

@@ -13,7 +13,7 @@ from tests.backfill.runners import (
     FakeRunner,
     FixedBudget,
     Offsets,
-    a_dispatch,
+    a_scheduler,
     one_that_failed,
 )
 from tests.ledger.samples import ManualClock, batch_number
@@ -46,15 +46,15 @@ def refuse(batch: BatchRecord, offsets: Offsets) -> None:
 
 @contextmanager
 def running(
-    centre: BackfillScheduler, monitor: Monitor, schedule: Schedule
+    scheduler: BackfillScheduler, monitor: Monitor, schedule: Schedule
 ) -> Iterator[threading.Thread]:
-    """The centre at work, in a thread that ends with it."""
-    thread = threading.Thread(target=centre.run, args=(monitor, schedule), daemon=True)
+    """The scheduler at work, in a thread that ends with it."""
+    thread = threading.Thread(target=scheduler.run, args=(monitor, schedule), daemon=True)
     thread.start()
     try:
         yield thread
     finally:
-        centre.close()
+        scheduler.close()
         thread.join(timeout=30)
         assert not thread.is_alive()
 
@@ -74,15 +74,15 @@ def test_the_earliest_created_batch_is_first_and_one_that_fails_waits(
 
     runner = FakeRunner(ledger, first_fails)
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
-    centre = BackfillScheduler(a_dispatch(ledger, runner, clock))
+    scheduler = a_scheduler(ledger, runner, clock)
     monitor.refresh()
-    while centre.run_one(monitor) is not None:
+    while scheduler.run_next(monitor) is not None:
         pass
     assert keys_of(runner) == failed
     monitor.refresh()
-    assert centre.run_one(monitor) is None
+    assert scheduler.run_next(monitor) is None
     clock.now_ms += 1_000
-    assert centre.run_one(monitor) is not None
+    assert scheduler.run_next(monitor) is not None
     assert keys_of(runner) == [*failed, failed[0]]
     assert ledger.failed() == ()
 
@@ -91,12 +91,12 @@ def test_the_parts_of_a_batch_are_next(ledger: Ledger, clock: ManualClock) -> No
     one_that_failed(ledger, batch_number(0))
     clock.now_ms += 10
     later = one_that_failed(ledger, batch_number(1))
-    runner, allowance = FakeRunner(ledger), FixedBudget(5)
+    runner, budget = FakeRunner(ledger), FixedBudget(5)
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = BackfillScheduler(a_dispatch(ledger, runner, clock, allowance=allowance))
+    scheduler = a_scheduler(ledger, runner, clock, budget=budget)
     for _ in range(3):
-        assert centre.run_one(monitor) is not None
+        assert scheduler.run_next(monitor) is not None
     assert [str(offsets[0]) for _, offsets in runner.runs] == [
         "orders-0 [0, 5)",
         "orders-0 [5, 10)",
@@ -108,8 +108,8 @@ def test_with_capacity_to_spare_what_fails_is_worked_off_at_once(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     runner = FakeRunner(ledger)
-    centre = BackfillScheduler(a_dispatch(ledger, runner, clock), poll_ms=1)
-    with Monitor(ledger, "orders", interval_ms=1) as monitor, running(centre, monitor, Spare()):
+    scheduler = a_scheduler(ledger, runner, clock, poll_ms=1)
+    with Monitor(ledger, "orders", interval_ms=1) as monitor, running(scheduler, monitor, Spare()):
         for number in range(3):
             key = one_that_failed(ledger, batch_number(number))
             wait_until(lambda key=key: key in keys_of(runner))  # type: ignore[misc]
@@ -128,7 +128,7 @@ def test_at_an_interval_the_start_is_a_run_and_it_goes_on_until_nothing_is_ready
         steps += 1
         return clock()
 
-    centre = BackfillScheduler(a_dispatch(ledger, runner, counting_clock), poll_ms=1)
+    scheduler = a_scheduler(ledger, runner, counting_clock, poll_ms=1)
 
     def a_few_steps() -> None:
         before = steps
@@ -136,7 +136,7 @@ def test_at_an_interval_the_start_is_a_run_and_it_goes_on_until_nothing_is_ready
 
     with (
         Monitor(ledger, "orders", interval_ms=1) as monitor,
-        running(centre, monitor, Every(HOUR_MS)),
+        running(scheduler, monitor, Every(HOUR_MS)),
     ):
         wait_until(lambda: keys_of(runner) == early)
         wait_until(lambda: monitor.batches() == ())
@@ -151,44 +151,40 @@ def test_at_an_interval_the_start_is_a_run_and_it_goes_on_until_nothing_is_ready
 
 def test_while_nothing_is_allowed_it_waits_and_is_woken(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, batch_number(0))
-    runner, allowance = FakeRunner(ledger), FixedBudget(0)
+    runner, budget = FakeRunner(ledger), FixedBudget(0)
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = BackfillScheduler(
-        a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=24 * HOUR_MS
-    )
-    with running(centre, monitor, Spare()):
-        wait_until(lambda: allowance.asked)
+    scheduler = a_scheduler(ledger, runner, clock, budget=budget, poll_ms=24 * HOUR_MS)
+    with running(scheduler, monitor, Spare()):
+        wait_until(lambda: budget.asked)
         assert runner.runs == []
-        allowance.most = 100
-        centre.wake()
+        budget.most = 100
+        scheduler.wake()
         wait_until(lambda: keys_of(runner) == [key])
 
 
-def test_by_hand_it_does_nothing_by_itself(ledger: Ledger, clock: ManualClock) -> None:
+def test_the_manual_schedule_runs_nothing(ledger: Ledger, clock: ManualClock) -> None:
     one_that_failed(ledger, batch_number(0))
-    runner, allowance = FakeRunner(ledger), FixedBudget()
+    runner, budget = FakeRunner(ledger), FixedBudget()
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = BackfillScheduler(a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=1)
     steps: list[int] = []
-    tick = centre._rest
 
-    def rest() -> None:
+    def counting_clock() -> int:
         steps.append(1)
-        tick()
+        return clock()
 
-    centre._rest = rest  # type: ignore[method-assign]
-    with running(centre, monitor, Manual()):
+    scheduler = a_scheduler(ledger, runner, counting_clock, budget=budget, poll_ms=1)
+    with running(scheduler, monitor, Manual()):
         wait_until(lambda: len(steps) > 3)
-    assert (runner.runs, allowance.asked) == ([], 0)
+    assert (runner.runs, budget.asked) == ([], 0)
 
 
 def test_closing_it_ends_it_however_long_it_would_rest(ledger: Ledger, clock: ManualClock) -> None:
-    centre = BackfillScheduler(a_dispatch(ledger, FakeRunner(ledger), clock), poll_ms=24 * HOUR_MS)
-    with running(centre, Monitor(ledger, "orders"), Spare()):
+    scheduler = a_scheduler(ledger, FakeRunner(ledger), clock, poll_ms=24 * HOUR_MS)
+    with running(scheduler, Monitor(ledger, "orders"), Spare()):
         pass
-    centre.run(Monitor(ledger, "orders"), Spare())  # and for good
+    scheduler.run(Monitor(ledger, "orders"), Spare())  # and for good
 
 
 def test_closing_it_lets_the_batch_in_hand_end_and_takes_no_other(
@@ -204,10 +200,10 @@ def test_closing_it_lets_the_batch_in_hand_end_and_takes_no_other(
     runner = FakeRunner(ledger, handler)
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = BackfillScheduler(a_dispatch(ledger, runner, clock), poll_ms=1)
-    with running(centre, monitor, Spare()):
+    scheduler = a_scheduler(ledger, runner, clock, poll_ms=1)
+    with running(scheduler, monitor, Spare()):
         assert begun.wait(30)
-        centre.close()
+        scheduler.close()
         go_on.set()
     assert keys_of(runner) == [first]
     statuses = [row.status for row in map(ledger.batch, (first, second)) if row is not None]
@@ -230,10 +226,10 @@ def test_while_kafka_cannot_be_reached_it_warns_once_and_goes_on_after(
         failures.append(len(ranges))
         raise BrokerError("No broker can be reached.")
 
-    centre = BackfillScheduler(a_dispatch(ledger, runner, clock), poll_ms=1)
+    scheduler = a_scheduler(ledger, runner, clock, poll_ms=1)
     with caplog.at_level(logging.WARNING, "headrace.backfill"), monkeypatch.context() as patch:
         patch.setattr(runner, "gone", unreachable)
-        with running(centre, monitor, Spare()):
+        with running(scheduler, monitor, Spare()):
             wait_until(lambda: len(failures) > 3)
             patch.undo()
             wait_until(lambda: keys_of(runner) == [key])
@@ -259,12 +255,10 @@ def test_a_batch_that_retention_nears_is_warned_of_once(
     runner.earliest = counted  # type: ignore[method-assign]
     monitor = Monitor(ledger, "orders")
     monitor.refresh()
-    centre = BackfillScheduler(
-        a_dispatch(ledger, runner, clock, allowance=FixedBudget(0), events=events), poll_ms=1
-    )
+    scheduler = a_scheduler(ledger, runner, clock, budget=FixedBudget(0), events=events, poll_ms=1)
     with (
         caplog.at_level(logging.WARNING, "headrace.backfill"),
-        running(centre, monitor, schedule),
+        running(scheduler, monitor, schedule),
     ):
         wait_until(lambda: looked)
         for begin in (49, 50, 60):
@@ -272,7 +266,7 @@ def test_a_batch_that_retention_nears_is_warned_of_once(
             clock.now_ms += 60_000
             wait_until(lambda begin=begin: begin in looked)  # type: ignore[misc]
     assert looked == [0, 49, 50, 60]
-    assert events.told == [NearRetention(key, (OffsetRange("orders", 0, 100, 110),))]
+    assert events.seen == [NearRetention(key, (OffsetRange("orders", 0, 100, 110),))]
     (record,) = caplog.records
     assert f"Batch {key}" in record.getMessage()
     assert "orders-0 [100, 110)" in record.getMessage()
@@ -291,12 +285,12 @@ def test_these_are_worked_off_once_each_in_order_without_a_wait_and_with_their_p
             raise PriceError
 
     runner, events = FakeRunner(ledger, some_fail), Events()
-    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedBudget(5), events=events)
-    BackfillScheduler(dispatch).run_these([failed[1], failed[0], failed[3]])
+    scheduler = a_scheduler(ledger, runner, clock, budget=FixedBudget(5), events=events)
+    scheduler.run_manually([failed[1], failed[0], failed[3]])
     assert [offsets[0].start for _, offsets in runner.runs] == [10, 15, 0]
     assert events.names == [
-        *("Taken", "Split", "Taken", "Failed", "Taken", "Done"),
-        *("Taken", "Failed", "Passed"),
+        *("Claimed", "Split", "Claimed", "Failed", "Claimed", "Done"),
+        *("Claimed", "Failed", "Skipped"),
     ]
     untouched = ledger.batch(failed[2])
     assert untouched is not None
@@ -305,25 +299,24 @@ def test_these_are_worked_off_once_each_in_order_without_a_wait_and_with_their_p
 
 def test_these_wait_for_an_allowance_until_it_is_closed(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, batch_number(0))
-    runner, allowance = FakeRunner(ledger), FixedBudget(0)
-    centre = BackfillScheduler(a_dispatch(ledger, runner, clock, allowance=allowance), poll_ms=1)
-    thread = threading.Thread(target=centre.run_these, args=([key],), daemon=True)
+    runner, budget = FakeRunner(ledger), FixedBudget(0)
+    scheduler = a_scheduler(ledger, runner, clock, budget=budget, poll_ms=1)
+    thread = threading.Thread(target=scheduler.run_manually, args=([key],), daemon=True)
     thread.start()
-    wait_until(lambda: allowance.asked)
+    wait_until(lambda: budget.asked)
     assert runner.runs == []
-    allowance.most = 100
+    budget.most = 100
     thread.join(30)
     assert keys_of(runner) == [key]
 
 
 def test_closing_it_ends_these_too(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, batch_number(0))
-    allowance = FixedBudget(0)
-    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=allowance)
-    centre = BackfillScheduler(dispatch, poll_ms=24 * HOUR_MS)
-    thread = threading.Thread(target=centre.run_these, args=([key],), daemon=True)
+    budget = FixedBudget(0)
+    scheduler = a_scheduler(ledger, FakeRunner(ledger), clock, budget=budget, poll_ms=24 * HOUR_MS)
+    thread = threading.Thread(target=scheduler.run_manually, args=([key],), daemon=True)
     thread.start()
-    wait_until(lambda: allowance.asked)
-    centre.close()
+    wait_until(lambda: budget.asked)
+    scheduler.close()
     thread.join(30)
     assert not thread.is_alive()

@@ -12,7 +12,7 @@ from tests.backfill.runners import (
     FakeRunner,
     FixedBudget,
     Offsets,
-    a_dispatch,
+    a_scheduler,
     one_that_failed,
     stored,
 )
@@ -36,7 +36,7 @@ def test_a_batch_is_taken_run_on_its_exact_ranges_and_done(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     key = one_that_failed(ledger, WIDE)
-    events, allowance = Events(), FixedBudget()
+    events, budget = Events(), FixedBudget()
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
         assert (batch.status, batch.owner) == (Status.BACKFILLING, "me")
@@ -44,32 +44,32 @@ def test_a_batch_is_taken_run_on_its_exact_ranges_and_done(
         clock.now_ms += 700
 
     runner = FakeRunner(ledger, handler)
-    dispatch = a_dispatch(ledger, runner, clock, events=events, allowance=allowance)
-    done = dispatch.work_off(key, ledger.ranges(key))
+    scheduler = a_scheduler(ledger, runner, clock, events=events, budget=budget)
+    done = scheduler.run_batch(key, ledger.ranges(key))
     assert isinstance(done, Done)
     assert (done.batch.schedule_id, done.elapsed_ms) == (key, 700)
-    assert events.names == ["Taken", "Done"]
+    assert events.names == ["Claimed", "Done"]
     assert runner.runs == [(key, tuple(each.offsets for each in WIDE.ranges))]
     assert stored(ledger, key).status is Status.SUCCESS
     assert stored(ledger, key).error is None
-    assert allowance.costs == [Cost(17, 700, clock())]
+    assert budget.costs == [Cost(17, 700, clock())]
 
 
 def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
     ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = one_that_failed(ledger, WIDE)
-    events, allowance = Events(), FixedBudget()
-    dispatch = a_dispatch(
+    events, budget = Events(), FixedBudget()
+    scheduler = a_scheduler(
         ledger,
         FakeRunner(ledger, refuse),
         clock,
         events=events,
-        allowance=allowance,
+        budget=budget,
         max_backfills=3,
     )
     with caplog.at_level(logging.INFO, "headrace.backfill"):
-        outcomes = [dispatch.work_off(key, ledger.ranges(key)) for _ in range(4)]
+        outcomes = [scheduler.run_batch(key, ledger.ranges(key)) for _ in range(4)]
     failed, again, buried, passed = outcomes
     assert isinstance(failed, Failed)
     assert isinstance(again, Failed)
@@ -80,7 +80,7 @@ def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
     row = stored(ledger, key)
     assert (row.status, row.attempts, row.backfills) == (Status.DEAD, 4, 3)
     assert row.error == buried.error
-    assert [cost.succeeded for cost in allowance.costs] == [False] * 3
+    assert [cost.succeeded for cost in budget.costs] == [False] * 3
     assert [(r.levelname, r.getMessage().split(":")[0]) for r in caplog.records] == [
         ("WARNING", f"Batch {key} of gate 'orders' (17 records) failed again"),
         ("WARNING", f"Batch {key} of gate 'orders' (17 records) failed again"),
@@ -91,22 +91,20 @@ def test_one_that_fails_again_is_given_back_until_its_attempts_are_spent(
 def test_without_an_allowance_nothing_is_done(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, WIDE)
     before, events = stored(ledger, key), Events()
-    dispatch = a_dispatch(
-        ledger, FakeRunner(ledger), clock, allowance=FixedBudget(0), events=events
-    )
-    assert dispatch.work_off(key, ledger.ranges(key)) is None
+    scheduler = a_scheduler(ledger, FakeRunner(ledger), clock, budget=FixedBudget(0), events=events)
+    assert scheduler.run_batch(key, ledger.ranges(key)) is None
     assert stored(ledger, key) == before
-    assert events.told == []
+    assert events.seen == []
 
 
 def test_a_batch_that_is_anothers_or_finished_is_passed(ledger: Ledger, clock: ManualClock) -> None:
     key = one_that_failed(ledger, WIDE)
     runner = FakeRunner(ledger)
-    dispatch = a_dispatch(ledger, runner, clock)
+    scheduler = a_scheduler(ledger, runner, clock)
     assert ledger.take(key, "other", LEASE_MS)
-    assert dispatch.work_off(key, ledger.ranges(key)) == Skipped(key)
+    assert scheduler.run_batch(key, ledger.ranges(key)) == Skipped(key)
     assert ledger.backfilled(key, "other")
-    assert dispatch.work_off(key, ledger.ranges(key)) == Skipped(key)
+    assert scheduler.run_batch(key, ledger.ranges(key)) == Skipped(key)
     assert runner.runs == []
 
 
@@ -116,7 +114,7 @@ def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
     key = one_that_failed(ledger, WIDE)
     runner = FakeRunner(ledger)
     runner.begins = {TopicPartition("orders", 0): 25, TopicPartition("orders", 1): 12}
-    buried = a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+    buried = a_scheduler(ledger, runner, clock).run_batch(key, ledger.ranges(key))
     assert isinstance(buried, MarkedDead)
     assert runner.runs == []
     row = stored(ledger, key)
@@ -142,7 +140,7 @@ def test_an_outage_of_kafka_costs_no_attempt(
 
     monkeypatch.setattr(runner, "gone", unreachable)
     with pytest.raises(BrokerError):
-        a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+        a_scheduler(ledger, runner, clock).run_batch(key, ledger.ranges(key))
     assert stored(ledger, key) == before
 
 
@@ -155,7 +153,9 @@ def test_a_handler_that_commits_its_sink_with_the_batch_has_settled_it(
         with ledger.transaction(batch.schedule_id, "me"):
             pass
 
-    done = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    done = a_scheduler(ledger, FakeRunner(ledger, handler), clock).run_batch(
+        key, ledger.ranges(key)
+    )
     assert isinstance(done, Done)
     assert stored(ledger, key).status is Status.SUCCESS
 
@@ -170,7 +170,9 @@ def test_a_handler_that_raises_after_it_committed_has_processed_the_batch(
             pass
         raise PriceError("too late")
 
-    done = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    done = a_scheduler(ledger, FakeRunner(ledger, handler), clock).run_batch(
+        key, ledger.ranges(key)
+    )
     assert isinstance(done, Done)
     assert stored(ledger, key).error is None
 
@@ -185,7 +187,7 @@ def test_a_batch_whose_one_record_became_a_dead_letter_is_buried(
         assert ledger.bury_record(batch.schedule_id, letter, owner="me")
 
     runner = FakeRunner(ledger, handler)
-    buried = a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+    buried = a_scheduler(ledger, runner, clock).run_batch(key, ledger.ranges(key))
     assert buried == MarkedDead(runner_row(buried), ERROR)
 
 
@@ -208,7 +210,9 @@ def test_parts_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
         ledger.succeed(first.schedule_id, owner="me")
         ledger.fail(second.schedule_id, ERROR, owner="me")
 
-    done = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    done = a_scheduler(ledger, FakeRunner(ledger, handler), clock).run_batch(
+        key, ledger.ranges(key)
+    )
     assert isinstance(done, Done)
     assert stored(ledger, key).status is Status.SUCCESS
     assert [each.schedule_id for each in ledger.failed()] == [halves[1].schedule_id]
@@ -226,7 +230,9 @@ def test_the_outcome_of_a_batch_that_was_lost_meanwhile_is_not_counted(
         if error is not None:
             raise error
 
-    lost = a_dispatch(ledger, FakeRunner(ledger, handler), clock).work_off(key, ledger.ranges(key))
+    lost = a_scheduler(ledger, FakeRunner(ledger, handler), clock).run_batch(
+        key, ledger.ranges(key)
+    )
     assert isinstance(lost, LeaseLost)
     assert stored(ledger, key).owner == "other"
     assert stored(ledger, key).status is Status.BACKFILLING
@@ -239,15 +245,15 @@ def test_who_interrupts_a_run_is_obeyed_once_the_batch_is_given_back(
     runner = FakeRunner(ledger)
     monkeypatch.setattr(runner, "run", lambda _batch: KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        a_dispatch(ledger, runner, clock).work_off(key, ledger.ranges(key))
+        a_scheduler(ledger, runner, clock).run_batch(key, ledger.ranges(key))
     assert stored(ledger, key).status is Status.FAILED
 
 
 def test_events_are_sentences_that_name_the_batch(ledger: Ledger, clock: ManualClock) -> None:
     row = stored(ledger, one_that_failed(ledger, WIDE))
     name = f"Batch {row.schedule_id} of gate 'orders' (17 records)"
-    assert str(Claimed(row)) == f"{name} is taken (attempt 2)."
-    assert str(Split(row, (row, row))) == f"{name} is run in 2 parts."
+    assert str(Claimed(row)) == f"{name} is claimed (attempt 2)."
+    assert str(Split(row, (row, row))) == f"{name} is split into 2 batches."
     assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
     assert str(LeaseLost(row)).startswith(f"{name} was run, but not as its owner any more")
     assert row.schedule_id in str(Skipped(row.schedule_id))

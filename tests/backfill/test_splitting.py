@@ -11,7 +11,7 @@ from tests.backfill.runners import (
     Events,
     FakeRunner,
     FixedBudget,
-    a_dispatch,
+    a_scheduler,
     one_that_failed,
     processed,
     stored,
@@ -34,23 +34,23 @@ def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_hal
 ) -> None:
     key = one_that_failed(ledger, WIDE)
     runner, events = FakeRunner(ledger), Events()
-    allowance = FixedBudget(9)
-    dispatch = a_dispatch(ledger, runner, clock, allowance=allowance, events=events)
-    split = dispatch.work_off(key, ledger.ranges(key))
+    budget = FixedBudget(9)
+    scheduler = a_scheduler(ledger, runner, clock, budget=budget, events=events)
+    split = scheduler.run_batch(key, ledger.ranges(key))
     assert isinstance(split, Split)
-    assert text_of(split.parts, ledger) == [
+    assert text_of(split.children, ledger) == [
         ["orders-0 [10, 15)", "orders-1 [5, 9)"],
         ["orders-0 [15, 20)", "orders-1 [9, 12)"],
     ]
     assert stored(ledger, key).status is Status.SUCCESS
-    assert [(part.status, part.attempts, part.error) for part in split.parts] == [
+    assert [(part.status, part.attempts, part.error) for part in split.children] == [
         (Status.FAILED, 1, ERROR)
     ] * 2
     assert runner.runs == []
-    allowance.most = 5
+    budget.most = 5
     while batches := ledger.failed("orders"):
         first = batches[0].schedule_id
-        dispatch.work_off(first, ledger.ranges(first))
+        scheduler.run_batch(first, ledger.ranges(first))
     assert events.names.count("Split") == 3
     assert sorted(sum(r.count for r in offsets) for _, offsets in runner.runs) == [4, 4, 4, 5]
     assert runner.runs[0][1] == (OffsetRange("orders", 0, 10, 13), OffsetRange("orders", 1, 5, 7))
@@ -70,9 +70,9 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     clock.now_ms += LEASE_MS
     assert ledger.settle("orders", but=None, unowned_before_ms=0) == [settled]
     runner = FakeRunner(ledger)
-    dispatch = a_dispatch(ledger, runner, clock, allowance=FixedBudget(1))
+    scheduler = a_scheduler(ledger, runner, clock, budget=FixedBudget(1))
     for key in (raised, crashed, settled):
-        assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Done)
+        assert isinstance(scheduler.run_batch(key, ledger.ranges(key)), Done)
     assert [key for key, _ in runner.runs] == [raised, crashed, settled]
 
 
@@ -88,8 +88,8 @@ def test_a_part_that_was_cut_short_may_be_in_its_sink_too(
     first, second = (part.schedule_id for part in ledger.split(key, halves, "other", LEASE_MS))
     assert ledger.fail(second, ERROR, owner="other")
     clock.now_ms += LEASE_MS  # the other one crashed as it ran the first
-    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedBudget(2))
-    outcomes = [dispatch.work_off(each, ledger.ranges(each)) for each in (key, first, second)]
+    scheduler = a_scheduler(ledger, FakeRunner(ledger), clock, budget=FixedBudget(2))
+    outcomes = [scheduler.run_batch(each, ledger.ranges(each)) for each in (key, first, second)]
     assert [type(outcome) for outcome in outcomes] == [Split, Done, Split]
 
 
@@ -102,8 +102,8 @@ def test_a_batch_that_raised_whenever_the_stream_ran_it_is_divided(
     assert ledger.fail(key, ERROR, owner="driver")
     assert ledger.begin(WIDE).attempts == 3
     assert ledger.fail(key, ERROR)
-    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock, allowance=FixedBudget(5))
-    assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Split)
+    scheduler = a_scheduler(ledger, FakeRunner(ledger), clock, budget=FixedBudget(5))
+    assert isinstance(scheduler.run_batch(key, ledger.ranges(key)), Split)
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt(), ValueError("the context was shut down")])
@@ -116,9 +116,9 @@ def test_a_run_that_did_not_raise_by_itself_may_be_in_its_sink(
 
     key = one_that_failed(ledger, WIDE)
     stopped = isinstance(ends, Exception)
-    dispatch = a_dispatch(ledger, Ended(ledger), clock, stopped=lambda: stopped)
+    scheduler = a_scheduler(ledger, Ended(ledger), clock, stopped=lambda: stopped)
     with nullcontext() if stopped else pytest.raises(KeyboardInterrupt):
-        dispatch.work_off(key, ledger.ranges(key))
+        scheduler.run_batch(key, ledger.ranges(key))
     assert (stored(ledger, key).status, stored(ledger, key).cut_short) == (Status.FAILED, True)
 
 
@@ -128,15 +128,15 @@ def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone(
     key = one_that_failed(ledger, WIDE)
     runner = FakeRunner(ledger)
     runner.begins = {TopicPartition("orders", 0): 13}
-    dispatch = a_dispatch(ledger, runner, clock)
-    split = dispatch.work_off(key, ledger.ranges(key))
+    scheduler = a_scheduler(ledger, runner, clock)
+    split = scheduler.run_batch(key, ledger.ranges(key))
     assert isinstance(split, Split)
-    gone, there = (part.schedule_id for part in split.parts)
+    gone, there = (part.schedule_id for part in split.children)
     assert [part.schedule_id for part in ledger.failed("orders")] == [gone, there]
-    buried = dispatch.work_off(gone, ledger.ranges(gone))
+    buried = scheduler.run_batch(gone, ledger.ranges(gone))
     assert isinstance(buried, MarkedDead)
     assert "processed: orders-0 [10, 13);" in buried.error.message
-    assert isinstance(dispatch.work_off(there, ledger.ranges(there)), Done)
+    assert isinstance(scheduler.run_batch(there, ledger.ranges(there)), Done)
     assert processed(runner) == [pair for pair in whole(key, ledger) if pair >= (0, 13)]
     leaves = {
         str(each.offsets): each.status for each in ledger.coverage("orders") if not each.has_parts
@@ -160,13 +160,13 @@ def test_what_goes_while_a_batch_is_run_is_parted_from_it_and_costs_no_attempt(
             raise DataLossError("orders-0 [10, 13) are gone.")
 
     runner.handler = lose
-    dispatch = a_dispatch(ledger, runner, clock)
-    split = dispatch.work_off(key, ledger.ranges(key))
+    scheduler = a_scheduler(ledger, runner, clock)
+    split = scheduler.run_batch(key, ledger.ranges(key))
     assert isinstance(split, Split)
     assert (stored(ledger, key).status, stored(ledger, key).backfills) == (Status.SUCCESS, 0)
-    gone, there = (part.schedule_id for part in split.parts)
-    assert isinstance(dispatch.work_off(gone, ledger.ranges(gone)), MarkedDead)
-    assert isinstance(dispatch.work_off(there, ledger.ranges(there)), Done)
+    gone, there = (part.schedule_id for part in split.children)
+    assert isinstance(scheduler.run_batch(gone, ledger.ranges(gone)), MarkedDead)
+    assert isinstance(scheduler.run_batch(there, ledger.ranges(there)), Done)
 
 
 @pytest.mark.parametrize("error", [DataLossError("it is gone."), CorruptionError("it is damaged.")])
@@ -177,9 +177,9 @@ def test_a_batch_that_cannot_be_read_is_never_dead_for_that(
         raise error
 
     key = one_that_failed(ledger, WIDE)
-    dispatch = a_dispatch(ledger, FakeRunner(ledger, fail), clock, max_backfills=1)
+    scheduler = a_scheduler(ledger, FakeRunner(ledger, fail), clock, max_backfills=1)
     for _ in range(3):
-        assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Failed)
+        assert isinstance(scheduler.run_batch(key, ledger.ranges(key)), Failed)
     assert stored(ledger, key).status is Status.FAILED
 
 
@@ -200,11 +200,11 @@ def test_a_batch_of_which_another_still_runs_a_part_is_waited_for(
     clock.now_ms += LEASE_MS - 1
     assert ledger.renew(parts[1].schedule_id, "other", LEASE_MS)
     clock.now_ms += 1
-    dispatch = a_dispatch(ledger, FakeRunner(ledger), clock)
-    assert dispatch.work_off(key, ledger.ranges(key)) == Skipped(key)
+    scheduler = a_scheduler(ledger, FakeRunner(ledger), clock)
+    assert scheduler.run_batch(key, ledger.ranges(key)) == Skipped(key)
     assert stored(ledger, key).status is Status.BACKFILLING
     assert [each.status for each in ledger.parts(key)] == [Status.FAILED, Status.IN_PROGRESS]
     assert ledger.succeed(parts[1].schedule_id, owner="other")
     clock.now_ms += LEASE_MS
-    assert isinstance(dispatch.work_off(key, ledger.ranges(key)), Split)
+    assert isinstance(scheduler.run_batch(key, ledger.ranges(key)), Split)
     assert [each.schedule_id for each in ledger.failed()] == [parts[0].schedule_id]
