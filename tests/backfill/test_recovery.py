@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.backfill.runners import (
     LEASE_MS,
+    Backfill,
     FakeRunner,
     FixedBudget,
     Offsets,
-    a_scheduler,
+    PriceError,
+    all_of,
     one_that_failed,
 )
 from tests.ledger.samples import ManualClock, a_batch
@@ -37,10 +39,6 @@ class Crash(BaseException):
     """The end of a process, at the point where it is raised."""
 
 
-class Refused(Exception):  # noqa: N818  (the tests' own)
-    """What a handler raises now and then."""
-
-
 class Sink:
     """Keeps what was processed by the batch's key, as an idempotent sink does."""
 
@@ -52,12 +50,7 @@ class Sink:
         self._rows[batch.schedule_id] = offsets
 
     def records(self) -> Counter[Where]:
-        return Counter(
-            (r.partition, offset)
-            for offsets in self._rows.values()
-            for r in offsets
-            for offset in range(r.start, r.until)
-        )
+        return Counter(place for offsets in self._rows.values() for place in all_of(offsets))
 
 
 class Changing(FixedBudget):
@@ -83,10 +76,10 @@ def batches_that_failed(ledger: Ledger, count: int) -> set[Where]:
 def explained(ledger: Ledger) -> dict[Where, Status]:
     """How the ledger has each record; each of them once."""
     found: list[tuple[Where, Status]] = [
-        ((leaf.offsets.partition, offset), leaf.status)
-        for leaf in ledger.coverage("orders")
-        if not leaf.has_parts
-        for offset in range(leaf.offsets.start, leaf.offsets.until)
+        (place, each.status)
+        for each in ledger.coverage("orders")
+        if not each.has_parts
+        for place in all_of([each.offsets])
     ]
     assert len(dict(found)) == len(found)
     return dict(found)
@@ -118,8 +111,8 @@ def crash(ledger: Ledger, countdown: int, *, after: bool) -> Iterator[None]:
 
 def run_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
     """One process, until nothing is left to be claimed, or it crashes."""
-    scheduler = a_scheduler(
-        ledger, runner, clock, owner=owner, budget=Changing(owner), max_backfills=1_000
+    scheduler = Backfill(
+        ledger, clock, runner=runner, owner=owner, budget=Changing(owner), max_backfills=1_000
     )
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1, most_ms=1))
     while True:
@@ -150,11 +143,11 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
         if chance.random() < 0.2:
-            raise Refused
+            raise PriceError
         sink.write(batch, offsets)
         end = chance.random()
         if end < 0.1:
-            raise Refused
+            raise PriceError
         if end < 0.2:
             raise Crash
 
@@ -219,7 +212,7 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
                 if next(calls) == 0:
                     both.wait(60)  # Else one could be done before the other has come to a batch.
                 if chance.random() < 0.2:
-                    raise Refused
+                    raise PriceError
                 with lock:
                     sink.write(batch, offsets)
             finally:

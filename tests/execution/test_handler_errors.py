@@ -1,6 +1,10 @@
-"""What is taken for a source that cannot be read, and what is the handler's own."""
+"""What an exception of a handler is taken for: the source's, a stop of the query, its own."""
+
+import re
+import traceback
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 
 from headrace.errors import (
@@ -11,8 +15,8 @@ from headrace.errors import (
     LedgerError,
     SourceError,
 )
+from headrace.execution.handler_errors import shorten_interrupts, unreadable
 from headrace.execution.handler_errors import unreachable_source as unreached
-from headrace.execution.handler_errors import unreadable
 
 TASK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -69,3 +73,26 @@ def test_what_a_handler_says_by_itself_is_its_own() -> None:
     assert unreadable(of_spark(TASK.format("BrokerError"))) is None
     in_a_line = of_spark("ValueError: bad: headrace.errors.DataLossError: it says so")
     assert unreadable(in_a_line) is None
+
+
+class Thrown:
+    """What Java threw, as Py4J has it."""
+
+    _target_id = "o1"
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def test_a_batch_that_is_cut_off_says_so_in_words_that_spark_looks_for() -> None:
+    with pytest.raises(InterruptedError) as caught, shorten_interrupts():
+        raise Py4JJavaError("", Thrown("java.lang.InterruptedException"))
+    # Of Spark's StreamExecution.PROXY_ERROR, and without what was raised before.
+    sought = "py4j.protocol.Py4JJavaError: An error occurred while calling.*InterruptedException"
+    assert re.search(sought, str(caught.value))
+    assert len("".join(traceback.format_exception(caught.value))) < 2000
+    with pytest.raises(Py4JJavaError), shorten_interrupts():
+        raise Py4JJavaError("", Thrown("java.lang.OutOfMemoryError"))
