@@ -54,5 +54,5 @@ def __getattr__(name: str) -> Any:
     """Import what needs pyspark when it is first used: the command line and tasks do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "headrace.tracker" if name == "Receivers" else "headrace.gate"
+    module = "headrace.tracker" if name == "Receivers" else "headrace.execution"
     return getattr(importlib.import_module(module), name)

@@ -49,7 +49,6 @@ class FakeRunner:
         self.begins: dict[TopicPartition, int] = {}
         self.runs: list[tuple[str, Offsets]] = []
         self.unreachable: Exception | None = None
-        self.refused = 0
         self.looked: list[int] = []
 
     @property
@@ -58,7 +57,6 @@ class FakeRunner:
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         if self.unreachable is not None:
-            self.refused += 1
             raise self.unreachable
         return [
             OffsetRange(r.topic, r.partition, r.start, min(r.until, begin))

@@ -1,6 +1,5 @@
 """The failed batches of a gate, as the ledger has them, and those that retention nears."""
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.backfill.runners import ERROR, LEASE_MS, one_that_failed
 from tests.ledger.samples import ManualClock, batch_number
-from tests.services.waiting import wait_until
 
 from headrace.backfill import Backoff, Monitor, OpenBatch
 from headrace.backfill.monitor import RetentionWatch, near_retention
@@ -150,55 +148,19 @@ def test_the_earliest_created_whose_wait_is_over_is_next(
     ]
 
 
-def test_its_thread_reads_the_ledger_again_and_again(ledger: Ledger) -> None:
-    with Monitor(ledger, "orders", interval_ms=1) as monitor:
-        first = one_that_failed(ledger, batch_number(0))
-        wait_until(lambda: keys(monitor) == [first])
-        second = one_that_failed(ledger, batch_number(1))
-        wait_until(lambda: keys(monitor) == [first, second])
-
-
-def test_it_stops_at_once_however_long_its_interval(ledger: Ledger) -> None:
-    with Monitor(ledger, "orders", interval_ms=24 * HOUR_MS) as monitor:
-        wait_until(lambda: monitor.has_read)
-    one_that_failed(ledger, batch_number(0))
-    assert keys(monitor) == []
-    monitor.stop()
-
-
-def test_one_that_was_never_started_stops_too(ledger: Ledger) -> None:
-    Monitor(ledger, "orders").stop()
-
-
-def test_while_the_ledger_cannot_be_read_it_warns_once_and_keeps_what_it_has(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    key = one_that_failed(ledger, batch_number(0))
-    attempts: list[str] = []
-
-    def broken(_gate: str | None = None, _limit: int = 100) -> tuple[BatchRecord, ...]:
-        attempts.append("asked")
-        raise LedgerError("The ledger cannot be reached; see that its server runs.")
-
-    with (
-        caplog.at_level(logging.WARNING, "headrace.backfill"),
-        Monitor(ledger, "orders", interval_ms=1) as monitor,
-    ):
-        wait_until(lambda: keys(monitor))
-        for outages in (1, 2):
-            with monkeypatch.context() as patch:
-                patch.setattr(ledger, "failed", broken)
-                attempts.clear()
-                wait_until(lambda: len(attempts) > 3)
-            assert keys(monitor) == [key]
-            assert [r.getMessage() for r in caplog.records] == [
-                "The failed batches are not read anew until it works: The ledger cannot be"
-                " reached; see that its server runs."
-            ] * outages
-            later = one_that_failed(ledger, batch_number(outages))
-            wait_until(lambda later=later: later in keys(monitor))  # type: ignore[misc]
-            assert ledger.take(later, "other", LEASE_MS)
-            wait_until(lambda: keys(monitor) == [key])
+def test_it_reads_the_ledger_once_an_interval(ledger: Ledger, clock: ManualClock) -> None:
+    seconds = 0.0
+    monitor = Monitor(ledger, "orders", interval_ms=5_000, seconds=lambda: seconds)
+    first = one_that_failed(ledger, batch_number(0))
+    monitor.keep_up()
+    assert keys(monitor) == [first]
+    second = one_that_failed(ledger, batch_number(1))
+    seconds = 4.999
+    monitor.keep_up()
+    assert keys(monitor) == [first]
+    seconds = 5.0
+    monitor.keep_up()
+    assert keys(monitor) == [first, second]
 
 
 def test_a_refresh_that_fails_says_so_to_who_asked_for_it(

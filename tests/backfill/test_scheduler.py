@@ -20,7 +20,7 @@ from tests.services.waiting import wait_until
 
 from headrace.backfill import Backoff, Every, Manual, Monitor, NearRetention, Schedule, Spare
 from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.errors import BrokerError
+from headrace.errors import BrokerError, LedgerError
 from headrace.ledger import BatchRecord, Ledger, Status
 
 HOUR_MS = 3_600_000
@@ -112,7 +112,7 @@ def test_with_capacity_to_spare_what_fails_is_run_at_once(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     backfill = Backfill(ledger, clock, poll_ms=1)
-    with Monitor(ledger, "orders", interval_ms=1) as monitor, running(backfill, monitor, Spare()):
+    with running(backfill, Monitor(ledger, "orders", interval_ms=1), Spare()):
         for number in range(3):
             key = one_that_failed(ledger, batch_number(number))
             wait_until(lambda key=key: key in backfill.runner.keys)  # type: ignore[misc]
@@ -124,10 +124,8 @@ def test_at_an_interval_the_start_is_a_run_and_it_goes_on_until_nothing_is_ready
 ) -> None:
     early, steps = failed_batches(ledger, 3), CountingClock()
     backfill = Backfill(ledger, steps, poll_ms=1)
-    with (
-        Monitor(ledger, "orders", interval_ms=1) as monitor,
-        running(backfill, monitor, Every(HOUR_MS)),
-    ):
+    monitor = Monitor(ledger, "orders", interval_ms=1)
+    with running(backfill, monitor, Every(HOUR_MS)):
         wait_until(lambda: backfill.runner.keys == early)
         wait_until(lambda: monitor.batches() == ())
         steps.wait_for_steps()
@@ -186,21 +184,30 @@ def test_closing_it_lets_the_batch_in_hand_end_and_claims_no_other(
     assert statuses == [Status.SUCCESS, Status.FAILED]
 
 
-def test_while_kafka_cannot_be_reached_it_warns_once_and_goes_on_after(
-    ledger: Ledger, clock: ManualClock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("away", ["kafka", "ledger"])
+def test_while_kafka_or_the_ledger_cannot_be_reached_it_warns_once_and_goes_on_after(
+    ledger: Ledger,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    away: str,
 ) -> None:
     (key,) = failed_batches(ledger, 1)
-    backfill = Backfill(ledger, clock, poll_ms=1)
-    backfill.runner.unreachable = BrokerError("No broker can be reached.")
-    with (
-        caplog.at_level(logging.WARNING, "headrace.backfill"),
-        running(backfill, a_monitor(ledger), Spare()),
-    ):
-        wait_until(lambda: backfill.runner.refused > 3)
-        backfill.runner.unreachable = None
-        wait_until(lambda: backfill.runner.keys == [key])
+    backfill, attempts = Backfill(ledger, clock, poll_ms=1), list[object]()
+    owner, method = (backfill.runner, "gone") if away == "kafka" else (ledger, "failed")
+
+    def unreachable(*asked: object) -> None:
+        attempts.append(asked)
+        raise (BrokerError if away == "kafka" else LedgerError)("It cannot be reached.")
+
+    with caplog.at_level(logging.WARNING, "headrace.backfill"), monkeypatch.context() as patch:
+        patch.setattr(owner, method, unreachable)
+        with running(backfill, Monitor(ledger, "orders", interval_ms=1), Spare()):
+            wait_until(lambda: len(attempts) > 3)
+            patch.undo()
+            wait_until(lambda: backfill.runner.keys == [key])
     assert [record.getMessage() for record in caplog.records] == [
-        "The backfill waits until this is over: No broker can be reached."
+        "The backfill waits until this is over: It cannot be reached."
     ]
 
 

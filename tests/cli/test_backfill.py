@@ -115,11 +115,11 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     assert not work.tally.is_good
     *events, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert [event["event"] for event in events] == [
-        *("taken", "done", "taken", "failed", "taken", "done")
+        *("claimed", "done", "claimed", "failed", "claimed", "done")
     ]
     assert events[3]["batch"]["schedule_id"] == scene.batches[1].schedule_id
     assert events[3]["error"]["message"] == "this cannot\nbe kept"
-    nothing = {"passed": 0, "dead": 0, "left": 0}
+    nothing = {"skipped": 0, "dead": 0, "left": 0}
     assert last == {
         "event": "summary",
         "batches": {**nothing, "done": 2, "failed": 1},
@@ -163,7 +163,7 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
         assert work.tally.is_good
 
 
-def test_what_somebody_else_has_meanwhile_is_passed(scene: Scene) -> None:
+def test_what_somebody_else_has_meanwhile_is_skipped(scene: Scene) -> None:
     first, second, third = (batch.schedule_id for batch in scene.batches)
     work = scene.work(Sink())
     scene.ledger.take(first, "somebody", 60_000)
@@ -174,7 +174,7 @@ def test_what_somebody_else_has_meanwhile_is_passed(scene: Scene) -> None:
     work.run()
     assert work.tally.batches == {
         **dict.fromkeys(Outcome, 0),
-        **dict.fromkeys((Outcome.DONE, Outcome.PASSED, Outcome.DEAD), 1),
+        **dict.fromkeys((Outcome.DONE, Outcome.SKIPPED, Outcome.DEAD), 1),
     }
 
 
@@ -318,7 +318,7 @@ def test_what_a_stream_deferred_is_made_good_by_the_command(
     ended = run(*arguments, folder=tmp_path, timeout_s=150)
     assert ended.returncode == 0, ended.stderr
     events = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [event["event"] for event in events] == ["taken", "done", "summary"]
+    assert [event["event"] for event in events] == ["claimed", "done", "summary"]
     with Ledger.open(url) as ledger:
         (batch,) = ledger.batches("orders")
     assert batch.status is Status.SUCCESS

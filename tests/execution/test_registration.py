@@ -13,7 +13,7 @@ from tests.journal.journals import fill
 import headrace
 from headrace.errors import LedgerError
 from headrace.execution import RECOMMENDED_CONF
-from headrace.execution.session import hide_secrets
+from headrace.execution.spark_session import hide_secrets
 
 
 def test_a_default_ledger_that_cannot_be_opened_is_told_at_once(

@@ -21,7 +21,7 @@ from unittest import mock
 
 from pyspark.sql.types import StructType
 
-from headrace.execution.session import CONNECTORS
+from headrace.execution.spark_session import CONNECTORS
 from headrace.kafka.connector import KAFKA
 from headrace.kafka.source import KafkaSource
 from headrace.ledger import Ledger

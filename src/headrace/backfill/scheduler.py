@@ -98,8 +98,7 @@ class BackfillScheduler:
     run out goes on where this one was: nothing is lost, whatever happens in between. ::
 
         scheduler = BackfillScheduler(ledger, runner, owner=..., ...)
-        with Monitor(ledger, "orders") as monitor:
-            scheduler.run(monitor, parse_schedule("spare"))    # until another thread closes it
+        scheduler.run(Monitor(ledger, "orders"), parse_schedule("spare"))  # until it is closed
 
     Args:
         ledger: Of the gate.
@@ -261,8 +260,7 @@ class BackfillScheduler:
 
     def _step(self, monitor: Monitor, timetable: Timetable) -> bool:
         """Do what is to be done now; whether there was anything."""
-        if not monitor.has_read:
-            return False
+        monitor.keep_up()
         now_ms = self._clock()
         self._warn_of_retention(monitor, now_ms)
         if not timetable.is_on(now_ms):

@@ -21,7 +21,7 @@ class Outcome(IntEnum):
     """What became of a batch or a record; of a batch whose parts differ, the highest."""
 
     DONE = 0
-    PASSED = 1
+    SKIPPED = 1
     """Somebody else has it now."""
     FAILED = 2
     DEAD = 3
@@ -98,13 +98,13 @@ class Tally:
         if self._open[chosen]:
             return Outcome.LEFT
         leaves = self._leaves_of[chosen]
-        return max((self._outcomes[leaf][0] for leaf in leaves), default=Outcome.PASSED)
+        return max((self._outcomes[leaf][0] for leaf in leaves), default=Outcome.SKIPPED)
 
     def _settle(self, schedule_id: str) -> None:
         chosen = self._chosen_of[schedule_id]
         self._open[chosen] -= 1
         for leaf in self._leaves(schedule_id):
-            outcome = _OUTCOMES.get(leaf.status, Outcome.PASSED)
+            outcome = _OUTCOMES.get(leaf.status, Outcome.SKIPPED)
             self._leaves_of[chosen].add(leaf.schedule_id)
             self._outcomes[leaf.schedule_id] = (outcome, leaf.planned_records)
 

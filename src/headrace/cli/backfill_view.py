@@ -1,6 +1,7 @@
 """How a backfill is told while it goes on: a bar on a terminal, or lines, or JSON."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Protocol, Self
@@ -30,7 +31,7 @@ Gone = Mapping[str, Sequence[OffsetRange]]
 
 _WORDS: Final = {
     Outcome.DONE: "done",
-    Outcome.PASSED: "passed to somebody else",
+    Outcome.SKIPPED: "left to somebody else",
     Outcome.FAILED: "failed again",
     Outcome.DEAD: "dead",
     Outcome.LEFT: "not run",
@@ -78,12 +79,17 @@ class Lines:
     def __exit__(self, *_raised: object) -> None: ...
 
 
+def _event_name(event: BackfillEvent) -> str:
+    """``marked_dead`` for a ``MarkedDead``."""
+    return re.sub(r"\B(?=[A-Z])", "_", type(event).__name__).lower()
+
+
 class JsonLines(Lines):
     """A JSON object for each event, and one at the end."""
 
     def event(self, event: BackfillEvent, tally: Tally) -> None:
         """Write it; times are ms since the epoch."""
-        typer.echo(json.dumps({"event": type(event).__name__.lower(), **asdict(event)}))
+        typer.echo(json.dumps({"event": _event_name(event), **asdict(event)}))
 
     def end(self, tally: Tally) -> None:
         """Write how many batches and records came to each outcome."""

@@ -81,7 +81,7 @@ def reached(
         LedgerError: The ledger cannot be read.
     """
     # It imports pyspark, which takes a second; those who only list do without.
-    from headrace.execution.session import connector_of  # noqa: PLC0415
+    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
     source_of = {gate.name: gate.source for gate in ledger.gates()}
     places = {key: (source_of[gate], ledger.servers(key)) for key, gate in gate_of.items()}

@@ -87,7 +87,7 @@ def question_of(ledger: Ledger, history: GateHistory) -> Ask:
         LedgerError: The ledger cannot be read.
     """
     # It imports pyspark, which takes a second; a gate that is at work does without.
-    from headrace.execution.session import connector_of  # noqa: PLC0415
+    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
     servers = ledger.servers(history.batches[0].schedule_id)
     begun = _begun(ledger, history)

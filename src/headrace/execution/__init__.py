@@ -3,7 +3,7 @@
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.gate import Gate
 from headrace.execution.policy import OnFailure, isolate, retry
-from headrace.execution.session import RECOMMENDED_CONF, configure, register
+from headrace.execution.spark_session import RECOMMENDED_CONF, configure, register
 
 __all__ = [
     "RECOMMENDED_CONF",

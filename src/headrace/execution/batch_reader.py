@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.execution.session import hide_secrets
+from headrace.execution.spark_session import hide_secrets
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import Connector
 from headrace.source.options import TOPIC_IDS

@@ -26,7 +26,7 @@ from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import state_of, use_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure, parse_on_failure
-from headrace.execution.session import connector_of, register
+from headrace.execution.spark_session import connector_of, register
 from headrace.execution.stream_reader import (
     GatedStreamReader,
     GateRead,
@@ -93,11 +93,8 @@ class StreamBackfill:
         self._state.on_batch_end(scheduler.wake)
         try:
             # The stream's own batch, which is not stopped before it ends, may wait for the handler.
-            with (
-                waiting_ends(lambda: not query.isActive, "the query was stopped"),
-                Monitor(self._ledger, self._gate) as monitor,
-            ):
-                scheduler.run(monitor, self._schedule)
+            with waiting_ends(lambda: not query.isActive, "the query was stopped"):
+                scheduler.run(Monitor(self._ledger, self._gate), self._schedule)
         except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
             _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self._gate)
         finally:

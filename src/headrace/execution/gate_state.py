@@ -157,6 +157,8 @@ def state_of(ledger_url: str, gate: str) -> StreamState:
         return _states.setdefault((ledger_url, gate), StreamState(gate))
 
 
+# Not the states' lock: a ledger that is being opened may be waited for.
+_ledgers_lock: Final = threading.Lock()
 _open: Final[dict[str, Ledger]] = {}
 _of_gate: Final[dict[str, list[str]]] = {}
 
@@ -170,7 +172,7 @@ def shared_ledger(url: str) -> Ledger:
     Raises:
         LedgerError: it cannot be opened.
     """
-    with _lock:
+    with _ledgers_lock:
         if url not in _open:
             _open[url] = Ledger.open(url, patience_s=QUERY_PATIENCE_S)
         return _open[url]
@@ -186,7 +188,7 @@ def use_ledger(gate: str, url: str) -> Ledger:
     """
     Ledger.open(url).close()
     ledger = shared_ledger(url)
-    with _lock:
+    with _ledgers_lock:
         urls = _of_gate.setdefault(gate, [])
         if url in urls:
             urls.remove(url)
@@ -204,7 +206,7 @@ def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
         run: the run of its query, as Spark names it.
         default_url: None where there is none.
     """
-    with _lock:
+    with _ledgers_lock:
         urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])
     mine = [url for url in urls if state_of(url, gate).is_run(run)] or urls
     return shared_ledger(mine[-1]) if mine else None

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import OptionError
 from headrace.execution.gate_state import use_ledger
-from headrace.execution.session import hide_secrets
+from headrace.execution.spark_session import hide_secrets
 from headrace.source.connector import Connector
 
 # Spark marks with ~ what is computed of a stream.
