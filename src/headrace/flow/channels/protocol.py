@@ -9,7 +9,7 @@ from headrace.ledger import Ledger
 
 
 class WrittenBatch(Protocol):
-    """What a channel needs of the batch that is written; `headrace.execution.batch.Batch` is one."""
+    """What a channel needs of the batch that is written; `headrace.Batch` is one."""
 
     @property
     def key(self) -> str:
