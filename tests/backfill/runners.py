@@ -1,4 +1,4 @@
-"""A scheduler over a real ledger, with a runner that is a function."""
+"""A scheduler over a real ledger, whose handler is a function."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ def refuse(batch: BatchRecord, offsets: Offsets) -> None:
 
 
 class FakeRunner:
-    """Runs a function. Of a log, everything before its ``begins`` is gone.
+    """Runs a function, on ranges of a log of which everything before its ``begins`` is gone.
 
     Attributes:
         unreachable: what is raised while the brokers are away.
@@ -118,6 +118,7 @@ class Backfill(BackfillScheduler):
         self.events: list[BackfillEvent] = []
         super().__init__(
             ledger,
+            self.runner.run,
             self.runner,
             owner=owner,
             budget=self.budget,

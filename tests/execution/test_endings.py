@@ -207,10 +207,11 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
 ) -> None:
     key = begin(ledger)
     ledger.fail(key, ValueError("it was down"))
-    runner = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).executor("beside")
+    executor = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).executor("beside")
     scheduler = BackfillScheduler(
         ledger,
-        runner,
+        executor.run,
+        FakeReader(),
         owner="beside",
         budget=UnlimitedBudget(),
         clock=lambda: 0,

@@ -403,10 +403,11 @@ def test_a_backfill_says_what_happened_too(
 ) -> None:
     key = scene.begin()
     scene.ledger.fail(key, ValueError("it was down"))
-    runner = scene.gated(handler, "defer").executor("a backfill")
+    executor = scene.gated(handler, "defer").executor("a backfill")
     scheduler = BackfillScheduler(
         scene.ledger,
-        runner,
+        executor.run,
+        FakeReader(),
         owner="a backfill",
         budget=UnlimitedBudget(),
         clock=lambda: 0,

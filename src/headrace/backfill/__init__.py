@@ -21,7 +21,7 @@ from headrace.backfill.events import (
 )
 from headrace.backfill.monitor import Monitor, OpenBatch
 from headrace.backfill.schedule import Backoff, Cron, Every, Manual, Schedule, Spare, parse_schedule
-from headrace.backfill.scheduler import LEASE_MS, MAX_BACKFILLS, BackfillScheduler, Runner
+from headrace.backfill.scheduler import LEASE_MS, MAX_BACKFILLS, BackfillScheduler
 
 __all__ = [
     "LEASE_MS",
@@ -45,7 +45,6 @@ __all__ = [
     "Monitor",
     "NearRetention",
     "OpenBatch",
-    "Runner",
     "Schedule",
     "Skipped",
     "Spare",

@@ -55,8 +55,15 @@ _RETENTION_MS: Final = 60_000
 """The time between two looks at where the logs begin (ms)."""
 
 
-class Runner(Protocol):
-    """Runs batches of one gate: the gate's executor, or a test's."""
+Run = Callable[[BatchRecord], BaseException | None]
+"""Runs the handler on exactly what a batch reads, keeps its lease meanwhile, and answers what the
+handler raised; None if it went through. The row is ``backfilling``, and the owner's. It is left so,
+except where the handler commits it together with its sink, or its records stand alone and are kept
+as dead letters."""
+
+
+class RangeSource(Protocol):
+    """Where the ranges of batches are read: the gate's source, or a test's."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -64,7 +71,7 @@ class Runner(Protocol):
         ...
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What of these ranges has left Kafka, or was declared lost; nothing if all is there.
+        """What of these ranges has left the log, or was declared lost; nothing if all is there.
 
         Raises:
             BrokerError: The brokers cannot be reached.
@@ -79,17 +86,6 @@ class Runner(Protocol):
         """
         ...
 
-    def run(self, batch: BatchRecord) -> BaseException | None:
-        """Run the handler on exactly what a batch reads, and keep its lease meanwhile.
-
-        The row is ``backfilling``, and the owner's. It is left so, except where the handler commits
-        it together with its sink, or its records stand alone and are kept as dead letters.
-
-        Returns:
-            What the handler raised; None if it went through.
-        """
-        ...
-
 
 class BackfillScheduler:
     """Runs a gate's failed batches, one after the other, in one thread: the caller's.
@@ -97,12 +93,13 @@ class BackfillScheduler:
     Before a batch is run it is this owner's, and after a crash whoever claims it when the lease has
     run out goes on where this one was: nothing is lost, whatever happens in between. ::
 
-        scheduler = BackfillScheduler(ledger, runner, owner=..., ...)
+        scheduler = BackfillScheduler(ledger, executor.run, source, owner=..., ...)
         scheduler.run(Monitor(ledger, "orders"), parse_schedule("spare"))  # until it is closed
 
     Args:
         ledger: Of the gate.
-        runner: Of the gate.
+        run: Runs a batch of the gate.
+        source: Of the gate.
         owner: Names this backfill; no other one has the name.
         budget: How much may be run at once.
         clock: Answers the time, in ms since the epoch.
@@ -111,7 +108,7 @@ class BackfillScheduler:
             an outage makes dead what could have been processed. Default: 100.
         stopped: Answers whether its application is being stopped: what a run raises then is not its
             handler's own.
-        lease_ms: How long a batch is this owner's unless the runner renews it (ms). Too short, and
+        lease_ms: How long a batch is this owner's unless the run renews it (ms). Too short, and
             a pause loses the batch to another owner; too long, and after a crash it waits as long.
             Default: 30 000.
         poll_ms: How often it looks for something to do (ms), besides `wake`. Too long, and the time
@@ -121,7 +118,8 @@ class BackfillScheduler:
     def __init__(
         self,
         ledger: Ledger,
-        runner: Runner,
+        run: Run,
+        source: RangeSource,
         *,
         owner: str,
         budget: BackfillBudget,
@@ -133,7 +131,8 @@ class BackfillScheduler:
         poll_ms: int = 100,
     ) -> None:
         self._ledger = ledger
-        self._runner = runner
+        self._run_handler = run
+        self._source = source
         self._owner = owner
         self._budget = budget
         self._clock = clock
@@ -155,7 +154,7 @@ class BackfillScheduler:
         retention nears what has failed.
 
         Raises:
-            Exception: What the runner raises, other than an error of Headrace's.
+            Exception: What a run raises, other than an error of Headrace's.
         """
         timetable = Timetable(schedule, self._clock())
         warned = ""
@@ -236,7 +235,7 @@ class BackfillScheduler:
         if allowed < 1:
             return None
         # Asked before the batch is claimed, so that an outage of Kafka counts as no attempt.
-        gone, there = gone_and_there(ranges, self._runner.gone(ranges))
+        gone, there = gone_and_there(ranges, self._source.gone(ranges))
         batch = self._ledger.take(schedule_id, self._owner, self._lease_ms)
         if batch is None:
             return self._report(Skipped(schedule_id))
@@ -282,7 +281,7 @@ class BackfillScheduler:
         if not batches:
             return
         self._looked_ms = now_ms
-        earliest = self._runner.earliest([r.offsets for each in batches for r in each.ranges])
+        earliest = self._source.earliest([r.offsets for each in batches for r in each.ranges])
         for batch, near in self._retention.look(batches, earliest):
             self._report(NearRetention(batch.schedule_id, near))
 
@@ -294,7 +293,7 @@ class BackfillScheduler:
 
     def _run(self, batch: BatchRecord, ranges: Sequence[PlannedRange]) -> BackfillEvent:
         began_ms = self._clock()
-        error = self._runner.run(batch)
+        error = self._run_handler(batch)
         ended_ms = self._clock()
         elapsed_ms = max(0, ended_ms - began_ms)
         self._budget.spent(
@@ -331,9 +330,9 @@ class BackfillScheduler:
                 return self._report(Failed(batch, report, elapsed_ms))
             if status is Status.DEAD:
                 return self._report(MarkedDead(batch, report))
-        return self._report(self._resolved_by_the_runner(batch, elapsed_ms))
+        return self._report(self._resolved_by_the_run(batch, elapsed_ms))
 
-    def _resolved_by_the_runner(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
+    def _resolved_by_the_run(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
         """What the run itself made of a batch: with its sink, or by keeping its one record."""
         now = self._ledger.batch(batch.schedule_id)
         if now is not None and now.status is Status.SUCCESS:
@@ -348,7 +347,7 @@ class BackfillScheduler:
         """Split a batch, some of which has gone while it ran, from that; None for any other."""
         if not isinstance(error, DataLossError) or self._ledger.parts(batch.schedule_id):
             return None
-        gone, there = gone_and_there(ranges, self._runner.gone(ranges))
+        gone, there = gone_and_there(ranges, self._source.gone(ranges))
         return self._without(batch, gone, there) if gone else None
 
     def _without(self, batch: BatchRecord, gone: ChildRanges, there: ChildRanges) -> BackfillEvent:
@@ -372,7 +371,7 @@ class BackfillScheduler:
             children,
             owner=self._owner,
             lease_ms=self._lease_ms,
-            bootstrap_servers=self._runner.bootstrap_servers,
+            bootstrap_servers=self._source.bootstrap_servers,
             reason=batch.reason,
         )
         return self._release_children(batch, rows, batch.error or OWNER_GONE, outcome_unknown=False)

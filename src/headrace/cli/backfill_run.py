@@ -116,18 +116,20 @@ class ManualRun:
             scheduler.close()
 
     def _scheduler_of(self, way: Reached) -> BackfillScheduler:
-        runner = BatchExecutor(
+        reader = BatchReader(self._spark, way.connector, way.options)
+        executor = BatchExecutor(
             self._ledger,
             self._owner,
             _without_exit(self._job.handler),
             policy=self._job.policy,
-            reader=BatchReader(self._spark, way.connector, way.options),
+            reader=reader,
             turn=nullcontext(),
             max_backfills=self._job.max_backfills,
         )
         return BackfillScheduler(
             self._ledger,
-            runner,
+            executor.run,
+            reader,
             owner=self._owner,
             budget=self._budget,
             on_event=self._tell,

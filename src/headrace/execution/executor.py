@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 
 from headrace.backfill import LEASE_MS, MAX_BACKFILLS
 from headrace.control.isolation import Isolated, Ranges
-from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import HandlerExitError, LedgerError, OptionError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction, OpenTransaction
 from headrace.execution.batch_leases import BatchLeases
@@ -19,7 +18,7 @@ from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import unreachable_source, unreadable
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
-from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, Status
 from headrace.ledger.records import query_stopped
 
 _LOG: Final = logging.getLogger("headrace.execution")
@@ -130,27 +129,6 @@ class BatchExecutor:
             except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
                 return raised
             return None
-
-    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What has left Kafka of these ranges.
-
-        Raises:
-            BrokerError: the brokers cannot be reached.
-        """
-        return self._reader.gone(ranges)
-
-    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Where the log begins in each of these partitions; of those that there are.
-
-        Raises:
-            BrokerError: the brokers cannot be reached.
-        """
-        return self._reader.earliest(ranges)
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The brokers that the ranges are read from."""
-        return self._reader.bootstrap_servers
 
     @property
     def _reader(self) -> BatchReader:

@@ -50,6 +50,7 @@ class StreamBackfill:
         gate: the gate's name.
         ledger: its ledger.
         executor: runs the batches, as ``owner``.
+        reader: reads them once more.
         owner: whose they are meanwhile.
         interval_ms: the gate's (ms).
         schedule: when it runs.
@@ -60,6 +61,7 @@ class StreamBackfill:
         gate: str,
         ledger: Ledger,
         executor: BatchExecutor,
+        reader: BatchReader,
         *,
         owner: str,
         interval_ms: int,
@@ -68,6 +70,7 @@ class StreamBackfill:
         self._gate = gate
         self._ledger = ledger
         self._executor = executor
+        self._reader = reader
         self._owner = owner
         self._interval_ms = interval_ms
         self._schedule = schedule
@@ -77,7 +80,8 @@ class StreamBackfill:
         """Run until the query ends; in threads of its own."""
         scheduler = BackfillScheduler(
             self._ledger,
-            self._executor,
+            self._executor.run,
+            self._reader,
             owner=self._owner,
             budget=InProcessBudget(self._live, wall_clock_ms),
             clock=wall_clock_ms,
@@ -267,20 +271,20 @@ class Gate:
         gated = GatedHandler(
             self.name, self._ledger_url, handler, policy=policy, reader=reader, read=read.name
         )
-        owner = new_owner()
-        stream_backfill = StreamBackfill(
-            self.name,
-            ledger,
-            gated.executor(owner),
-            owner=owner,
-            interval_ms=self.interval_ms,
-            schedule=schedule,
-        )
 
         def started(query: StreamingQuery, checkpoint: str | None) -> None:
             gated.follow(query, checkpoint)
-            if policy.skips:
-                stream_backfill.follow(query)
+            if reader is not None:
+                owner = new_owner()
+                StreamBackfill(
+                    self.name,
+                    ledger,
+                    gated.executor(owner),
+                    reader,
+                    owner=owner,
+                    interval_ms=self.interval_ms,
+                    schedule=schedule,
+                ).follow(query)
 
         return (
             GatedStreamWriter(df, lambda: self._await_turn(ledger), started)
