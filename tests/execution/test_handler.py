@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame
@@ -16,6 +15,7 @@ from headrace.backfill import LEASE_MS
 from headrace.control import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution import Batch
+from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import state_of
 from headrace.execution.handler import GatedHandler
@@ -24,94 +24,89 @@ from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 100)
 SECOND = OffsetRange("orders-topic", 0, 100, 200)
+ELSEWHERE = "elsewhere:1:1/run"
 
 
 class FullError(Exception):
     """What a sink raises."""
 
 
-class Sink:
-    """A handler that keeps what it was told, and fails when told to."""
+class Scene:
+    """A gate's ledger, and a sink that keeps what it is given, and raises its ``error``."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
         self.batches: list[Batch] = []
         self.error: Exception | None = None
 
-    def __call__(self, df: DataFrame, batch: Batch) -> None:
+    def __call__(self, _df: DataFrame, batch: Batch) -> None:
         self.batches.append(batch)
         if self.error is not None:
             raise self.error
 
+    def gated(
+        self, handler: Handler | None = None, gate: str = "orders", **options: Any
+    ) -> GatedHandler:
+        """The handler of a query that has just been started."""
+        return GatedHandler(gate, self.ledger.url, handler or self, **options)
 
-@dataclass
-class Query:
-    """The query whose batch a data frame is, as far as a handler can ask for it."""
+    def begin(self, *ranges: OffsetRange, run: str = "run") -> str:
+        return self.ledger.begin(planned("orders", *ranges, run_id=run)).schedule_id
 
-    id: str = "a query"
+    def row(self, batch: str) -> BatchRecord:
+        found = self.ledger.batch(batch)
+        assert found is not None
+        return found
 
-    def data_frame(self) -> DataFrame:
-        context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": self.id}.get)
-        return cast(DataFrame, SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
+    @property
+    def keys(self) -> list[str]:
+        return [batch.key for batch in self.batches]
+
+    @property
+    def ranges(self) -> list[tuple[OffsetRange, ...]]:
+        return [batch.ranges for batch in self.batches]
+
+
+def frame_of(query: str) -> DataFrame:
+    """A data frame of a query, as far as a handler asks for that."""
+    context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": query}.get)
+    return cast(DataFrame, SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
+
+
+DF = frame_of("a query")
+STOPPED = cast(StreamingQuery, SimpleNamespace(isActive=False))
 
 
 @pytest.fixture
-def sink() -> Sink:
-    return Sink()
+def scene(ledger: Ledger) -> Scene:
+    return Scene(ledger)
 
 
-@pytest.fixture
-def df() -> DataFrame:
-    return Query().data_frame()
-
-
-@pytest.fixture
-def handler(ledger: Ledger, ledger_url: str, sink: Sink) -> GatedHandler:
-    return GatedHandler("orders", ledger_url, sink)
-
-
-def begin(ledger: Ledger, *ranges: OffsetRange, gate: str = "orders", run: str = "run") -> str:
-    return ledger.begin(planned(gate, *ranges, run_id=run)).schedule_id
-
-
-def row(ledger: Ledger, batch: str) -> BatchRecord:
-    found = ledger.batch(batch)
-    assert found is not None
-    return found
-
-
-def test_a_handler_is_told_its_batchs_key_ranges_attempt_and_kind(
-    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
-) -> None:
+def test_a_handler_receives_its_batchs_key_ranges_attempt_and_kind(scene: Scene) -> None:
     other = OffsetRange("orders-topic", 1, 5, 6)
-    key = begin(ledger, other, FIRST)
-    handler(df, 0)
-    assert sink.batches == [Batch(key, 0, (FIRST, other), 1, "live", 1)]
+    handler, key = scene.gated(), scene.begin(other, FIRST)
+    handler(DF, 0)
+    assert scene.batches == [Batch(key, 0, (FIRST, other), 1, "live", 1)]
 
 
-def test_a_batch_is_in_progress_while_it_is_handled_and_a_success_after_arrow_d(
-    ledger: Ledger, ledger_url: str, df: DataFrame
+def test_a_batch_is_in_progress_while_it_is_handled_and_a_success_after_transition_d(
+    scene: Scene,
 ) -> None:
-    seen = []
-
-    def look(_df: DataFrame, batch: Batch) -> None:
-        seen.append(row(ledger, batch.key))
-
-    handler = GatedHandler("orders", ledger_url, look)
-    key = begin(ledger, FIRST)
-    handler(df, 7)
+    seen: list[BatchRecord] = []
+    handler = scene.gated(lambda _df, batch: seen.append(scene.row(batch.key)))
+    key = scene.begin(FIRST)
+    handler(DF, 7)
     assert [(each.status, each.query_batch_id) for each in seen] == [(Status.IN_PROGRESS, 7)]
     assert seen[0].start_time_ms is not None
-    assert row(ledger, key).status is Status.SUCCESS
+    assert scene.row(key).status is Status.SUCCESS
 
 
-def test_an_exception_fails_the_batch_and_reaches_spark_arrow_e(
-    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
-) -> None:
-    sink.error = FullError("no space left")
-    key = begin(ledger, FIRST)
+def test_an_exception_fails_the_batch_and_reaches_spark_transition_e(scene: Scene) -> None:
+    scene.error, handler = FullError("no space left"), scene.gated()
+    key = scene.begin(FIRST)
     with pytest.raises(FullError):
-        handler(df, 0)
-    failed = row(ledger, key)
+        handler(DF, 0)
+    failed = scene.row(key)
     assert failed.status is Status.FAILED
     assert failed.error is not None
     assert failed.error.error_class.endswith("FullError")
@@ -119,220 +114,197 @@ def test_an_exception_fails_the_batch_and_reaches_spark_arrow_e(
     assert "raise self.error" in failed.error.trace
 
 
-def test_a_batch_that_failed_is_run_again_with_the_same_key_arrow_c(
-    ledger: Ledger, ledger_url: str, handler: GatedHandler, sink: Sink, df: DataFrame
-) -> None:
-    sink.error = FullError()
-    key = begin(ledger, FIRST)
+def test_a_batch_that_failed_is_run_again_with_the_same_key_transition_c(scene: Scene) -> None:
+    scene.error, handler = FullError(), scene.gated()
+    key = scene.begin(FIRST)
     with pytest.raises(FullError):
-        handler(df, 0)
-    sink.error = None
-    restarted = GatedHandler("orders", ledger_url, sink)
-    begin(ledger, FIRST)
-    restarted(df, 0)
-    assert sink.batches == [Batch(key, 0, (FIRST,), call, "live", call) for call in (1, 2)]
-    assert row(ledger, key).status is Status.SUCCESS
-    assert row(ledger, key).error is None
+        handler(DF, 0)
+    scene.error, restarted = None, scene.gated()
+    scene.begin(FIRST)
+    restarted(DF, 0)
+    assert scene.batches == [Batch(key, 0, (FIRST,), call, "live", call) for call in (1, 2)]
+    assert (scene.row(key).status, scene.row(key).error) == (Status.SUCCESS, None)
 
 
-def test_a_batch_that_a_crash_interrupted_is_run_again_with_the_same_key_arrow_b(
-    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+def test_a_batch_that_a_crash_interrupted_is_run_again_with_the_same_key_transition_b(
+    scene: Scene,
 ) -> None:
-    key = begin(ledger, FIRST)
-    ledger.attach(key, 0)
-    restarted = GatedHandler("orders", ledger_url, sink)
-    begin(ledger, FIRST)
-    restarted(df, 0)
-    assert sink.batches == [Batch(key, 0, (FIRST,), 2, "live", 2)]
+    key = scene.begin(FIRST)
+    scene.ledger.attach(key, 0)
+    restarted = scene.gated()
+    scene.begin(FIRST)
+    restarted(DF, 0)
+    assert scene.batches == [Batch(key, 0, (FIRST,), 2, "live", 2)]
 
 
-def test_a_batch_that_succeeded_just_before_a_crash_is_not_handed_out_again(
-    ledger: Ledger, ledger_url: str, handler: GatedHandler, sink: Sink, df: DataFrame
-) -> None:
-    begin(ledger, FIRST)
-    handler(df, 0)
-    restarted = GatedHandler("orders", ledger_url, sink)
-    begin(ledger, FIRST)
-    restarted(df, 0)
-    assert len(sink.batches) == 1
-    begin(ledger, SECOND)
-    restarted(df, 1)
-    assert [batch.ranges for batch in sink.batches] == [(FIRST,), (SECOND,)]
+def test_a_batch_that_succeeded_just_before_a_crash_is_not_handed_out_again(scene: Scene) -> None:
+    handler = scene.gated()
+    scene.begin(FIRST)
+    handler(DF, 0)
+    restarted = scene.gated()
+    scene.begin(FIRST)
+    restarted(DF, 0)
+    assert len(scene.batches) == 1
+    scene.begin(SECOND)
+    restarted(DF, 1)
+    assert scene.ranges == [(FIRST,), (SECOND,)]
 
 
-def test_a_batch_in_which_the_gate_has_nothing_is_handed_out_without_ranges(
-    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
-) -> None:
-    handler(df, 0)
-    key = begin(ledger, FIRST)
-    handler(df, 1)
-    handler(df, 2)
-    nothing, batch, nothing_again = sink.batches
+def test_a_batch_in_which_the_gate_has_nothing_is_handed_out_without_ranges(scene: Scene) -> None:
+    handler = scene.gated()
+    handler(DF, 0)
+    key = scene.begin(FIRST)
+    handler(DF, 1)
+    handler(DF, 2)
+    nothing, batch, nothing_again = scene.batches
     assert (nothing.id, nothing.ranges, nothing.attempt, nothing.kind) == (0, (), 1, "live")
     assert batch.key == key
     assert (nothing_again.id, nothing_again.ranges) == (2, ())
-    assert len({each.key for each in sink.batches}) == 3
-    assert [each.schedule_id for each in ledger.batches("orders")] == [key]
+    assert len(set(scene.keys)) == 3
+    assert [each.schedule_id for each in scene.ledger.batches("orders")] == [key]
 
 
 def test_the_key_of_a_batch_without_ranges_is_its_querys_own_and_stays_the_same(
-    ledger: Ledger, handler: GatedHandler, sink: Sink, ledger_url: str
+    scene: Scene,
 ) -> None:
-    query, fresh_checkpoint = Query("one"), Query("another")
-    handler(query.data_frame(), 3)
-    GatedHandler("orders", ledger_url, sink)(query.data_frame(), 3)
-    handler(fresh_checkpoint.data_frame(), 3)
-    GatedHandler("payments", ledger_url, sink)(query.data_frame(), 3)
-    first, again, *others = [batch.key for batch in sink.batches]
+    handler, query, fresh_checkpoint = scene.gated(), frame_of("one"), frame_of("another")
+    handler(query, 3)
+    scene.gated()(query, 3)
+    handler(fresh_checkpoint, 3)
+    scene.gated(gate="payments")(query, 3)
+    first, again, *others = scene.keys
     assert first == again
     assert len({first, *others}) == 3
 
 
 def test_what_another_checkpoint_left_in_progress_is_not_taken_for_an_empty_batch(
-    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+    scene: Scene,
 ) -> None:
     # A crash; then the checkpoint is deleted, and the query begins anew at the latest offsets.
-    left = begin(ledger, FIRST, run="the run that crashed")
-    ledger.attach(left, 0)
-    restarted = GatedHandler("orders", ledger_url, sink)
-    restarted(df, 0)
-    assert sink.batches[0].ranges == ()
-    assert row(ledger, left).status is Status.IN_PROGRESS
-    key = begin(ledger, SECOND, run="a new run")
-    restarted(df, 1)
-    assert sink.batches[1] == Batch(key, 1, (SECOND,), 1, "live", 3)
+    left = scene.begin(FIRST, run="the run that crashed")
+    scene.ledger.attach(left, 0)
+    restarted = scene.gated()
+    restarted(DF, 0)
+    assert scene.batches[0].ranges == ()
+    assert scene.row(left).status is Status.IN_PROGRESS
+    key = scene.begin(SECOND, run="a new run")
+    restarted(DF, 1)
+    assert scene.batches[1] == Batch(key, 1, (SECOND,), 1, "live", 3)
 
 
 def test_a_success_of_another_checkpoint_is_not_taken_for_the_batch_of_its_number(
-    ledger: Ledger, ledger_url: str, handler: GatedHandler, sink: Sink, df: DataFrame
+    scene: Scene,
 ) -> None:
-    begin(ledger, FIRST, run="the first checkpoint")
-    handler(df, 0)
+    handler = scene.gated()
+    scene.begin(FIRST, run="the first checkpoint")
+    handler(DF, 0)
     # The checkpoint is deleted, and in batch 0 only another gate of the query has something.
-    GatedHandler("orders", ledger_url, sink)(df, 0)
-    assert [batch.ranges for batch in sink.batches] == [(FIRST,), ()]
+    scene.gated()(DF, 0)
+    assert scene.ranges == [(FIRST,), ()]
 
 
-def test_a_batch_of_an_older_checkpoint_is_known_though_it_is_not_the_newest(
-    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
-) -> None:
-    left = begin(ledger, FIRST, run="a checkpoint of which a copy was kept")
-    begin(ledger, SECOND, run="another")
-    restarted = GatedHandler("orders", ledger_url, sink)
-    begin(ledger, FIRST, run="a checkpoint of which a copy was kept")
-    restarted(df, 0)
-    assert sink.batches == [Batch(left, 0, (FIRST,), 2, "live", 1)]
+def test_a_batch_of_an_older_checkpoint_is_known_though_it_is_not_the_newest(scene: Scene) -> None:
+    left = scene.begin(FIRST, run="a checkpoint of which a copy was kept")
+    scene.begin(SECOND, run="another")
+    restarted = scene.gated()
+    scene.begin(FIRST, run="a checkpoint of which a copy was kept")
+    restarted(DF, 0)
+    assert scene.batches == [Batch(left, 0, (FIRST,), 2, "live", 1)]
 
 
-def test_what_an_empty_batch_raises_reaches_spark_too(
-    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
-) -> None:
-    key = begin(ledger, FIRST)
-    handler(df, 0)
-    sink.error = FullError()
+def test_what_an_empty_batch_raises_reaches_spark_too(scene: Scene) -> None:
+    handler, key = scene.gated(), scene.begin(FIRST)
+    handler(DF, 0)
+    scene.error = FullError()
     with pytest.raises(FullError):
-        handler(df, 1)
-    assert row(ledger, key).status is Status.SUCCESS
+        handler(DF, 1)
+    assert scene.row(key).status is Status.SUCCESS
 
 
-def stopped_query() -> StreamingQuery:
-    return cast(StreamingQuery, SimpleNamespace(isActive=False))
-
-
-def test_a_stopped_query_does_not_wait_for_another_process(
-    ledger: Ledger, handler: GatedHandler, sink: Sink, df: DataFrame
-) -> None:
-    key = begin(ledger, FIRST)
-    ledger.attach(key, 0, owner="another machine", lease_ms=60_000)
-    handler.follow(stopped_query(), None)
+def test_a_stopped_query_does_not_wait_for_another_process(scene: Scene) -> None:
+    handler, key = scene.gated(), scene.begin(FIRST)
+    scene.ledger.attach(key, 0, owner="another machine", lease_ms=60_000)
+    handler.follow(STOPPED, None)
     with pytest.raises(LedgerError, match=f"stopped before it could take over batch {key}"):
-        handler(df, 0)
-    assert sink.batches == []
-    assert row(ledger, key).owner == "another machine"
+        handler(DF, 0)
+    assert scene.batches == []
+    assert scene.row(key).owner == "another machine"
 
 
-def test_a_stopped_query_does_not_wait_for_its_next_retry(
-    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
-) -> None:
+def test_a_stopped_query_does_not_wait_for_its_next_retry(scene: Scene) -> None:
     waits: list[float] = []
 
     def stop_in_the_third(wait_s: float) -> None:
         waits.append(wait_s)
         if len(waits) == 3:
-            retrying.follow(stopped_query(), None)
+            retrying.follow(STOPPED, None)
 
-    policy = retry(5, "1 hour", then="defer")
-    retrying = GatedHandler("orders", ledger_url, sink, policy=policy, sleep=stop_in_the_third)
-    sink.error = FullError("no space left")
-    key = begin(ledger, FIRST)
+    retrying = scene.gated(policy=retry(5, "1 hour", then="defer"), sleep=stop_in_the_third)
+    scene.error = FullError("no space left")
+    key = scene.begin(FIRST)
     with pytest.raises(FullError):
-        retrying(df, 0)
-    assert len(waits) == 3
-    assert len(sink.batches) == 1
-    assert row(ledger, key).status is Status.FAILED
+        retrying(DF, 0)
+    assert (len(waits), len(scene.batches)) == (3, 1)
+    assert scene.row(key).status is Status.FAILED
 
 
-def test_a_row_that_somebody_else_has_settled_stays_as_they_left_it(
-    ledger: Ledger, ledger_url: str, df: DataFrame
-) -> None:
-    def settled_meanwhile(_df: DataFrame, batch: Batch) -> None:
-        assert ledger.fail(batch.key, ErrorReport("Lost", "its owner was thought dead", ""))
+def test_a_row_that_somebody_else_has_resolved_stays_as_they_left_it(scene: Scene) -> None:
+    def resolved_meanwhile(_df: DataFrame, batch: Batch) -> None:
+        assert scene.ledger.fail(batch.key, ErrorReport("Lost", "its owner was thought dead", ""))
 
-    handler = GatedHandler("orders", ledger_url, settled_meanwhile)
-    key = begin(ledger, FIRST)
-    handler(df, 0)
-    assert row(ledger, key).status is Status.FAILED
+    handler, key = scene.gated(resolved_meanwhile), scene.begin(FIRST)
+    handler(DF, 0)
+    assert scene.row(key).status is Status.FAILED
 
 
-def test_a_batch_that_waited_for_another_process_teaches_nothing(
-    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
-) -> None:
+def test_a_batch_that_waited_for_another_process_teaches_nothing(scene: Scene) -> None:
     def it_lets_go(_seconds: float) -> None:
-        assert ledger.attach(key, 7, owner="elsewhere:1:1/run", lease_ms=0)
+        assert scene.ledger.attach(key, 7, owner=ELSEWHERE, lease_ms=0)
 
-    handler = GatedHandler("orders", ledger_url, sink, sleep=it_lets_go)
-    key = begin(ledger, FIRST)
-    assert ledger.attach(key, 7, owner="elsewhere:1:1/run", lease_ms=30_000)
-    handler(df, 7)
-    assert len(sink.batches) == 1
-    assert not state_of(ledger_url, "orders").batch_ended(key, 0, 1).went_through
-    at_once = begin(ledger, SECOND)
-    handler(df, 8)
-    assert state_of(ledger_url, "orders").batch_ended(at_once, 0, 1).went_through
+    handler, key = scene.gated(sleep=it_lets_go), scene.begin(FIRST)
+    assert scene.ledger.attach(key, 7, owner=ELSEWHERE, lease_ms=30_000)
+    handler(DF, 7)
+    assert len(scene.batches) == 1
+    state = state_of(scene.ledger.url, "orders")
+    assert not state.batch_ended(key, 0, 1).went_through
+    at_once = scene.begin(SECOND)
+    handler(DF, 8)
+    assert state.batch_ended(at_once, 0, 1).went_through
 
 
 def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(
-    ledger: Ledger, ledger_url: str, sink: Sink, df: DataFrame
+    scene: Scene,
 ) -> None:
-    handler = GatedHandler("orders", ledger_url, sink, reader=FakeReader())
-    failed, live = begin(ledger, FIRST), begin(ledger, SECOND)
-    ledger.fail(failed, FullError())
-    owned = ledger.attach(live, 0, owner="me", lease_ms=LEASE_MS)
-    taken = ledger.take(failed, "a backfill", LEASE_MS)
-    assert owned is not None
-    assert taken is not None
-    assert handler.executor("a backfill").run(taken) is None
-    handler.executor("me").run_live(df, owned, 0)
-    backfilled, last = sink.batches
+    handler = scene.gated(reader=FakeReader())
+    failed, live = scene.begin(FIRST), scene.begin(SECOND)
+    scene.ledger.fail(failed, FullError())
+    attached = scene.ledger.attach(live, 0, owner="me", lease_ms=LEASE_MS)
+    claimed = scene.ledger.take(failed, "a backfill", LEASE_MS)
+    assert attached is not None
+    assert claimed is not None
+    assert handler.executor("a backfill").run(claimed) is None
+    handler.executor("me").run_live(DF, attached, 0)
+    backfilled, last = scene.batches
     assert (backfilled.key, last.key) == (failed, live)
     assert backfilled.sequence < last.sequence
 
 
 @pytest.mark.parametrize("was_free", [True, False, None])
 def test_a_run_that_may_have_waited_for_its_turn_is_counted_when_it_comes(
-    ledger: Ledger, sink: Sink, df: DataFrame, was_free: bool | None
+    scene: Scene, was_free: bool | None
 ) -> None:
     elsewhere: list[int] = []
 
     @contextmanager
     def turn() -> Iterator[bool | None]:
         if not was_free:
-            elsewhere.append(ledger.next_sequence("orders"))
+            elsewhere.append(scene.ledger.next_sequence("orders"))
         yield was_free
 
-    key = begin(ledger, FIRST)
-    owned = ledger.attach(key, 0, owner="me", lease_ms=LEASE_MS)
-    assert owned is not None
-    BatchExecutor(ledger, "me", sink, policy=STOP, reader=None, turn=turn()).run_live(df, owned, 0)
-    (batch,) = sink.batches
+    key = scene.begin(FIRST)
+    attached = scene.ledger.attach(key, 0, owner="me", lease_ms=LEASE_MS)
+    assert attached is not None
+    executor = BatchExecutor(scene.ledger, "me", scene, policy=STOP, reader=None, turn=turn())
+    executor.run_live(DF, attached, 0)
+    (batch,) = scene.batches
     assert batch.sequence == 1 if was_free else batch.sequence > elsewhere[0]
