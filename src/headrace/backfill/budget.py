@@ -72,7 +72,7 @@ def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
         rate · (window - fixed cost) · 0.8
 
     where the fixed cost is what the last run took beyond its records at that rate. Until a
-    run has told, it is taken for 0, and it is forgotten by and by (half of it in a minute). A
+    run has ended, it is 0, and it is forgotten by and by (half of it in a minute). A
     stream that has rested for twice as long as that cost is expected to rest for as long again: the
     cost is paid out of its rest, and counts no more.
 

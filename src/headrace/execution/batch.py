@@ -25,14 +25,14 @@ class Batch:
         key: the same for every run of the same ranges, another for every other batch; what an
             idempotent sink can write under.
         id: Spark's number of the batch in its query; the same when Spark runs the batch again. None
-            where it is not Spark that runs it: in a backfill, and in a part of a batch that was
-            divided. It rises within one checkpoint only, so no sink may skip by it.
+            where it is not Spark that runs it: in a backfill, and in a child of a batch that was
+            split. It rises within one checkpoint only, so no sink may skip by it.
         ranges: the offsets in the batch, by topic and partition; empty where this gate's source had
             nothing new (a query may have other sources, and a first batch may begin at the end).
         attempt: 1 the first time, then counting; without ranges always 1.
         kind: ``live``, or ``backfill`` for a batch that had failed.
         sequence: the number of this call of the handler, above that of every call before it of this
-            gate: by any process, of any checkpoint, a backfill's or a part's too. Another one when
+            gate: by any process, of any checkpoint, a backfill's or a child's too. Another one when
             the same batch runs again. A sink that keeps the newest by it is right; one that is to
             write each batch once goes by ``key``.
     """

@@ -22,7 +22,7 @@ from headrace.source.options import TOPIC_IDS
 from headrace.source.replay import planned_ids, replay_end
 
 Use = Callable[[DataFrame], None]
-"""What is done with a batch; what it raises, the replay raises."""
+"""What is done with a batch; what it raises, the reader raises."""
 
 _LOOK_S: Final = 0.5
 """How often it is seen whether a query that should run a batch has ended."""
@@ -73,7 +73,7 @@ class DerivedStream:
             self._end()
 
     def _begin(self, ranges: Sequence[PlannedRange]) -> StreamingQuery:
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-replay-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-reader-"))
         self._asked = 0
         checkpoint = self._folder / "checkpoint"
         _plan_first_batch(checkpoint, json.dumps(replay_end(ranges, self._following())))
@@ -131,7 +131,7 @@ class BatchReader:
     Attributes:
         spark: the session that reads.
         connector: of the stream's source.
-        options: the stream's, as its reader was given them.
+        options: the stream's, as its reader received them.
         derived: runs what is derived from the source, if that is what is written.
     """
 
@@ -148,8 +148,8 @@ class BatchReader:
     @property
     def passes_over_losses(self) -> bool:
         """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
-        given = {name.lower(): value for name, value in self.options.items()}
-        return given.get("failondataloss", "").strip().lower() == "false"
+        options = {name.lower(): value for name, value in self.options.items()}
+        return options.get("failondataloss", "").strip().lower() == "false"
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
         """Have exactly the records in these ranges used, as the stream would have them.
@@ -165,7 +165,7 @@ class BatchReader:
             self.derived.run(ranges, use)
 
     def close(self) -> None:
-        """End what was started to read again; it is started anew when it is needed."""
+        """End what was started to read again; it is started when it is needed."""
         if self.derived is not None:
             self.derived.close()
 

@@ -1,4 +1,4 @@
-"""Runs a batch: live, again in a backfill, or in parts; and does what the failure policy says."""
+"""Runs a batch, live or again, and its children, and does what the failure policy says."""
 
 import logging
 import time
@@ -24,8 +24,8 @@ from headrace.ledger.records import query_stopped
 _LOG: Final = logging.getLogger("headrace.execution")
 
 _SURELY_RAISES: Final = 10
-"""How many backfills of a batch fail, over some hours, before it is taken for certain that so has
-the run whose outcome is unknown."""
+"""How many backfills of a batch fail, over some hours, before the run whose outcome is unknown is
+assumed to have failed too."""
 
 _STOP_POLL_S: Final = 0.5
 """How often it is checked, between retries, whether the query is being stopped."""
@@ -134,7 +134,7 @@ class BatchExecutor:
     def _reader(self) -> BatchReader:
         if self._optional_reader is None:
             raise OptionError(
-                "A batch of this query was divided by on_failure='isolate', and is not finished;"
+                "A batch of this query was split by on_failure='isolate', and is not finished;"
                 " start the query with that policy once more, so that the rest is run."
             )
         return self._optional_reader
@@ -205,7 +205,7 @@ class BatchExecutor:
         open_: OpenTransaction,
         sequence: int | None = None,
     ) -> Batch:
-        """A batch as the handler sees it; while nothing else is given to the handler."""
+        """A batch as the handler sees it; within the handler's turn."""
         if sequence is None:
             sequence = self._ledger.next_sequence(batch.gate)
         # A backfill counts as an attempt only when it has failed.
@@ -319,7 +319,7 @@ class BatchExecutor:
         )
 
     def _may_isolate(self, batch: BatchRecord) -> bool:
-        """Whether a batch that fails in a backfill may be run in parts, under their own keys.
+        """Whether a batch that fails in a backfill may be split, into keys of their own.
 
         If all its runs have raised, the sink has nothing of it. A run whose outcome is unknown may
         have come further: such a batch is run whole, until it has failed so often that it has most
@@ -351,7 +351,7 @@ class BatchExecutor:
     def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
         left = sum(r.count for ranges, _ in isolated.left for r in ranges)
         _LOG.warning(
-            "Batch %s of gate %r failed; %d runs on parts of it have isolated %d records, and %d"
+            "Batch %s of gate %r failed; %d runs on its children have isolated %d records, and %d"
             " are deferred.",
             batch.schedule_id,
             batch.gate,

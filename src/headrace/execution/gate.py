@@ -1,4 +1,4 @@
-"""A gate: stands before one source of one query and decides how much the query is given."""
+"""A gate: stands before one source of one query and decides how much the query reads."""
 
 import logging
 import threading
@@ -150,7 +150,7 @@ class GatedStreamWriter(DataStreamWriter):
             self.option(key, value)
         return self
 
-    def start(self, *given: Any, **options: Any) -> StreamingQuery:
+    def start(self, *arguments: Any, **options: Any) -> StreamingQuery:
         """Start the query, and what goes beside it.
 
         Raises:
@@ -158,7 +158,7 @@ class GatedStreamWriter(DataStreamWriter):
         """
         self._before()
         checkpoint = options.get("checkpointLocation", self._checkpoint)
-        query = super().start(*given, **options)
+        query = super().start(*arguments, **options)
         self._started(query, checkpoint)
         return query
 
@@ -234,7 +234,7 @@ class Gate:
         """A writer that gives each batch to the handler and its outcome to the ledger.
 
         The trigger is the gate's interval, and the query is named after the gate; both can be set
-        anew on the builder.
+        again on the builder.
 
         Args:
             df: what to write; derived from `read`.

@@ -98,7 +98,7 @@ class StreamState:
             )
 
     def batch_began(self) -> None:
-        """A batch is given to the handler."""
+        """A batch goes to the handler."""
         with self._changing:
             self._running = True
 
@@ -164,7 +164,7 @@ _of_gate: Final[dict[str, list[str]]] = {}
 
 
 def shared_ledger(url: str) -> Ledger:
-    """The process's one handle on a ledger, opened at the first call; then it has patience.
+    """The process's one handle on a ledger, opened at the first call; it waits for its database.
 
     Args:
         url: in full, as `headrace.ledger.normalize_url` writes it.
@@ -179,7 +179,7 @@ def shared_ledger(url: str) -> Ledger:
 
 
 def use_ledger(gate: str, url: str) -> Ledger:
-    """Remember which ledger a gate uses, for the listener, which only hears the gate's name.
+    """Remember which ledger a gate uses, for the listener, which only sees the gate's name.
 
     Nothing is waited for, since no query depends on it yet.
 

@@ -33,7 +33,7 @@ class GatedHandler:
     The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
     then the failure policy has its say. A batch that Spark runs again although the ledger has it as
     ``success`` (the process died between the two) is not handed out a second time, nor is one that
-    a backfill has taken meanwhile.
+    a backfill has claimed meanwhile.
 
     Args:
         gate: the gate's name.

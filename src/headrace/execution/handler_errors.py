@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 
 _INTERRUPTED: Final = "java.lang.InterruptedException"
-_CUT_OFF: Final = (
+_STOPPED_QUERY: Final = (
     "The query is stopped; py4j.protocol.Py4JJavaError: An error occurred while calling its"
     f" handler: {_INTERRUPTED}"
 )
@@ -27,7 +27,7 @@ _CUT_OFF: Final = (
 
 @contextmanager
 def shorten_interrupts() -> Iterator[None]:
-    """Tell in few words that a batch was cut off because its query is stopped.
+    """Say in few words that a batch was interrupted because its query is stopped.
 
     Spark searches what a handler raises for these, by a pattern that overflows its stack on the
     many lines that Py4J makes of it.
@@ -36,7 +36,7 @@ def shorten_interrupts() -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         if str(error.java_exception).startswith(_INTERRUPTED):
-            raise InterruptedError(_CUT_OFF) from None
+            raise InterruptedError(_STOPPED_QUERY) from None
         raise
 
 

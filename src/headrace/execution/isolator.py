@@ -1,4 +1,4 @@
-"""Isolates what cannot be processed in a batch: each part is a child, with a run and a row."""
+"""Isolates what cannot be processed in a batch: each half is a child, with a run and a row."""
 
 import logging
 import time
@@ -21,7 +21,9 @@ _LOG: Final = logging.getLogger("headrace.execution")
 Cause = Exception | ErrorReport
 """Why a batch, or a child, failed."""
 
-_NOT_RUN: Final = ErrorReport("NotRun", "It is a part of a batch that failed, and was not run.", "")
+_NOT_RUN: Final = ErrorReport(
+    "NotRun", "It is a child of a batch that failed, and was not run.", ""
+)
 
 
 class Isolator:
@@ -177,7 +179,7 @@ class Isolator:
                 owner=self._owner,
                 lease_ms=self._leases.lease_ms,
                 bootstrap_servers=self._reader.bootstrap_servers,
-                reason="a part of a batch that failed",
+                reason="a child of a batch that failed",
                 gone=gone,
             )
             others = {
@@ -190,7 +192,7 @@ class Isolator:
             gone = {owner for owner in others if owner is not None and is_gone(owner)}
             if self._stopped():
                 raise LedgerError(
-                    f"The query was stopped before it could take over parts of batch"
+                    f"The query was stopped before it could take over children of batch"
                     f" {parent.schedule_id} of gate {parent.gate!r} from another process; they are"
                     " run when the query is started again."
                 )

@@ -107,9 +107,9 @@ class _FromJson(JStreamingQueryListener):
 def progress_event(text: str) -> QueryProgressEvent:
     """A batch's progress from Spark's JSON, which leaves out a rate that is no finite number."""
     progress = json.loads(text)
-    for part in (progress, *progress["sources"]):
-        part.setdefault("inputRowsPerSecond", math.nan)
-        part.setdefault("processedRowsPerSecond", math.nan)
+    for report in (progress, *progress["sources"]):
+        report.setdefault("inputRowsPerSecond", math.nan)
+        report.setdefault("processedRowsPerSecond", math.nan)
     return QueryProgressEvent.fromJson({"progress": progress})
 
 
@@ -265,7 +265,7 @@ class GateListener(JsonStreamingQueryListener):
 
 @dataclass(frozen=True)
 class _Report:
-    """What the engine reports of one gate's part in a batch."""
+    """What the engine reports of a batch for one gate."""
 
     gate: str
     run_id: str
@@ -282,7 +282,7 @@ class _Report:
 
 
 def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
-    """The parts of the sources that stand behind a gate."""
+    """The reports for the sources that stand behind a gate."""
     for source in progress.sources:
         end = _offset(source.endOffset)
         if end is None or end.gate is None:

@@ -79,9 +79,9 @@ def isolate(
     """Halve a failed batch until what cannot be processed stands alone, within a budget.
 
     Args:
-        max_runs: Of the handler on parts of the batch; 1 or more.
-        max_time: How long the stream may wait for it.
-        topic: A Kafka topic, on the brokers of the stream, that is told of each dead letter too,
+        max_runs: Of the handler on children of the batch; 1 or more. Default: 200.
+        max_time: How long the stream may wait for it. Default: 1 minute.
+        topic: A Kafka topic, on the brokers of the stream, that receives each dead letter too,
             with headers that say where it comes from and why it is there. The ledger has it first,
             and has it for certain; what the brokers do not take is logged, and not sent again.
 

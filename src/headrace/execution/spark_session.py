@@ -50,7 +50,7 @@ class _Session:
     Attributes:
         parallelism: How many tasks it runs at the same time.
         default_ledger: Of gates that no `Gate` of this program names.
-        secrets: What its sources know, by what Spark is given in the place of each.
+        secrets: What its sources know, by what Spark receives in the place of each.
     """
 
     parallelism: int

@@ -108,12 +108,12 @@ class GateRead:
     """What a reader of a gate has loaded, and how.
 
     Attributes:
-        name: tells it from everything else that was ever loaded.
+        name: distinguishes it from everything else that was ever loaded.
         gate: the gate's name.
         ledger_url: its ledger's, in full.
         df: what was loaded.
         connector: of the source.
-        options: as they were given.
+        options: as the user set them.
     """
 
     name: str
@@ -194,7 +194,7 @@ class GatedStreamReader(DataStreamReader):
             "headrace.ledger": ledger_url,
             "headrace.interval": f"{interval_ms} ms",
         }
-        self._given: dict[str, str] = {}
+        self._raw: dict[str, str] = {}
         super().format(connector.format)
 
     def format(self, source: str) -> Self:
@@ -220,9 +220,9 @@ class GatedStreamReader(DataStreamReader):
             return self
         if key.lower() in {*self._of_gate, "headrace.read"}:
             raise OptionError(f"The option {key} is set by the gate; leave it out here.")
-        for same in [name for name in self._given if name.lower() == key.lower()]:
-            del self._given[same]
-        self._given[key] = _as_spark_writes(value)
+        for same in [name for name in self._raw if name.lower() == key.lower()]:
+            del self._raw[same]
+        self._raw[key] = _as_spark_writes(value)
         return self
 
     def options(self, **options: Any) -> Self:
@@ -248,17 +248,15 @@ class GatedStreamReader(DataStreamReader):
             LedgerError: the ledger cannot be opened or written.
         """
         self.options(path=path, **options)
-        self._connector.check(self._given | self._of_gate)
+        self._connector.check(self._raw | self._of_gate)
         use_ledger(self._gate, self._ledger_url)
-        # Not before, for what Spark is given is without the secrets that it would show.
-        for name, value in hide_secrets(self._spark, self._given | self._of_gate).items():
+        # Not before, for what Spark receives is without the secrets that it would show.
+        for name, value in hide_secrets(self._spark, self._raw | self._of_gate).items():
             super().option(name, value)
         read = uuid.uuid4().hex
         super().option("headrace.read", read)
         df = super().load(None, format, schema)
-        remember(
-            GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._given))
-        )
+        remember(GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._raw)))
         return df
 
 
