@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -39,6 +40,13 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
+def report(
+    listener: GateListener, *sources: dict[str, Any], run: UUID | None = None, **options: Any
+) -> None:
+    """Have Spark report a batch that read these sources."""
+    listener.onQueryProgress(progress(*sources, run=run or uuid4(), **options))
+
+
 def begin(ledger: Ledger, gate: str, *ranges: OffsetRange) -> str:
     return ledger.begin(planned(gate, *ranges)).schedule_id
 
@@ -54,7 +62,7 @@ def test_a_batch_that_ended_is_settled_as_a_success_arrow_d(
 ) -> None:
     batch = begin(ledger, "orders", orders(0, 500))
     source = gated_source("orders", orders(0, 500), first=True)
-    listener.onQueryProgress(progress(source, run=uuid4(), batch_id=4, start_ms=START_MS))
+    report(listener, source, batch_id=4, start_ms=START_MS)
     settled = ledger.batch(batch)
     assert settled is not None
     assert settled.status is Status.SUCCESS
@@ -66,12 +74,10 @@ def test_the_second_batch_of_a_run_gives_the_rate_at_which_it_was_processed(
 ) -> None:
     run = uuid4()
     first = gated_source("orders", orders(0, 500), first=True)
-    listener.onQueryProgress(progress(first, run=run, start_ms=START_MS, duration_ms=1_000))
+    report(listener, first, run=run, start_ms=START_MS, duration_ms=1_000)
     assert ledger.rate("orders") is None
     second = gated_source("orders", orders(500, 900), unread=50)
-    listener.onQueryProgress(
-        progress(second, run=run, batch_id=1, start_ms=START_MS + 1_000, duration_ms=2_000)
-    )
+    report(listener, second, run=run, batch_id=1, start_ms=START_MS + 1_000, duration_ms=2_000)
     assert ledger.rate("orders") == 200.0
     newest, oldest = ledger.rates("orders")
     assert (oldest.rate_per_s, oldest.records, oldest.proportional) == (None, 500, None)
@@ -86,8 +92,8 @@ def test_a_batch_that_began_late_with_data_waiting_counts_as_delayed(
     run = uuid4()
     first = gated_source("orders", orders(0, 500), first=True, unread=1)
     second = gated_source("orders", orders(500, 900))
-    listener.onQueryProgress(progress(first, run=run, start_ms=START_MS, duration_ms=1_700))
-    listener.onQueryProgress(progress(second, run=run, start_ms=START_MS + 1_700, batch_id=1))
+    report(listener, first, run=run, start_ms=START_MS, duration_ms=1_700)
+    report(listener, second, run=run, start_ms=START_MS + 1_700, batch_id=1)
     assert [sample.scheduling_delay_ms for sample in ledger.rates("orders")] == [700, 0]
 
 
@@ -99,9 +105,7 @@ def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order
     b = [gated_source("payments", payments(1_000, 2_000)), gated_source("orders", orders(100, 200))]
     c = [gated_source("orders", orders(200, 300)), gated_source("payments", payments(2_000, 3_000))]
     for number, sources in enumerate((a, b, c)):
-        listener.onQueryProgress(
-            progress(*sources, run=run, batch_id=number, start_ms=START_MS + number * 1_000)
-        )
+        report(listener, *sources, run=run, batch_id=number, start_ms=START_MS + number * 1_000)
     assert [sample.rate_per_s for sample in ledger.rates("orders")] == [100.0, 100.0, None]
     assert [sample.rate_per_s for sample in ledger.rates("payments")] == [1000.0, 1000.0, None]
 
@@ -118,7 +122,7 @@ def test_sources_without_a_gate_are_none_of_its_business(
         source({"t": {"0": 1}}, {"t": {"0": 9}}, {"t": {"0": 9}}, rows=8),  # the native connector
         gated_source(None, orders(0, 5)),
     ]
-    listener.onQueryProgress(progress(*others, run=uuid4()))
+    report(listener, *others)
     assert ledger.batches("orders") == ()
     assert warnings() == []
 
@@ -127,7 +131,7 @@ def test_a_gate_is_found_among_sources_of_other_kinds(
     ledger: Ledger, listener: GateListener
 ) -> None:
     sources = [source(None, 5, 5, rows=5), gated_source("orders", orders(0, 5))]
-    listener.onQueryProgress(progress(*sources, run=uuid4()))
+    report(listener, *sources)
     assert [sample.records for sample in ledger.rates("orders")] == [5]
 
 
@@ -136,7 +140,7 @@ def test_a_batch_in_which_the_gate_had_nothing_teaches_nothing(
 ) -> None:
     sources = [gated_source("orders"), gated_source("payments", payments(0, 10))]
     for number in range(3):
-        listener.onQueryProgress(progress(*sources, run=uuid4(), batch_id=number))
+        report(listener, *sources, batch_id=number)
     assert ledger.rates("orders") == ()
     assert len(ledger.rates("payments")) == 3
 
@@ -146,7 +150,7 @@ def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
 ) -> None:
     # Its handler failed and the query went on, or it had been processed before a crash.
     batch = begin(ledger, "orders", orders(0, 500))
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 500), rows=0), run=uuid4()))
+    report(listener, gated_source("orders", orders(0, 500), rows=0))
     (sample,) = ledger.rates("orders")  # which the planner waits for
     assert (sample.rate_per_s, sample.processing_rate_per_s) == (None, None)
     found = ledger.batch(batch)
@@ -160,7 +164,7 @@ def test_a_handler_that_never_reads_is_told_of_once(
     run = uuid4()
     for number in range(8):
         unread = gated_source("orders", orders(number * 10, number * 10 + 10), rows=0)
-        listener.onQueryProgress(progress(unread, run=run, batch_id=number))
+        report(listener, unread, run=run, batch_id=number)
         assert len(warnings()) == (number >= 2)
     assert "has read no record of its last 3 batches" in warnings()[0]
 
@@ -172,14 +176,12 @@ def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_told_of(
     for number in range(9):
         ranges = orders(number * 10, number * 10 + 10)
         rows = 10 if number % 3 == 2 else 0
-        report = progress(gated_source("orders", ranges, rows=rows), run=run, batch_id=number)
-        listener.onQueryProgress(report)
+        report(listener, gated_source("orders", ranges, rows=rows), run=run, batch_id=number)
     failing = uuid4()
     for number in range(9, 18):
         ranges = orders(number * 10, number * 10 + 10)
         state_of(ledger.url, "orders").batch_was_helped(begin(ledger, "orders", ranges))
-        report = progress(gated_source("orders", ranges, rows=0), run=failing, batch_id=number)
-        listener.onQueryProgress(report)
+        report(listener, gated_source("orders", ranges, rows=0), run=failing, batch_id=number)
     assert warnings() == []
 
 
@@ -208,14 +210,14 @@ def taught(ledger: Ledger, gate: str, batches: Sequence[Told]) -> list[tuple[flo
         if each.helped:
             state_of(ledger.url, gate).batch_was_helped(batch)
         state_of(ledger.url, gate).batch_waited(batch, each.waited_ms)
-        report = progress(
+        report(
+            listener,
             gated_source(gate, ranges, unread=10_000),
             run=run,
             batch_id=number,
             start_ms=start_ms,
             duration_ms=each.own_ms + each.waited_ms,
         )
-        listener.onQueryProgress(report)
         start_ms += each.own_ms + each.waited_ms
         offset += each.own_ms
     samples = reversed(ledger.rates(gate))
@@ -261,9 +263,7 @@ def test_what_helped_a_batch_of_two_gates_through_teaches_neither(
             state_of(ledger.url, "orders").batch_was_helped(mine)
         state_of(ledger.url, "orders").batch_waited(mine, waited_ms)
         sources = [gated_source("orders", ranges[0]), gated_source("payments", ranges[1])]
-        listener.onQueryProgress(
-            progress(*sources, run=run, batch_id=number, start_ms=start_ms, duration_ms=took_ms)
-        )
+        report(listener, *sources, run=run, batch_id=number, start_ms=start_ms, duration_ms=took_ms)
         start_ms += took_ms
     for gate, records in (("orders", 500.0), ("payments", 10.0)):
         newest, helped, _ = ledger.rates(gate)
@@ -285,7 +285,7 @@ def test_a_failed_batch_stays_failed_though_the_query_goes_on(
 ) -> None:
     batch = begin(ledger, "orders", orders(0, 500))
     ledger.fail(batch, ValueError("the sink is full"))
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 500), rows=0), run=uuid4()))
+    report(listener, gated_source("orders", orders(0, 500), rows=0))
     assert status_of(ledger, batch) is Status.FAILED
     assert [sample.rate_per_s for sample in ledger.rates("orders")] == [None]
 
@@ -294,7 +294,7 @@ def test_a_handler_that_reads_its_batch_twice_does_not_double_the_records(
     ledger: Ledger, listener: GateListener
 ) -> None:
     read_twice = gated_source("orders", orders(0, 500), orders(10, 20, partition=1), rows=1_020)
-    listener.onQueryProgress(progress(read_twice, run=uuid4()))
+    report(listener, read_twice)
     assert [sample.records for sample in ledger.rates("orders")] == [510]
 
 
@@ -304,13 +304,12 @@ def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
     first, second = uuid4(), uuid4()
     for number in range(2):
         ranges = orders(number * 100, number * 100 + 100)
-        listener.onQueryProgress(
-            progress(
-                gated_source("orders", ranges),
-                run=first,
-                batch_id=number,
-                start_ms=START_MS + number * 1_000,
-            )
+        report(
+            listener,
+            gated_source("orders", ranges),
+            run=first,
+            batch_id=number,
+            start_ms=START_MS + number * 1_000,
         )
     assert ledger.rate("orders") == 100.0
     restarted = progress(
@@ -328,7 +327,7 @@ def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
     ledger: Ledger, listener: GateListener
 ) -> None:
     run = uuid4()
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
     batch = begin(ledger, "orders", orders(100, 200))
     other = begin(ledger, "payments", payments(0, 10))
     listener.onQueryTerminated(terminated(run, "the executor ran out of memory"))
@@ -349,7 +348,7 @@ def test_a_batch_that_another_process_runs_by_now_is_left_to_it(
 ) -> None:
     owner = new_owner() if here else "elsewhere:7:0/run"
     run = uuid4()
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
     batch = begin(ledger, "orders", orders(100, 200))
     assert ledger.attach(batch, 1, owner=owner, lease_ms=30_000)
     listener.onQueryTerminated(terminated(run, "it was slow, and failed late"))
@@ -363,7 +362,7 @@ def test_a_batch_that_the_next_run_of_the_query_has_by_now_is_left_to_it(
     query, run, next_run = uuid4(), uuid4(), uuid4()
     listener.onQueryStarted(started(query, run))
     listener.onQueryStarted(started(uuid4(), uuid4()))
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
     if again:
         listener.onQueryStarted(started(query, next_run))
     batch = begin(ledger, "orders", orders(100, 200))
@@ -376,7 +375,7 @@ def test_a_query_that_is_stopped_leaves_its_batch_to_be_run_again(
     ledger: Ledger, listener: GateListener
 ) -> None:
     run = uuid4()
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
     batch = begin(ledger, "orders", orders(100, 200))
     listener.onQueryTerminated(terminated(run))
     assert status_of(ledger, batch) is Status.IN_PROGRESS
@@ -386,8 +385,8 @@ def test_the_end_of_one_query_does_not_touch_the_gates_of_another(
     ledger: Ledger, listener: GateListener
 ) -> None:
     one, other = uuid4(), uuid4()
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=one))
-    listener.onQueryProgress(progress(gated_source("payments", payments(0, 10)), run=other))
+    report(listener, gated_source("orders", orders(0, 100)), run=one)
+    report(listener, gated_source("payments", payments(0, 10)), run=other)
     batch = begin(ledger, "payments", payments(10, 20))
     listener.onQueryTerminated(terminated(one, "it failed"))
     assert status_of(ledger, batch) is Status.IN_PROGRESS
@@ -397,7 +396,7 @@ def test_nothing_is_kept_of_a_query_that_ended(listener: GateListener) -> None:
     runs = [(uuid4(), uuid4()) for _ in range(10)]
     for query, run in runs:
         listener.onQueryStarted(started(query, run))
-        listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+        report(listener, gated_source("orders", orders(0, 100)), run=run)
     assert len(listener._watched) == len(listener._newest_run) == 10
     for query, run in runs:
         listener.onQueryTerminated(terminated(run, query=query))
@@ -408,15 +407,19 @@ def test_nothing_is_kept_of_a_query_that_ended(listener: GateListener) -> None:
 def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(
     ledger: Ledger, warnings: Callable[[], list[str]]
 ) -> None:
-    def fail(_gate: str, _run: UUID) -> Ledger:
-        raise LedgerError("The ledger is gone.")
+    is_away = True
+
+    def ledger_of(_gate: str, _run: UUID) -> Ledger:
+        if is_away:
+            raise LedgerError("The ledger is gone.")
+        return ledger
 
     run = uuid4()
-    listener = GateListener(fail)
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    listener = GateListener(ledger_of)
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
     assert warnings() == ["A batch's report was not processed: The ledger is gone."]
-    listener._ledger_of = lambda _gate, _run: ledger  # it is back
-    listener.onQueryProgress(progress(gated_source("orders", orders(100, 200)), run=run))
+    is_away = False
+    report(listener, gated_source("orders", orders(100, 200)), run=run)
     assert [sample.records for sample in ledger.rates("orders")] == [100]
 
 
@@ -429,7 +432,7 @@ def test_one_source_that_cannot_be_taken_in_does_not_keep_the_others_from_it(
         return ledger
 
     sources = [gated_source("orders", orders(0, 5)), gated_source("payments", payments(0, 5))]
-    GateListener(only_payments).onQueryProgress(progress(*sources, run=uuid4()))
+    report(GateListener(only_payments), *sources)
     assert len(ledger.rates("payments")) == 1
     assert len(warnings()) == 1
 
@@ -442,7 +445,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
 
     run = uuid4()
     listener = GateListener(lambda _gate, _run: ledger)
-    listener.onQueryProgress(progress(gated_source("orders", orders(0, 100)), run=run))
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
     begin(ledger, "orders", orders(100, 200))
     monkeypatch.setattr(ledger, "fail", fail)
     listener.onQueryTerminated(terminated(run, "it failed"))
@@ -468,7 +471,7 @@ def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settle
     for number in range(3):
         ranges = orders(number * 10, number * 10 + 10)
         batch = begin(ledger, "orders", ranges)
-        listener.onQueryProgress(progress(gated_source("orders", ranges), run=run, batch_id=number))
+        report(listener, gated_source("orders", ranges), run=run, batch_id=number)
         assert status_of(ledger, batch) is Status.SUCCESS
     assert [warning.partition(":")[0] for warning in warnings()] == [
         "The gate 'orders' learns no rate"
@@ -482,7 +485,7 @@ def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
     listener = GateListener(lambda _gate, _run: None)
     run = uuid4()
     for _ in range(3):
-        listener.onQueryProgress(progress(gated_source("orders", orders(0, 5)), run=run))
+        report(listener, gated_source("orders", orders(0, 5)), run=run)
     (told,) = warnings()
     assert "headrace.register(spark, ledger=...)" in told
     listener.onQueryTerminated(terminated(run, "it failed"))
@@ -492,19 +495,17 @@ def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
 def test_queries_that_report_at_the_same_time_do_not_disturb_each_other(
     ledger: Ledger, listener: GateListener
 ) -> None:
-    def report(gate: str) -> None:
+    def run_batches(gate: str) -> None:
         run = uuid4()
         for number in range(20):
             ranges = orders(number * 10, number * 10 + 10)
             ledger.begin(planned(gate, ranges))
             at_ms = START_MS + number * 1_000
-            listener.onQueryProgress(
-                progress(gated_source(gate, ranges), run=run, batch_id=number, start_ms=at_ms)
-            )
+            report(listener, gated_source(gate, ranges), run=run, batch_id=number, start_ms=at_ms)
         listener.onQueryTerminated(terminated(run))
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(report, ("orders", "payments")))
+        list(threads.map(run_batches, ("orders", "payments")))
     for gate in ("orders", "payments"):
         assert [sample.rate_per_s for sample in ledger.rates(gate)] == [100.0] * 19 + [None]
         assert {batch.status for batch in ledger.batches(gate)} == {Status.SUCCESS}
