@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.ledger.samples import a_batch
 
-from headrace.backfill import BackfillEvent, BackfillScheduler, Cost
+from headrace.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
@@ -120,14 +120,11 @@ class Backfill(BackfillScheduler):
             ledger,
             self.runner.run,
             self.runner,
-            owner=owner,
+            OwnerSettings(owner, LEASE_MS, max_backfills, poll_ms),
             budget=self.budget,
             on_event=self.events.append,
             clock=clock,
-            max_backfills=max_backfills,
             stopped=stopped,
-            lease_ms=LEASE_MS,
-            poll_ms=poll_ms,
         )
 
     def work_on(self, key: str) -> BackfillEvent | None:

@@ -13,7 +13,7 @@ from tests.cli.outcomes import invoke
 from tests.execution.events import planned
 from tests.execution.readers import FakeReader, frame
 
-from headrace.backfill import BackfillScheduler, Failed, UnlimitedBudget
+from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
 from headrace.control import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
 from headrace.execution import Batch, Gate
@@ -212,7 +212,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
         ledger,
         executor.run,
         FakeReader(),
-        owner="beside",
+        OwnerSettings("beside"),
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.events import planned
 from tests.execution.readers import FakeReader
 
-from headrace.backfill import LEASE_MS
+from headrace.backfill import LEASE_MS, OwnerSettings
 from headrace.control import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution import Batch
@@ -304,7 +304,9 @@ def test_a_run_that_may_have_waited_for_its_turn_is_counted_when_it_comes(
     key = scene.begin(FIRST)
     attached = scene.ledger.attach(key, 0, owner="me", lease_ms=LEASE_MS)
     assert attached is not None
-    executor = BatchExecutor(scene.ledger, "me", scene, policy=STOP, reader=None, turn=turn())
+    executor = BatchExecutor(
+        scene.ledger, scene, OwnerSettings("me"), policy=STOP, reader=None, turn=turn()
+    )
     executor.run_live(DF, attached, 0)
     (batch,) = scene.batches
     assert batch.sequence == 1 if was_free else batch.sequence > elsewhere[0]

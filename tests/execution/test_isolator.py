@@ -23,7 +23,7 @@ from tests.execution.readers import (
 )
 from tests.services.ledgers import new_ledger
 
-from headrace.backfill import LEASE_MS, MAX_BACKFILLS
+from headrace.backfill import LEASE_MS, MAX_BACKFILLS, OwnerSettings
 from headrace.control import EstimatorSettings, OffsetRange
 from headrace.errors import BrokerError
 from headrace.execution.batch import Handler
@@ -50,12 +50,13 @@ class Scene:
         *,
         policy: OnFailure | None = None,
         reader: FakeReader | None = None,
+        max_backfills: int = MAX_BACKFILLS,
         **options: Any,
     ) -> BatchExecutor:
         return BatchExecutor(
             self.ledger,
-            owner,
             handler,
+            OwnerSettings(owner, max_backfills=max_backfills),
             policy=policy or isolate(max_runs=1_000),
             reader=reader or FakeReader(),
             turn=nullcontext(),

@@ -20,7 +20,7 @@ from tests.execution.readers import FakeReader
 from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
 
-from headrace.backfill import BackfillScheduler, Done, UnlimitedBudget
+from headrace.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
 from headrace.control import EstimatorSettings, OffsetRange
 from headrace.errors import HandlerExitError, LedgerError
 from headrace.execution import Batch
@@ -408,7 +408,7 @@ def test_a_backfill_says_what_happened_too(
         scene.ledger,
         executor.run,
         FakeReader(),
-        owner="a backfill",
+        OwnerSettings("a backfill"),
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )

@@ -29,7 +29,7 @@ from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 
 import headrace
-from headrace.backfill import BackfillScheduler, Backoff, Monitor, budget
+from headrace.backfill import Backoff, Monitor, OwnerSettings, budget
 from headrace.execution import gate
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure
@@ -179,7 +179,7 @@ def hurry() -> None:
     """
     for module, name, value in (
         (gate, "GatedHandler", partial(GatedHandler, lease_ms=HURRIED_LEASE_MS)),
-        (gate, "BackfillScheduler", partial(BackfillScheduler, lease_ms=HURRIED_LEASE_MS)),
+        (gate, "OwnerSettings", partial(OwnerSettings, lease_ms=HURRIED_LEASE_MS)),
         (
             gate,
             "Monitor",

@@ -21,7 +21,7 @@ from headrace.backfill.events import (
 )
 from headrace.backfill.monitor import Monitor, OpenBatch
 from headrace.backfill.schedule import Backoff, Cron, Every, Manual, Schedule, Spare, parse_schedule
-from headrace.backfill.scheduler import LEASE_MS, MAX_BACKFILLS, BackfillScheduler
+from headrace.backfill.scheduler import LEASE_MS, MAX_BACKFILLS, BackfillScheduler, OwnerSettings
 
 __all__ = [
     "LEASE_MS",
@@ -45,6 +45,7 @@ __all__ = [
     "Monitor",
     "NearRetention",
     "OpenBatch",
+    "OwnerSettings",
     "Schedule",
     "Skipped",
     "Spare",

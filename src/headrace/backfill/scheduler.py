@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headrace.backfill.budget import BackfillBudget, Cost
@@ -55,6 +56,26 @@ _RETENTION_MS: Final = 60_000
 """The time between two looks at where the logs begin (ms)."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """Who runs batches, and for how long and how often.
+
+    Attributes:
+        owner: Names this run of an application; no other one has the name.
+        lease_ms: How long a batch is this owner's without a renewal (ms). Too short, and a pause
+            loses the batch to another owner; too long, and after a crash it waits as long.
+        max_backfills: How many backfills of a batch fail before it is dead: 1 or more. Too few, and
+            an outage makes dead what could have been processed.
+        poll_ms: How often a scheduler looks for something to do (ms), besides `wake`. Too long, and
+            the time that the live stream leaves is not used to its end.
+    """
+
+    owner: str
+    lease_ms: int = LEASE_MS
+    max_backfills: int = MAX_BACKFILLS
+    poll_ms: int = 100
+
+
 Run = Callable[[BatchRecord], BaseException | None]
 """Runs the handler on exactly what a batch reads, keeps its lease meanwhile, and answers what the
 handler raised; None if it went through. The row is ``backfilling``, and the owner's. It is left so,
@@ -93,26 +114,19 @@ class BackfillScheduler:
     Before a batch is run it is this owner's, and after a crash whoever claims it when the lease has
     run out goes on where this one was: nothing is lost, whatever happens in between. ::
 
-        scheduler = BackfillScheduler(ledger, executor.run, source, owner=..., ...)
+        scheduler = BackfillScheduler(ledger, executor.run, source, OwnerSettings(owner), ...)
         scheduler.run(Monitor(ledger, "orders"), parse_schedule("spare"))  # until it is closed
 
     Args:
         ledger: Of the gate.
         run: Runs a batch of the gate.
         source: Of the gate.
-        owner: Names this backfill; no other one has the name.
+        settings: Of the owner.
         budget: How much may be run at once.
         clock: Answers the time, in ms since the epoch.
         on_event: Receives what happens, in the thread in which it happens.
-        max_backfills: How many backfills of a batch fail before it is dead: 1 or more. Too few, and
-            an outage makes dead what could have been processed. Default: 100.
         stopped: Answers whether its application is being stopped: what a run raises then is not its
             handler's own.
-        lease_ms: How long a batch is this owner's unless the run renews it (ms). Too short, and
-            a pause loses the batch to another owner; too long, and after a crash it waits as long.
-            Default: 30 000.
-        poll_ms: How often it looks for something to do (ms), besides `wake`. Too long, and the time
-            that the live stream leaves is not used to its end. Default: 100.
     """
 
     def __init__(
@@ -120,27 +134,22 @@ class BackfillScheduler:
         ledger: Ledger,
         run: Run,
         source: RangeSource,
+        settings: OwnerSettings,
         *,
-        owner: str,
         budget: BackfillBudget,
         clock: Clock,
         on_event: Callable[[BackfillEvent], None] = lambda _event: None,
-        max_backfills: int = MAX_BACKFILLS,
         stopped: Callable[[], bool] = lambda: False,
-        lease_ms: int = LEASE_MS,
-        poll_ms: int = 100,
     ) -> None:
         self._ledger = ledger
         self._run_handler = run
         self._source = source
-        self._owner = owner
+        self._owner = settings.owner
+        self._settings = settings
         self._budget = budget
         self._clock = clock
         self._on_event = on_event
-        self._max_backfills = max_backfills
         self._stopped = stopped
-        self._lease_ms = lease_ms
-        self._poll_ms = poll_ms
         self._retention = RetentionWatch()
         self._looked_ms: int | None = None
         self._closed = threading.Event()
@@ -236,7 +245,7 @@ class BackfillScheduler:
             return None
         # Asked before the batch is claimed, so that an outage of Kafka counts as no attempt.
         gone, there = gone_and_there(ranges, self._source.gone(ranges))
-        batch = self._ledger.take(schedule_id, self._owner, self._lease_ms)
+        batch = self._ledger.take(schedule_id, self._owner, self._settings.lease_ms)
         if batch is None:
             return self._report(Skipped(schedule_id))
         self._report(Claimed(batch))
@@ -270,7 +279,7 @@ class BackfillScheduler:
         return self.run_next(monitor) is not None
 
     def _rest(self) -> None:
-        self._woken.wait(self._poll_ms / 1000)
+        self._woken.wait(self._settings.poll_ms / 1000)
         if not self._closed.is_set():
             self._woken.clear()
 
@@ -323,7 +332,7 @@ class BackfillScheduler:
                 key,
                 owner,
                 report,
-                max_backfills=_NEVER if unread else self._max_backfills,
+                max_backfills=_NEVER if unread else self._settings.max_backfills,
                 cut_short=self._stopped() or ended,
             )
             if status is Status.FAILED:
@@ -370,7 +379,7 @@ class BackfillScheduler:
             batch,
             children,
             owner=self._owner,
-            lease_ms=self._lease_ms,
+            lease_ms=self._settings.lease_ms,
             bootstrap_servers=self._source.bootstrap_servers,
             reason=batch.reason,
         )

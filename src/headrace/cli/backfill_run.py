@@ -16,6 +16,7 @@ from headrace.backfill import (
     BackfillScheduler,
     Claimed,
     ExternalBudget,
+    OwnerSettings,
     UnlimitedBudget,
 )
 from headrace.cli.backfill_tally import Tally
@@ -116,25 +117,24 @@ class ManualRun:
             scheduler.close()
 
     def _scheduler_of(self, way: Reached) -> BackfillScheduler:
+        settings = OwnerSettings(self._owner, max_backfills=self._job.max_backfills)
         reader = BatchReader(self._spark, way.connector, way.options)
         executor = BatchExecutor(
             self._ledger,
-            self._owner,
             _without_exit(self._job.handler),
+            settings,
             policy=self._job.policy,
             reader=reader,
             turn=nullcontext(),
-            max_backfills=self._job.max_backfills,
         )
         return BackfillScheduler(
             self._ledger,
             executor.run,
             reader,
-            owner=self._owner,
+            settings,
             budget=self._budget,
             on_event=self._tell,
             clock=wall_clock_ms,
-            max_backfills=self._job.max_backfills,
         )
 
     def _tell(self, event: BackfillEvent) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from headrace.backfill import LEASE_MS, MAX_BACKFILLS
+from headrace.backfill import OwnerSettings
 from headrace.control.isolation import Isolated, Ranges
 from headrace.errors import HandlerExitError, LedgerError, OptionError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction, OpenTransaction
@@ -36,42 +36,37 @@ class BatchExecutor:
 
     Args:
         ledger: the gate's.
-        owner: whose the batches are.
         handler: the user's.
+        settings: of the batches' owner.
         policy: what follows an exception.
         reader: reads a batch once more; None where the policy skips nothing.
         turn: held while the handler runs: it is never called twice at a time. It answers whether it
             was free; None where nobody knows.
         stopped: answers whether the query is being stopped: what the handler raises then says
             nothing of the batch.
-        max_backfills: how many backfills of a batch fail before it is dead. Default: 100.
-        lease_ms: how long a batch is this owner's without a renewal (ms). Default: 30 000.
         sleep: waits so many seconds.
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        owner: str,
         handler: Handler,
+        settings: OwnerSettings,
         *,
         policy: OnFailure,
         reader: BatchReader | None,
         turn: AbstractContextManager[bool | None],
         stopped: Callable[[], bool] = lambda: False,
-        max_backfills: int = MAX_BACKFILLS,
-        lease_ms: int = LEASE_MS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ledger = ledger
-        self._owner = owner
+        self._owner = settings.owner
+        self._settings = settings
         self._handler = handler
         self._policy = policy
         self._optional_reader = reader
         self._turn = turn
         self._stopped = stopped
-        self._max_backfills = max_backfills
-        self._lease_ms = lease_ms
         self._sleep = sleep
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
@@ -140,7 +135,7 @@ class BatchExecutor:
         return self._optional_reader
 
     def _leases(self, batch: BatchRecord) -> BatchLeases:
-        return BatchLeases(self._ledger, self._owner, self._lease_ms, batch.schedule_id)
+        return BatchLeases(self._ledger, self._owner, self._settings.lease_ms, batch.schedule_id)
 
     def _handle(
         self,
@@ -262,7 +257,7 @@ class BatchExecutor:
             )
             if not self._waited(wait_ms / 1000):
                 break
-            if not self._ledger.retry(batch.schedule_id, self._owner, self._lease_ms):
+            if not self._ledger.retry(batch.schedule_id, self._owner, self._settings.lease_ms):
                 break
             again = self._ledger.batch(batch.schedule_id) or batch
             last = self._handle(df, again, ranges, number)
@@ -281,8 +276,7 @@ class BatchExecutor:
         Raises:
             Exception: what stops the query.
         """
-        if self._is_ended_by(error):
-            report = self._report(error)
+        if (report := self._end(error)) is not None:
             self._ledger.fail(batch.schedule_id, report, owner=self._owner, cut_short=True)
             raise error
         if (why := unreadable(error)) is not None:
@@ -300,9 +294,11 @@ class BatchExecutor:
         """Whether the query ends with this, and what was raised says nothing of the records."""
         return self._stopped() or isinstance(error, HandlerExitError)
 
-    def _report(self, error: Exception) -> ErrorReport:
-        """Why a batch failed whose query ends."""
-        return query_stopped(error) if self._stopped() else ErrorReport.of(error)
+    def _end(self, error: Exception) -> ErrorReport | None:
+        """Why a batch failed whose query ends with this; None if it goes on."""
+        if self._stopped():
+            return query_stopped(error)
+        return ErrorReport.of(error) if isinstance(error, HandlerExitError) else None
 
     def _fail(self, batch: BatchRecord, error: Exception) -> None:
         moved = self._ledger.fail(batch.schedule_id, error, owner=self._owner)
@@ -325,7 +321,7 @@ class BatchExecutor:
         have come further: such a batch is run whole, until it has failed so often that it has most
         likely failed in that run too, or one backfill is left.
         """
-        enough = min(self._max_backfills, _SURELY_RAISES) - 1
+        enough = min(self._settings.max_backfills, _SURELY_RAISES) - 1
         known = batch.backfills >= enough or not batch.cut_short
         return self._policy.last == "isolate" and known
 
@@ -337,8 +333,7 @@ class BatchExecutor:
             self._reader,
             policy=self._policy,
             run=self._run_again,
-            ends=self._is_ended_by,
-            report=self._report,
+            end=self._end,
             stopped=self._stopped,
             sleep=self._sleep,
         )

@@ -17,6 +17,7 @@ from headrace.backfill import (
     InProcessBudget,
     LiveStream,
     Monitor,
+    OwnerSettings,
     Schedule,
     parse_schedule,
 )
@@ -82,7 +83,7 @@ class StreamBackfill:
             self._ledger,
             self._executor.run,
             self._reader,
-            owner=self._owner,
+            OwnerSettings(self._owner),
             budget=InProcessBudget(self._live, wall_clock_ms),
             clock=wall_clock_ms,
             stopped=lambda: not query.isActive,

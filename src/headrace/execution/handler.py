@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.backfill import LEASE_MS
+from headrace.backfill import LEASE_MS, OwnerSettings
 from headrace.errors import GateInUseError, LedgerError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import OWNER_POLL_S
@@ -92,11 +92,10 @@ class GatedHandler:
         """Runs batches with this handler as an owner; no two of them at a time."""
         return BatchExecutor(
             self._ledger,
-            owner,
             self._handle,
+            OwnerSettings(owner, self._lease_ms),
             policy=self._policy,
             reader=self._reader,
-            lease_ms=self._lease_ms,
             stopped=self._stopped,
             turn=turn or Turn(self._turn),
             sleep=self._sleep,

@@ -40,9 +40,8 @@ class Isolator:
         reader: reads the children.
         policy: how much this may take, and which topic receives the dead letters.
         run: runs the handler on a child, and answers why it failed.
-        ends: answers whether the query ends with what a run raised, which then says nothing of the
-            records.
-        report: describes that.
+        end: describes what a run raised if the query ends with it, and it says nothing of the
+            records; None for anything else.
         stopped: answers whether the query is being stopped.
         sleep: waits so many seconds.
     """
@@ -55,8 +54,7 @@ class Isolator:
         *,
         policy: OnFailure,
         run: Callable[[BatchRecord], Exception | None],
-        ends: Callable[[Exception], bool],
-        report: Callable[[Exception], ErrorReport],
+        end: Callable[[Exception], ErrorReport | None],
         stopped: Callable[[], bool],
         sleep: Callable[[float], None],
     ) -> None:
@@ -67,8 +65,7 @@ class Isolator:
         self._run = run
         self._budget = policy.budget
         self._letters = None if policy.topic is None else LetterTopic(reader.options, policy.topic)
-        self._ends = ends
-        self._report = report
+        self._end = end
         self._stopped = stopped
         self._sleep = sleep
         self._rows: dict[Ranges, BatchRecord] = {}
@@ -110,8 +107,8 @@ class Isolator:
             error = self._run(row)
             if error is None:
                 self._succeed(row)
-            elif self._ends(error):
-                self._abandon(error, running=row)
+            elif (end := self._end(error)) is not None:
+                self._abandon(end, running=row)
                 raise error
             elif (unread := unreadable(error)) is not None:
                 self._leave_unread(row, unread)
@@ -148,14 +145,13 @@ class Isolator:
         if row.kind is Kind.BACKFILL or goes_on:
             self._ledger.fail(row.schedule_id, why, owner=self._owner)
             return
-        self._abandon(why)
+        self._abandon(self._end(why) or ErrorReport.of(why))
         raise why from None
 
-    def _abandon(self, error: Exception, running: BatchRecord | None = None) -> None:
+    def _abandon(self, report: ErrorReport, running: BatchRecord | None = None) -> None:
         """Let go of what is not done; it is taken up again when the query is started again."""
         for row in [*self._rows.values(), *self._parents]:
             unknown = running is not None and row.schedule_id == running.schedule_id
-            report = self._report(error)
             self._ledger.fail(row.schedule_id, report, owner=self._owner, cut_short=unknown)
 
     def _split(self, parent: BatchRecord, children: Sequence[Ranges]) -> tuple[BatchRecord, ...]:
