@@ -80,20 +80,18 @@ def test_an_interval_is_written_as_spark_does_or_is_a_timedelta(
 
 
 @pytest.mark.parametrize(
-    "interval", ["", "soon", "1 fortnight", "-1 second", "1.5 seconds", "0", "0 seconds"]
+    "interval",
+    [
+        *("", "soon", "1 fortnight", "-1 second", "1.5 seconds", "0", "0 seconds"),
+        *(1, 1.5, True, None, b"1 second", ["1 second"]),
+        *(timedelta.max, "9" * 5_000, "366 d"),
+        *(timedelta(0), timedelta(seconds=-1), timedelta.resolution),
+    ],
 )
-def test_any_other_interval_is_refused(interval: str, ledger_url: str) -> None:
-    with pytest.raises(OptionError, match=r"interval is .*must be"):
-        Gate("orders", interval=interval, ledger=ledger_url)
-
-
-@pytest.mark.parametrize(
-    "interval", [1, 1.5, True, None, b"1 second", ["1 second"], timedelta.max, "9" * 5_000, "366 d"]
-)
-def test_what_is_no_duration_or_longer_than_a_year_is_refused(
+def test_any_other_interval_is_refused_from_a_millisecond_to_a_year(
     interval: Any, ledger_url: str
 ) -> None:
-    with pytest.raises(OptionError, match=r"^The gate's interval is .*must be"):
+    with pytest.raises(OptionError, match=r"^The gate's interval is .*(must be|above 0)"):
         Gate("orders", interval=interval, ledger=ledger_url)
 
 
@@ -118,12 +116,6 @@ def test_the_option_takes_the_names_that_a_gate_takes(name: Any) -> None:
             refused.append(str(error).partition(" is ")[2])
     assert len(set(refused)) <= 1
     assert len(refused) in {0, 2}
-
-
-@pytest.mark.parametrize("interval", [timedelta(0), timedelta(seconds=-1), timedelta.resolution])
-def test_a_timedelta_below_a_millisecond_is_refused(interval: timedelta, ledger_url: str) -> None:
-    with pytest.raises(OptionError, match=r"interval is .*above 0"):
-        Gate("orders", interval=interval, ledger=ledger_url)
 
 
 @pytest.mark.parametrize(
