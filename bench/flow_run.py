@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.sides import DEADLINE_S, POLL_S, discard
 from headrace.control import HopSettings, InputQueue
 from headrace.errors import HeadraceError
+from headrace.execution import Batch
 from headrace.flow import Flow, RunningFlow
 from headrace.flow.channels import Channel, ChannelQueue
-from headrace.gate import Batch
 from headrace.ledger import BatchRecord, Ledger
 from headrace.simulation import RateLimitChange
 

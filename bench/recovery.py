@@ -27,7 +27,7 @@ from headrace.control import (
     EstimatorSettings,
     Reason,
 )
-from headrace.gate import Batch, Gate
+from headrace.execution import Batch, Gate
 from headrace.simulation import SimulatedBatch, batches_to_settle, simulate
 
 INTERVAL_MS: Final = 1_000

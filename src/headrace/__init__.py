@@ -25,7 +25,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.gate import Batch, Gate, OnFailure, configure, isolate, register, retry
+    from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
     from headrace.receivers.spark import Receivers
 
 __version__ = "0.1.0.dev0"
@@ -54,5 +54,5 @@ def __getattr__(name: str) -> Any:
     """Import what needs pyspark when it is first used: the command line and tasks do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "headrace.receivers.spark" if name == "Receivers" else "headrace.gate"
+    module = "headrace.receivers.spark" if name == "Receivers" else "headrace.execution"
     return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""A runner whose handler is a function, and dispatches that use it."""
+"""A scheduler over a real ledger, whose handler is a function."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,24 +6,40 @@ from dataclasses import dataclass, field
 
 from tests.ledger.samples import a_batch
 
-from headrace.backfill import BackfillEvent, Cost, Dispatch, Failed
+from headrace.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000
 WIDE = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 12))
+HALVES = [a_batch(OffsetRange("orders", 0, *each)) for each in ((10, 15), (15, 20))]
+"""Of the batch that is called ``a_batch()``."""
 
 Offsets = tuple[OffsetRange, ...]
 Handler = Callable[[BatchRecord, Offsets], None]
+
+
+class PriceError(Exception):
+    """What the handlers of these tests raise."""
 
 
 def nothing(batch: BatchRecord, offsets: Offsets) -> None:
     """A handler that goes through."""
 
 
+def refuse(batch: BatchRecord, offsets: Offsets) -> None:
+    """One that does not."""
+    raise PriceError("price is -2")
+
+
 class FakeRunner:
-    """Runs a function. Of a log, everything before its ``begins`` is gone."""
+    """Runs a function, on ranges of a log of which everything before its ``begins`` is gone.
+
+    Attributes:
+        unreachable: what is raised while the brokers are away.
+        looked: the earliest offsets that were answered.
+    """
 
     bootstrap_servers = "localhost:9092"
 
@@ -32,8 +48,16 @@ class FakeRunner:
         self.handler = handler
         self.begins: dict[TopicPartition, int] = {}
         self.runs: list[tuple[str, Offsets]] = []
+        self.unreachable: Exception | None = None
+        self.looked: list[int] = []
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.runs]
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        if self.unreachable is not None:
+            raise self.unreachable
         return [
             OffsetRange(r.topic, r.partition, r.start, min(r.until, begin))
             for r in (planned.offsets for planned in ranges)
@@ -41,20 +65,22 @@ class FakeRunner:
         ]
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        return {r.topic_partition: self.begins.get(r.topic_partition, 0) for r in ranges}
+        found = {r.topic_partition: self.begins.get(r.topic_partition, 0) for r in ranges}
+        self.looked.extend(found.values())
+        return found
 
     def run(self, batch: BatchRecord) -> BaseException | None:
         offsets = tuple(each.offsets for each in self._ledger.ranges(batch.schedule_id))
         self.runs.append((batch.schedule_id, offsets))
         try:
             self.handler(batch, offsets)
-        except Exception as error:  # noqa: BLE001  (what any handler raises)
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (what a handler raises)
             return error
         return None
 
 
 @dataclass
-class FixedAllowance:
+class FixedBudget:
     """As many records at once as a test says."""
 
     most: int = sys.maxsize
@@ -69,46 +95,45 @@ class FixedAllowance:
         self.costs.append(cost)
 
 
-@dataclass
-class Events:
-    """What was told."""
+class Backfill(BackfillScheduler):
+    """A scheduler, and what it is made of."""
 
-    told: list[BackfillEvent] = field(default_factory=list)
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        handler: Handler = nothing,
+        *,
+        most: int = sys.maxsize,
+        owner: str = "me",
+        budget: FixedBudget | None = None,
+        runner: FakeRunner | None = None,
+        max_backfills: int = 10,
+        stopped: Callable[[], bool] = lambda: False,
+        poll_ms: int = 100,
+    ) -> None:
+        self.ledger = ledger
+        self.runner = runner or FakeRunner(ledger, handler)
+        self.budget = budget or FixedBudget(most)
+        self.events: list[BackfillEvent] = []
+        super().__init__(
+            ledger,
+            self.runner.run,
+            self.runner,
+            OwnerSettings(owner, LEASE_MS, max_backfills, poll_ms),
+            budget=self.budget,
+            on_event=self.events.append,
+            clock=clock,
+            stopped=stopped,
+        )
 
-    def __call__(self, event: BackfillEvent) -> None:
-        self.told.append(event)
+    def work_on(self, key: str) -> BackfillEvent | None:
+        """Run one batch of this key."""
+        return self.run_batch(key, self.ledger.ranges(key))
 
     @property
-    def names(self) -> list[str]:
-        return [type(event).__name__ for event in self.told]
-
-    @property
-    def errors(self) -> list[str]:
-        return [event.error.message for event in self.told if isinstance(event, Failed)]
-
-
-def a_dispatch(
-    ledger: Ledger,
-    runner: FakeRunner,
-    clock: Clock,
-    *,
-    owner: str = "me",
-    allowance: FixedAllowance | None = None,
-    events: Events | None = None,
-    max_backfills: int = 10,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Dispatch:
-    return Dispatch(
-        ledger,
-        runner,
-        owner=owner,
-        allowance=allowance or FixedAllowance(),
-        on_event=events or Events(),
-        clock=clock,
-        max_backfills=max_backfills,
-        stopped=stopped,
-        lease_ms=LEASE_MS,
-    )
+    def event_names(self) -> list[str]:
+        return [type(event).__name__ for event in self.events]
 
 
 def one_that_failed(ledger: Ledger, batch: PlannedBatch) -> str:
@@ -125,12 +150,7 @@ def stored(ledger: Ledger, key: str) -> BatchRecord:
 
 
 def processed(runner: FakeRunner) -> list[tuple[int, int]]:
-    return sorted(
-        (r.partition, offset)
-        for _, offsets in runner.runs
-        for r in offsets
-        for offset in range(r.start, r.until)
-    )
+    return sorted(place for _, offsets in runner.runs for place in all_of(offsets))
 
 
 def all_of(ranges: Iterable[OffsetRange]) -> list[tuple[int, int]]:

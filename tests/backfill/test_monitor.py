@@ -1,13 +1,16 @@
-import logging
+"""The failed batches of a gate, as the ledger has them, and those that retention nears."""
+
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.backfill.runners import ERROR, LEASE_MS, one_that_failed
 from tests.ledger.samples import ManualClock, batch_number
-from tests.services.waiting import wait_until
 
-from headrace.backfill import Backoff, Monitor
-from headrace.control.ranges import OffsetRange
+from headrace.backfill import Backoff, Monitor, OpenBatch
+from headrace.backfill.monitor import RetentionWatch, near_retention
+from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, Ledger, PlannedRange
 
@@ -145,55 +148,19 @@ def test_the_earliest_created_whose_wait_is_over_is_next(
     ]
 
 
-def test_its_thread_reads_the_ledger_again_and_again(ledger: Ledger) -> None:
-    with Monitor(ledger, "orders", interval_ms=1) as monitor:
-        first = one_that_failed(ledger, batch_number(0))
-        wait_until(lambda: keys(monitor) == [first])
-        second = one_that_failed(ledger, batch_number(1))
-        wait_until(lambda: keys(monitor) == [first, second])
-
-
-def test_it_stops_at_once_however_long_its_interval(ledger: Ledger) -> None:
-    with Monitor(ledger, "orders", interval_ms=24 * HOUR_MS) as monitor:
-        wait_until(lambda: monitor.has_read)
-    one_that_failed(ledger, batch_number(0))
-    assert keys(monitor) == []
-    monitor.stop()
-
-
-def test_one_that_was_never_started_stops_too(ledger: Ledger) -> None:
-    Monitor(ledger, "orders").stop()
-
-
-def test_while_the_ledger_cannot_be_read_it_warns_once_and_keeps_what_it_has(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    key = one_that_failed(ledger, batch_number(0))
-    attempts: list[str] = []
-
-    def broken(_gate: str | None = None, _limit: int = 100) -> tuple[BatchRecord, ...]:
-        attempts.append("asked")
-        raise LedgerError("The ledger cannot be reached; see that its server runs.")
-
-    with (
-        caplog.at_level(logging.WARNING, "headrace.backfill"),
-        Monitor(ledger, "orders", interval_ms=1) as monitor,
-    ):
-        wait_until(lambda: keys(monitor))
-        for outages in (1, 2):
-            with monkeypatch.context() as patch:
-                patch.setattr(ledger, "failed", broken)
-                attempts.clear()
-                wait_until(lambda: len(attempts) > 3)
-            assert keys(monitor) == [key]
-            assert [r.getMessage() for r in caplog.records] == [
-                "The failed batches are not read anew until it works: The ledger cannot be"
-                " reached; see that its server runs."
-            ] * outages
-            later = one_that_failed(ledger, batch_number(outages))
-            wait_until(lambda later=later: later in keys(monitor))  # type: ignore[misc]
-            assert ledger.take(later, "other", LEASE_MS)
-            wait_until(lambda: keys(monitor) == [key])
+def test_it_reads_the_ledger_once_an_interval(ledger: Ledger, clock: ManualClock) -> None:
+    seconds = 0.0
+    monitor = Monitor(ledger, "orders", interval_ms=5_000, seconds=lambda: seconds)
+    first = one_that_failed(ledger, batch_number(0))
+    monitor.keep_up()
+    assert keys(monitor) == [first]
+    second = one_that_failed(ledger, batch_number(1))
+    seconds = 4.999
+    monitor.keep_up()
+    assert keys(monitor) == [first]
+    seconds = 5.0
+    monitor.keep_up()
+    assert keys(monitor) == [first, second]
 
 
 def test_a_refresh_that_fails_says_so_to_who_asked_for_it(
@@ -210,3 +177,62 @@ def test_a_refresh_that_fails_says_so_to_who_asked_for_it(
     with pytest.raises(LedgerError, match="cannot be reached"):
         monitor.refresh()
     assert keys(monitor) == [key]
+
+
+PARTITION = TopicPartition("orders", 0)
+RANGE = OffsetRange("orders", 0, 100, 110)
+offsets = st.integers(0, 10**6)
+
+
+def an_open_batch(key: str, *ranges: OffsetRange) -> OpenBatch:
+    return OpenBatch(key, 0, 1, 0, tuple(map(PlannedRange, ranges or (RANGE,))))
+
+
+def is_near(first: int, now: int) -> bool:
+    return near_retention([RANGE], {PARTITION: first}, {PARTITION: now}) == (RANGE,)
+
+
+def test_retention_is_near_when_half_the_way_is_gone() -> None:
+    assert [is_near(40, now) for now in (40, 69, 70, 100, 200)] == [False, False, True, True, True]
+
+
+def test_where_nothing_is_deleted_nothing_is_near() -> None:
+    assert not is_near(100, 100)
+    assert not is_near(0, 0)
+
+
+def test_a_partition_that_is_not_known_is_left_out() -> None:
+    assert near_retention([RANGE], {}, {PARTITION: 100}) == ()
+    assert near_retention([RANGE], {PARTITION: 0}, {}) == ()
+
+
+@given(offsets, offsets, offsets)
+def test_before_it_is_warned_of_less_of_the_way_is_gone_than_is_left(
+    first: int, moved: int, left: int
+) -> None:
+    now = first + moved
+    ahead = OffsetRange("orders", 0, now + left, now + left + 1)
+    warned = bool(near_retention([ahead], {PARTITION: first}, {PARTITION: now}))
+    assert warned == (moved > 0 and moved >= left)
+
+
+def test_each_batch_is_measured_from_when_it_was_first_looked_at_and_warned_of_once() -> None:
+    watch = RetentionWatch()
+    early, late = an_open_batch("early"), an_open_batch("late")
+    other = an_open_batch("other", OffsetRange("orders", 1, 0, 9))
+    second = TopicPartition("orders", 1)
+    assert watch.look([early, other], {PARTITION: 0, second: 0}) == []
+    assert watch.look([early, late, other], {PARTITION: 40, second: 0}) == []
+    assert watch.look([early, late, other], {PARTITION: 50, second: 0}) == [(early, (RANGE,))]
+    assert watch.look([early, late, other], {PARTITION: 70, second: 0}) == [(late, (RANGE,))]
+    assert watch.look([early, late, other], {PARTITION: 99, second: 0}) == []
+
+
+def test_what_is_not_open_any_more_is_forgotten() -> None:
+    watch = RetentionWatch()
+    batch = an_open_batch("one")
+    watch.look([batch], {PARTITION: 0})
+    assert watch.look([batch], {PARTITION: 90}) != []
+    watch.look([], {})
+    assert watch.look([batch], {PARTITION: 95}) == []
+    assert watch.look([batch], {PARTITION: 98}) != []

@@ -14,15 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.backfill.runners import (
     LEASE_MS,
+    Backfill,
     FakeRunner,
-    FixedAllowance,
+    FixedBudget,
     Offsets,
-    a_dispatch,
+    PriceError,
+    all_of,
     one_that_failed,
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headrace.backfill import Backoff, DispatchCentre, Monitor
+from headrace.backfill import Backoff, Monitor
 from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Ledger, Status
 
@@ -37,10 +39,6 @@ class Crash(BaseException):
     """The end of a process, at the point where it is raised."""
 
 
-class Refused(Exception):  # noqa: N818  (the tests' own)
-    """What a handler raises now and then."""
-
-
 class Sink:
     """Keeps what was processed by the batch's key, as an idempotent sink does."""
 
@@ -52,15 +50,10 @@ class Sink:
         self._rows[batch.schedule_id] = offsets
 
     def records(self) -> Counter[Where]:
-        return Counter(
-            (r.partition, offset)
-            for offsets in self._rows.values()
-            for r in offsets
-            for offset in range(r.start, r.until)
-        )
+        return Counter(place for offsets in self._rows.values() for place in all_of(offsets))
 
 
-class Changing(FixedAllowance):
+class Changing(FixedBudget):
     """Now more, now less than a batch."""
 
     def __init__(self, seed: str) -> None:
@@ -83,10 +76,10 @@ def batches_that_failed(ledger: Ledger, count: int) -> set[Where]:
 def explained(ledger: Ledger) -> dict[Where, Status]:
     """How the ledger has each record; each of them once."""
     found: list[tuple[Where, Status]] = [
-        ((leaf.offsets.partition, offset), leaf.status)
-        for leaf in ledger.coverage("orders")
-        if not leaf.has_parts
-        for offset in range(leaf.offsets.start, leaf.offsets.until)
+        (place, each.status)
+        for each in ledger.coverage("orders")
+        if not each.has_parts
+        for place in all_of([each.offsets])
     ]
     assert len(dict(found)) == len(found)
     return dict(found)
@@ -116,19 +109,18 @@ def crash(ledger: Ledger, countdown: int, *, after: bool) -> Iterator[None]:
         yield
 
 
-def work_off_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
-    """One process, until nothing is left to be taken, or it crashes."""
-    dispatch = a_dispatch(
-        ledger, runner, clock, owner=owner, allowance=Changing(owner), max_backfills=1_000
+def run_all(ledger: Ledger, runner: FakeRunner, clock: ManualClock, owner: str) -> None:
+    """One process, until nothing is left to be claimed, or it crashes."""
+    scheduler = Backfill(
+        ledger, clock, runner=runner, owner=owner, budget=Changing(owner), max_backfills=1_000
     )
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1, most_ms=1))
-    centre = DispatchCentre(dispatch)
     while True:
         clock.now_ms += 1
         monitor.refresh()
         if not monitor.batches():
             return
-        centre.run_one(monitor)
+        scheduler.run_next(monitor)
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +143,11 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
         if chance.random() < 0.2:
-            raise Refused
+            raise PriceError
         sink.write(batch, offsets)
         end = chance.random()
         if end < 0.1:
-            raise Refused
+            raise PriceError
         if end < 0.2:
             raise Crash
 
@@ -166,11 +158,11 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
         runner.begins[TopicPartition("orders", 0)] = begin
         for number, (countdown, after) in enumerate(crashes):
             with crash(ledger, countdown, after=after), suppress(Crash):
-                work_off_all(ledger, runner, clock, f"process {number}")
+                run_all(ledger, runner, clock, f"process {number}")
             clock.now_ms += LEASE_MS
         while ledger.batches(statuses=OPEN):
             with suppress(Crash):
-                work_off_all(ledger, runner, clock, "another")
+                run_all(ledger, runner, clock, "another")
             clock.now_ms += LEASE_MS
         gone = {(0, offset) for offset in range(begin)}
         assert explained(ledger) == {
@@ -189,12 +181,12 @@ def test_a_handler_that_ends_its_process_leaves_the_batch_to_the_next_one(
         raise Crash
 
     with pytest.raises(Crash):
-        work_off_all(ledger, FakeRunner(ledger, deadly), clock, "first")
+        run_all(ledger, FakeRunner(ledger, deadly), clock, "first")
     survivor = FakeRunner(ledger, sink.write)
-    work_off_all(ledger, survivor, clock, "second")
+    run_all(ledger, survivor, clock, "second")
     assert set(sink.records()) < everything  # what the first one had in hand is still its own
     clock.now_ms += LEASE_MS
-    work_off_all(ledger, survivor, clock, "second")
+    run_all(ledger, survivor, clock, "second")
     assert sink.records() == Counter(everything)
 
 
@@ -220,7 +212,7 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
                 if next(calls) == 0:
                     both.wait(60)  # Else one could be done before the other has come to a batch.
                 if chance.random() < 0.2:
-                    raise Refused
+                    raise PriceError
                 with lock:
                     sink.write(batch, offsets)
             finally:
@@ -232,7 +224,7 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
     def process(owner: str) -> None:
         try:
             with Ledger.open(url, clock=clock, database_clock=clock) as own:
-                work_off_all(own, FakeRunner(own, handler_of(owner)), clock, owner)
+                run_all(own, FakeRunner(own, handler_of(owner)), clock, owner)
         except BaseException as error:
             errors.append(error)
             raise

@@ -1,3 +1,5 @@
+"""When a batch is backfilled: schedules, and the wait after a backfill that failed."""
+
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -6,9 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backfill import ByHand, Cron, Every, Spare, parse_schedule
+from headrace.backfill import Backoff, Cron, Every, Manual, Spare, parse_schedule
 from headrace.backfill.schedule import Timetable
 from headrace.errors import OptionError
+
+
+def test_the_first_backfill_follows_at_once_and_each_wait_is_twice_as_long() -> None:
+    backoff = Backoff(first_ms=100, most_ms=500)
+    assert [backoff.wait_ms(failed) for failed in range(6)] == [0, 100, 200, 400, 500, 500]
+
+
+@given(st.integers(1, 100), st.integers(1, 10_000), st.integers(0, 50))
+def test_the_waits_are_those_of_each_number_and_the_last_is_for_more(
+    first_ms: int, most_ms: int, failed: int
+) -> None:
+    backoff = Backoff(first_ms, most_ms)
+    waits_ms = backoff.waits_ms
+    assert waits_ms[min(failed, len(waits_ms) - 1)] == backoff.wait_ms(failed)
+
+
+@given(st.integers(0, 5_000))
+def test_no_wait_is_longer_than_the_longest(failed: int) -> None:
+    assert Backoff().wait_ms(failed) <= Backoff().wait_ms(failed + 1) <= 3_600_000
+
 
 HOUR_MS = 3_600_000
 
@@ -35,7 +57,7 @@ def utc_text(time_ms: int) -> str:
     ("text", "schedule"),
     [
         ("spare", Spare()),
-        (" By  hand ", ByHand()),
+        (" Manual ", Manual()),
         ("every 30 seconds", Every(30_000)),
         ("every minute", Every(60_000)),
         ("Every 2 hours", Every(2 * HOUR_MS)),
@@ -65,11 +87,11 @@ def test_a_time_that_never_comes_is_refused() -> None:
         parse_schedule("cron 0 0 */31 2 mon#5")
 
 
-def test_spare_is_always_due_and_by_hand_never() -> None:
+def test_spare_is_always_due_and_manual_never() -> None:
     assert Spare().due_ms(10, None) == 10
     assert Spare().due_ms(10, 25) == 25
-    ByHand().due_ms(10, None)
-    assert not Timetable(ByHand(), 10).is_on(1_000)
+    Manual().due_ms(10, None)
+    assert not Timetable(Manual(), 10).is_on(1_000)
     assert Timetable(Spare(), 10).is_on(1_000)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.cli.commands import interrupted, run
 from tests.cli.failed import add_failed
 from tests.cli.outcomes import invoke
-from tests.gate.queries import finish, read
+from tests.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
@@ -31,8 +31,8 @@ from headrace.cli.backfill_run import (
 from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.options import SourceAccess
 from headrace.control import OffsetRange
-from headrace.gate import Batch, Gate, OnFailure
-from headrace.gate.policy import STOP
+from headrace.execution import Batch, Gate, OnFailure
+from headrace.execution.policy import STOP
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import BatchRecord, Ledger, Status
 
@@ -121,7 +121,7 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     assert not work.tally.is_good
     *events, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert [event["event"] for event in events] == [
-        *("taken", "done", "taken", "failed", "taken", "done")
+        *("claimed", "done", "claimed", "failed", "claimed", "done")
     ]
     assert events[3]["batch"]["schedule_id"] == scene.batches[1].schedule_id
     assert events[3]["error"]["message"] == "this cannot\nbe kept"
@@ -169,7 +169,7 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
         assert work.tally.is_good
 
 
-def test_what_somebody_else_has_meanwhile_is_passed(scene: Scene) -> None:
+def test_what_somebody_else_has_meanwhile_is_skipped(scene: Scene) -> None:
     first, second, third = (batch.schedule_id for batch in scene.batches)
     work = scene.work(Sink())
     scene.ledger.take(first, "somebody", 60_000)
@@ -308,7 +308,7 @@ def test_what_a_stream_deferred_is_made_good_by_the_command(
     def fail(_df: DataFrame, _batch: Batch) -> None:
         raise ConnectionError("it was down")
 
-    writer = gate.write(read(gate, spark, orders), fail, on_failure="defer", backfill="by hand")
+    writer = gate.write(read(gate, spark, orders), fail, on_failure="defer", backfill="manual")
     checkpoint = str(tmp_path / "checkpoint")
     finish(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
     (tmp_path / "shop_jobs.py").write_text(
@@ -324,7 +324,7 @@ def test_what_a_stream_deferred_is_made_good_by_the_command(
     ended = run(*arguments, folder=tmp_path, timeout_s=150)
     assert ended.returncode == 0, ended.stderr
     events = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [event["event"] for event in events] == ["taken", "done", "summary"]
+    assert [event["event"] for event in events] == ["claimed", "done", "summary"]
     with Ledger.open(url) as ledger:
         (batch,) = ledger.batches("orders")
     assert batch.status is Status.SUCCESS

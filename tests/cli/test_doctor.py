@@ -14,7 +14,7 @@ from headrace.cli import doctor
 from headrace.cli.app import app
 from headrace.cli.doctor import Check, Level
 from headrace.errors import SetupError
-from headrace.gate import RECOMMENDED_CONF
+from headrace.execution import RECOMMENDED_CONF
 from headrace.ledger import Ledger
 from headrace.local import Java, KafkaBroker
 from headrace.local.server import free_ports

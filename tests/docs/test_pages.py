@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.app import COMMANDS
-from headrace.gate import RECOMMENDED_CONF
+from headrace.execution import RECOMMENDED_CONF
 from headrace.journal.options import OPTIONS as JOURNAL_OPTIONS
 from headrace.kafka.kafka_options import OPTIONS as KAFKA_OPTIONS
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from tests.execution.queries import finish
 from tests.flow.test_channel_journal import frame
-from tests.gate.queries import finish
 from tests.journal.journals import fill
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
 from headrace.control.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
+from headrace.execution import Batch, Gate
 from headrace.flow.channels import Channel, KafkaChannel, journal, kafka
-from headrace.gate import Batch, Gate
 from headrace.kafka.attempts import HEADER
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 

@@ -27,7 +27,7 @@ flow.channel("raw", journal(str(HERE / "raw")))
 flow.channel("clean", journal(str(HERE / "clean")))
 
 
-@flow.stage("clean", reads="raw", writes="clean", on_failure="defer", backfill="by hand")
+@flow.stage("clean", reads="raw", writes="clean", on_failure="defer", backfill="manual")
 def clean(df, batch):
     if not (HERE / "mended").exists():
         raise ValueError("not yet")

@@ -14,9 +14,9 @@ from tests.services.waiting import wait_until
 
 from headrace.control import HopSettings
 from headrace.errors import OptionError
+from headrace.execution import Batch
 from headrace.flow import Flow, journal
 from headrace.flow.running import MAX_RESTARTS
-from headrace.gate import Batch
 from headrace.ledger import Ledger, Status
 
 RECORDS = 600

@@ -9,8 +9,8 @@ from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
 
 from headrace.errors import SourceError
+from headrace.execution import Batch
 from headrace.flow import Flow, ZookeeperSession, ZookeeperSettings, kafka, zookeeper_signals
-from headrace.gate import Batch
 
 PARTITIONS = 2
 RECORDS = 600  # in each partition, and again after the restart

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from tests.gate.queries import finish
+from tests.execution.queries import finish
 from tests.journal.journals import TIME_MS
 from tests.journal.queries import Query
 from tests.services.queries import sentence
 
 from headrace.errors import DataLossError
-from headrace.gate import Batch, Gate
+from headrace.execution import Batch, Gate
 from headrace.journal import FindingKind, Journal, Records, repair, verify
 from headrace.journal.block import BlockHeader, decode_header
 from headrace.journal.local import LocalStorage

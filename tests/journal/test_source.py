@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.gate.queries import Handled, finish
+from tests.execution.queries import Handled, finish
 from tests.journal.journals import TIME_MS, fill, values_of
 from tests.services.queries import sentence
 
 import headrace
 from headrace.errors import OptionError, SourceError
-from headrace.gate import Gate
+from headrace.execution import Gate
 from headrace.journal import Journal, Records
 from headrace.journal.columns import ARROW_SCHEMA
 from headrace.kafka.record_batches import ARROW_SCHEMA as KAFKA_SCHEMA
@@ -126,7 +126,7 @@ def test_a_batch_that_failed_is_read_again_from_the_journal(
         seen.extend(found)
 
     df = gate.read(spark, "journal").load(str(path))
-    writer_ = gate.write(df, handle, on_failure="isolate", backfill="by hand")
+    writer_ = gate.write(df, handle, on_failure="isolate", backfill="manual")
     query = writer_.option("checkpointLocation", str(tmp_path / "ckpt"))
     finish(query.trigger(availableNow=True).start())
     assert sorted(seen) == sorted(v for v in values_of(0, 0, 40) if v is not None)

@@ -1,4 +1,4 @@
-"""Leases are measured by the database's clock, whatever clock a process has."""
+"""BatchLeases are measured by the database's clock, whatever clock a process has."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -29,10 +29,10 @@ from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 
 import headrace
-from headrace.backfill import Backoff, Dispatch, Monitor, admission
-from headrace.gate import handler, isolator, runner, stream_backfill
-from headrace.gate.owner import Leases
-from headrace.gate.policy import OnFailure
+from headrace.backfill import Backoff, Monitor, OwnerSettings, budget
+from headrace.execution import gate
+from headrace.execution.handler import GatedHandler
+from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger, Status
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
@@ -178,17 +178,14 @@ def hurry() -> None:
     A run that was slow, as the first one is, keeps others from running for no longer.
     """
     for module, name, value in (
-        (handler, "LEASE_MS", HURRIED_LEASE_MS),
-        (runner, "LEASE_MS", HURRIED_LEASE_MS),
-        (isolator, "LEASE_MS", HURRIED_LEASE_MS),
-        (runner, "Leases", partial(Leases, lease_ms=HURRIED_LEASE_MS)),
-        (stream_backfill, "Dispatch", partial(Dispatch, lease_ms=HURRIED_LEASE_MS)),
+        (gate, "GatedHandler", partial(GatedHandler, lease_ms=HURRIED_LEASE_MS)),
+        (gate, "OwnerSettings", partial(OwnerSettings, lease_ms=HURRIED_LEASE_MS)),
         (
-            stream_backfill,
+            gate,
             "Monitor",
             partial(Monitor, interval_ms=200, backoff=Backoff(first_ms=100, most_ms=100)),
         ),
-        (admission, "_HALF_LIFE_MS", 1_000),
+        (budget, "_HALF_LIFE_MS", 1_000),
     ):
         mock.patch.object(module, name, value).start()
 

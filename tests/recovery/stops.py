@@ -21,7 +21,7 @@ from unittest import mock
 
 from pyspark.sql.types import StructType
 
-from headrace.gate.connectors import CONNECTORS
+from headrace.execution.spark_session import CONNECTORS
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.kafka.kafka_source import KafkaSource
 from headrace.ledger import Ledger

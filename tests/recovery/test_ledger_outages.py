@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.gate.queries import Handled, read, wait_until_statuses
+from tests.execution.queries import Handled, read, wait_until_statuses
 from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
@@ -19,7 +19,7 @@ from tests.recovery.stories import fill
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.gate import Batch, Gate
+from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger, Status
 
 PARTITIONS = 2

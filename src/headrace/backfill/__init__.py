@@ -1,52 +1,55 @@
 """Backfill: when a failed batch is run again, how much of it at once, and by whom."""
 
-from headrace.backfill.admission import Cost, Live
-from headrace.backfill.allowance import Allowance, BesideStream, FromOutside, Unlimited
-from headrace.backfill.backoff import Backoff
-from headrace.backfill.centre import DispatchCentre
-from headrace.backfill.dispatch import LEASE_MS, MAX_BACKFILLS, Dispatch, Runner
+from headrace.backfill.budget import (
+    BackfillBudget,
+    Cost,
+    ExternalBudget,
+    InProcessBudget,
+    LiveStream,
+    UnlimitedBudget,
+)
 from headrace.backfill.events import (
     BackfillEvent,
-    Buried,
+    Claimed,
     Done,
     Failed,
-    Lost,
+    LeaseLost,
+    MarkedDead,
     NearRetention,
-    Passed,
+    Skipped,
     Split,
-    Taken,
 )
 from headrace.backfill.monitor import Monitor, OpenBatch
-from headrace.backfill.schedule import ByHand, Cron, Every, Schedule, Spare, parse_schedule
+from headrace.backfill.schedule import Backoff, Cron, Every, Manual, Schedule, Spare, parse_schedule
+from headrace.backfill.scheduler import LEASE_MS, MAX_BACKFILLS, BackfillScheduler, OwnerSettings
 
 __all__ = [
     "LEASE_MS",
     "MAX_BACKFILLS",
-    "Allowance",
+    "BackfillBudget",
     "BackfillEvent",
+    "BackfillScheduler",
     "Backoff",
-    "BesideStream",
-    "Buried",
-    "ByHand",
+    "Claimed",
     "Cost",
     "Cron",
-    "Dispatch",
-    "DispatchCentre",
     "Done",
     "Every",
+    "ExternalBudget",
     "Failed",
-    "FromOutside",
-    "Live",
-    "Lost",
+    "InProcessBudget",
+    "LeaseLost",
+    "LiveStream",
+    "Manual",
+    "MarkedDead",
     "Monitor",
     "NearRetention",
     "OpenBatch",
-    "Passed",
-    "Runner",
+    "OwnerSettings",
     "Schedule",
+    "Skipped",
     "Spare",
     "Split",
-    "Taken",
-    "Unlimited",
+    "UnlimitedBudget",
     "parse_schedule",
 ]

@@ -1,4 +1,4 @@
-"""What a dispatch tells while it works: for progress bars, and, as sentences, for the log."""
+"""What happens in a backfill: for progress bars, and, as sentences, for the log."""
 
 import logging
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from headrace.ledger import BatchRecord, ErrorReport
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A batch belongs to this backfill now."""
+class Claimed:
+    """A batch is this backfill's now."""
 
     level: ClassVar[int] = logging.DEBUG
     batch: BatchRecord
 
     def __str__(self) -> str:
-        return f"{_name(self.batch)} is taken (attempt {self.batch.attempts + 1})."
+        return f"{_name(self.batch)} is claimed (attempt {self.batch.attempts + 1})."
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class Skipped:
     """A batch is not to be had: another backfill, or the live stream, has it or has finished it."""
 
     level: ClassVar[int] = logging.DEBUG
@@ -32,14 +32,14 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A batch was divided; its parts are failed batches of their own now, and it is ``success``."""
+    """A batch was split: its children are failed batches of their own now, it is ``success``."""
 
     level: ClassVar[int] = logging.INFO
     batch: BatchRecord
-    parts: tuple[BatchRecord, ...]
+    children: tuple[BatchRecord, ...]
 
     def __str__(self) -> str:
-        return f"{_name(self.batch)} is run in {len(self.parts)} parts."
+        return f"{_name(self.batch)} is split into {len(self.children)} batches."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Buried:
+class MarkedDead:
     """A batch is ``dead``: it will not be processed."""
 
     level: ClassVar[int] = logging.ERROR
@@ -80,7 +80,7 @@ class Buried:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LeaseLost:
     """A batch was run, but its lease had run out meanwhile: its outcome is somebody else's."""
 
     level: ClassVar[int] = logging.WARNING
@@ -109,7 +109,7 @@ class NearRetention:
         )
 
 
-BackfillEvent = Taken | Passed | Split | Done | Failed | Buried | Lost | NearRetention
+BackfillEvent = Claimed | Skipped | Split | Done | Failed | MarkedDead | LeaseLost | NearRetention
 
 
 def _name(batch: BatchRecord) -> str:

@@ -1,18 +1,14 @@
-"""The monitor: the failed batches of a gate and their ranges, in memory, kept up to date."""
+"""The failed batches of a gate and their ranges, in memory, and what retention nears of them."""
 
-import logging
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
-from headrace.backfill.backoff import Backoff
-from headrace.errors import LedgerError
+from headrace.backfill.schedule import Backoff
+from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Ledger, PlannedRange, Status
 from headrace.ledger.leases import LONGEST_LEASE_MS
-from headrace.ledger.patience import waiting_ends
-
-_LOG: Final = logging.getLogger("headrace.backfill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +31,22 @@ class OpenBatch:
 
 
 class Monitor:
-    """Holds what a backfill could take of one gate, the earliest created first.
+    """Holds what a backfill could run of one gate, the earliest created first.
 
-    A thread reads it from the ledger again and again, so that whoever asks need not. When the
-    ledger cannot be read, what was read last stays, and a warning is logged once. Memory is bounded
-    by the batches that are open, not by history. Any thread may ask. ::
-
-        with Monitor(ledger, "orders") as monitor:
-            batch = monitor.next_ready(now_ms)
+    Memory is bounded by the batches that are open, not by history.
 
     Args:
         ledger: Of the gate.
         gate_name: The gate.
-        interval_ms: The time between two readings (ms); above 0. Too short, and the ledger has work
-            without use; too long, and batches wait that long before they are seen.
+        interval_ms: The time between two readings of the ledger (ms); above 0. Too short, and the
+            ledger has work without use; too long, and batches wait that long before they are seen.
+            Default: 5 000.
         limit: How many batches are held at least, if there are as many, and twice as many at most;
             1 or more. While more are open the earliest are held, and of the others those that do
             not wait, lest a thousand that fail again and again keep the rest from being run.
+            Default: 1 000.
         backoff: How long a batch waits after a backfill.
+        seconds: Answers the time since some moment (s).
     """
 
     def __init__(
@@ -63,41 +57,16 @@ class Monitor:
         interval_ms: int = 5_000,
         limit: int = 1_000,
         backoff: Backoff | None = None,
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._gate_name = gate_name
         self._interval_ms = interval_ms
         self._limit = limit
         self._backoff = Backoff() if backoff is None else backoff
+        self._seconds = seconds
         self._batches: dict[str, OpenBatch] = {}
-        self._has_read = False
-        self._reading = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=self._keep_up, name=f"headrace-monitor-{gate_name}", daemon=True
-        )
-
-    def start(self) -> Self:
-        """Read the ledger now, and from now on; once."""
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """End the readings; one that is going on is waited for."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_raised: object) -> None:
-        self.stop()
-
-    @property
-    def has_read(self) -> bool:
-        """Whether the ledger has been read at all."""
-        return self._has_read
+        self._read_s: float | None = None
 
     def batches(self) -> tuple[OpenBatch, ...]:
         """What is held, the earliest created first."""
@@ -107,20 +76,28 @@ class Monitor:
         """The earliest created batch whose wait after its last attempt is over."""
         return next((each for each in self.batches() if self._is_ready(each, now_ms)), None)
 
+    def keep_up(self) -> None:
+        """Read the ledger if the last reading is an interval ago.
+
+        Raises:
+            LedgerError: It cannot be read; what was read last stays.
+        """
+        if self._read_s is None or (self._seconds() - self._read_s) * 1000 >= self._interval_ms:
+            self.refresh()
+
     def refresh(self) -> None:
         """Read the ledger now.
 
         Raises:
             LedgerError: It cannot be read; what was read last stays.
         """
-        with self._reading:
-            known, rows = self._batches, self._rows()
-            given_up = any(row.status is Status.BACKFILLING for row in rows)
-            now_ms = self._ledger.database_time_ms() if given_up else 0
-            self._batches = {
-                row.schedule_id: self._open(row, known.get(row.schedule_id), now_ms) for row in rows
-            }
-            self._has_read = True
+        known, rows = self._batches, self._rows()
+        abandoned = any(row.status is Status.BACKFILLING for row in rows)
+        now_ms = self._ledger.database_time_ms() if abandoned else 0
+        self._batches = {
+            row.schedule_id: self._open(row, known.get(row.schedule_id), now_ms) for row in rows
+        }
+        self._read_s = self._seconds()
 
     def _rows(self) -> Sequence[BatchRecord]:
         rows = self._ledger.failed(self._gate_name, self._limit)
@@ -131,27 +108,8 @@ class Monitor:
         return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.schedule_id))
 
     def forget(self, schedule_id: str) -> None:
-        """Leave out a batch that is not to be taken any more, until the ledger lists it again."""
-        with self._reading:
-            self._batches = {
-                key: batch for key, batch in self._batches.items() if key != schedule_id
-            }
-
-    def _keep_up(self) -> None:
-        with waiting_ends(self._stopped.is_set, "the backfill ended"):
-            self._read_again_and_again()
-
-    def _read_again_and_again(self) -> None:
-        warned = False
-        while not self._stopped.is_set():
-            try:
-                self.refresh()
-                warned = False
-            except LedgerError as error:
-                if not warned:
-                    _LOG.warning("The failed batches are not read anew until it works: %s", error)
-                warned = True
-            self._stopped.wait(self._interval_ms / 1000)
+        """Leave out a batch that is not to be claimed any more, until the ledger lists it again."""
+        self._batches.pop(schedule_id, None)
 
     def _is_ready(self, batch: OpenBatch, now_ms: int) -> bool:
         # An end that lies ahead was written under a clock that was wrong, and is not waited for.
@@ -160,16 +118,86 @@ class Monitor:
         return batch.ended_ms + self._backoff.wait_ms(batch.backfills) <= now_ms
 
     def _open(self, row: BatchRecord, known: OpenBatch | None, now_ms: int) -> OpenBatch:
-        # A backfill whose lease has run out has failed, though nobody has counted it yet (arrow H).
-        given_up = row.status is Status.BACKFILLING
+        # A backfill whose lease has run out has failed, though nobody counted it yet (H).
+        abandoned = row.status is Status.BACKFILLING
         ended_ms = row.end_time_ms
-        if given_up:
+        if abandoned:
             until_ms = row.lease_until_ms
             ended_ms = until_ms if until_ms and until_ms <= now_ms else row.start_time_ms
         return OpenBatch(
             schedule_id=row.schedule_id,
             created_time_ms=row.created_time_ms,
-            backfills=row.backfills + given_up,
+            backfills=row.backfills + abandoned,
             ended_ms=row.created_time_ms if ended_ms is None else ended_ms,
             ranges=known.ranges if known else self._ledger.ranges(row.schedule_id),
         )
+
+
+Earliest = Mapping[TopicPartition, int]
+
+_LEFT: Final = 0.5
+"""Of the way from where the log began to a range: what is left of it when it is warned of."""
+
+
+def near_retention(
+    ranges: Iterable[OffsetRange], first: Earliest, now: Earliest
+) -> tuple[OffsetRange, ...]:
+    """Those ranges to which retention has come half the way since their batch was first looked at.
+
+    At the pace it has had it reaches them in less time than has gone by since. That is all that can
+    be said from where a log begins: how old a record is and how long the topic keeps it says when
+    it *may* go, but a log also loses whole segments by size, or because somebody deletes records.
+    So there is no warning while nothing is deleted, however close a range is to the beginning; and
+    none in time where one segment, deleted at a stroke, is longer than the way.
+
+    Args:
+        ranges: Of a batch.
+        first: The earliest offset of each partition when the batch was first looked at.
+        now: The same as it is now. Partitions that are not in both are left out.
+    """
+    return tuple(
+        each
+        for each in ranges
+        if (tp := each.topic_partition) in first
+        and tp in now
+        and first[tp] < now[tp]
+        and each.start - now[tp] <= _LEFT * (each.start - first[tp])
+    )
+
+
+class RetentionWatch:
+    """Remembers, for the batches that are open, where the logs began; warns of each batch once."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Earliest] = {}
+        self._warned: set[str] = set()
+
+    def look(
+        self, batches: Sequence[OpenBatch], earliest: Earliest
+    ) -> list[tuple[OpenBatch, tuple[OffsetRange, ...]]]:
+        """The batches to warn of now, with the ranges that retention nears.
+
+        Args:
+            batches: All that are open; what is not among them is forgotten.
+            earliest: The earliest offset there is of each of their partitions.
+        """
+        self._first = {
+            batch.schedule_id: self._first.get(batch.schedule_id) or _own(batch, earliest)
+            for batch in batches
+        }
+        self._warned &= self._first.keys()
+        found = []
+        for batch in batches:
+            if batch.schedule_id in self._warned:
+                continue
+            first = self._first[batch.schedule_id]
+            near = near_retention((each.offsets for each in batch.ranges), first, earliest)
+            if near:
+                self._warned.add(batch.schedule_id)
+                found.append((batch, near))
+        return found
+
+
+def _own(batch: OpenBatch, earliest: Earliest) -> Earliest:
+    partitions = {each.offsets.topic_partition for each in batch.ranges}
+    return {tp: earliest[tp] for tp in partitions if tp in earliest}

@@ -1,4 +1,4 @@
-"""When a backfill runs by itself: with spare capacity, at an interval, like cron, or not at all."""
+"""When a batch is backfilled: the schedules, and the wait after a backfill that failed."""
 
 import re
 from dataclasses import dataclass
@@ -9,18 +9,50 @@ from cronsim import CronSim, CronSimError
 
 from headrace.errors import OptionError
 
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The wait after a backfill that failed; each one is twice as long as the one before.
+
+    >>> [Backoff().wait_ms(backfills) for backfills in (0, 1, 2, 8)]
+    [0, 60000, 120000, 3600000]
+
+    Attributes:
+        first_ms: After the first backfill of a batch (ms). Too short, and the batch is dead before
+            what is broken has been repaired.
+        most_ms: The longest wait (ms).
+    """
+
+    first_ms: int = 60_000
+    most_ms: int = 3_600_000
+
+    def wait_ms(self, backfills: int) -> int:
+        """The wait after so many backfills of a batch have failed (ms)."""
+        return min(self.first_ms << (backfills - 1), self.most_ms) if backfills > 0 else 0
+
+    @property
+    def waits_ms(self) -> tuple[int, ...]:
+        """The waits after 0, 1, 2 ... backfills; the last one after more than that, too (ms).
+
+        >>> Backoff(first_ms=60_000, most_ms=200_000).waits_ms
+        (0, 60000, 120000, 200000)
+        """
+        doublings = (self.most_ms // max(1, self.first_ms)).bit_length()
+        return tuple(self.wait_ms(backfills) for backfills in range(doublings + 2))
+
+
 _UNITS_MS: Final = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _EVERY: Final = re.compile(r"every (?:(\d{1,9}) )?(second|minute|hour|day)s?")
 
 
 class Schedule(Protocol):
-    """Says when failed batches are worked off. Times are ms since the epoch."""
+    """Says when failed batches are run. Times are ms since the epoch."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int | None:
-        """When the next run is due; None where only somebody's hand starts one.
+        """When the next run is due; None where only a command starts one.
 
         Args:
-            started_ms: When the dispatch began.
+            started_ms: When the scheduler began.
             last_ms: When its last run began; None before the first.
         """
         ...
@@ -31,7 +63,7 @@ class Spare:
     """At once, whenever there is capacity to spare."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
         return started_ms if last_ms is None else last_ms
 
 
@@ -46,7 +78,7 @@ class Every:
     interval_ms: int
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
         return started_ms if last_ms is None else last_ms + self.interval_ms
 
 
@@ -65,7 +97,7 @@ class Cron:
     expression: str
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> int:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
         after_ms = started_ms if last_ms is None else last_ms
         after = datetime.fromtimestamp(after_ms / 1000)
         # Local times do not always grow as time does: of those named, the first that is later.
@@ -74,11 +106,11 @@ class Cron:
 
 
 @dataclass(frozen=True, slots=True)
-class ByHand:
-    """Never by itself."""
+class Manual:
+    """Only by the command ``headrace backfill``."""
 
     def due_ms(self, started_ms: int, last_ms: int | None) -> None:
-        """See `Schedule.due_ms`."""
+        """When the next run is due."""
 
 
 class Timetable:
@@ -112,8 +144,8 @@ def parse_schedule(text: str) -> Schedule:
 
     >>> parse_schedule("every 10 minutes"), parse_schedule("cron 0 3 * * *")
     (Every(interval_ms=600000), Cron(expression='0 3 * * *'))
-    >>> parse_schedule("spare"), parse_schedule("by hand")
-    (Spare(), ByHand())
+    >>> parse_schedule("spare"), parse_schedule("manual")
+    (Spare(), Manual())
 
     Raises:
         OptionError: It is none, or its cron expression names no time.
@@ -121,8 +153,8 @@ def parse_schedule(text: str) -> Schedule:
     words = " ".join(text.lower().split())
     if words == "spare":
         return Spare()
-    if words == "by hand":
-        return ByHand()
+    if words == "manual":
+        return Manual()
     if words.startswith("cron "):
         return Cron(_cron_expression(text, words.removeprefix("cron ")))
     every = _EVERY.fullmatch(words)
@@ -130,7 +162,7 @@ def parse_schedule(text: str) -> Schedule:
     if interval_ms == 0:
         raise OptionError(
             f"The backfill's schedule is {text!r}; it must be 'spare', 'every 10 minutes' (or"
-            " seconds, hours, days), 'cron 0 3 * * *' or 'by hand'."
+            " seconds, hours, days), 'cron 0 3 * * *' or 'manual'."
         )
     return Every(interval_ms)
 

@@ -19,8 +19,8 @@ from headrace.ledger import BatchRecord, Ledger, Status, normalize_url, redact_u
 from headrace.ledger.base import wall_clock_ms
 
 if TYPE_CHECKING:
+    from headrace.execution.batch import Handler
     from headrace.flow.stage import Stage
-    from headrace.gate.batch import Handler
 
 RUNNABLE: Final = (Status.FAILED, Status.BACKFILLING)
 """The statuses of a batch that can be run; if ``backfilling``, its lease has to have run out."""
@@ -152,7 +152,7 @@ def backfill(
         return
     # A second of imports, which what is printed above does without.
     from headrace.cli.backfill_run import Job, progress_view, run_manually  # noqa: PLC0415
-    from headrace.gate.policy import parse_on_failure  # noqa: PLC0415
+    from headrace.execution.policy import parse_on_failure  # noqa: PLC0415
 
     policy = parse_on_failure(on_failure.value)
     handle = work.handler(batches[0].gate)
@@ -296,8 +296,8 @@ def _work_of_flow(name: str, ledger: str) -> Work:
             f"The ledger of flow {named.name!r} is {redact_url(named.ledger)}, and --ledger is"
             f" {redact_url(ledger)}; give the flow's."
         )
+    from headrace.execution.gate_state import shared_ledger  # noqa: PLC0415
     from headrace.flow.running import reader_options, writing_handler  # noqa: PLC0415  (it brings Spark)
-    from headrace.gate.ledgers import shared_ledger  # noqa: PLC0415
 
     flow = named
     stages = {flow.gate(stage.name): stage for stage in flow.graph.stages.values()}

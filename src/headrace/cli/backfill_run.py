@@ -1,6 +1,7 @@
 """Runs chosen batches, one after the other, and says while it goes on what becomes of them."""
 
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,23 +25,30 @@ from rich.progress import (
 from headrace.backfill import (
     MAX_BACKFILLS,
     BackfillEvent,
-    Dispatch,
-    DispatchCentre,
-    FromOutside,
-    Taken,
-    Unlimited,
+    BackfillScheduler,
+    ExternalBudget,
+    OwnerSettings,
+    UnlimitedBudget,
 )
-from headrace.backfill.events import Buried, Done, Failed, Lost, Passed, Split
+from headrace.backfill.events import (
+    Claimed,
+    Done,
+    Failed,
+    LeaseLost,
+    MarkedDead,
+    Skipped,
+    Split,
+)
 from headrace.cli.batches import SHORT
 from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.options import SourceAccess
 from headrace.cli.printing import count, plural, print_json, printable
 from headrace.cli.user_code import start_spark
-from headrace.gate.batch import Batch, Handler
-from headrace.gate.cut_off import exits_as_errors
-from headrace.gate.policy import STOP, OnFailure
-from headrace.gate.replay import Replay
-from headrace.gate.runner import BatchRunner
+from headrace.execution.batch import Batch, Handler
+from headrace.execution.batch_reader import BatchReader
+from headrace.execution.executor import BatchExecutor
+from headrace.execution.handler_errors import exits_as_errors
+from headrace.execution.policy import STOP, OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.base import wall_clock_ms
 from headrace.ledger.patience import QUERY_PATIENCE_S, waiting_ends
@@ -87,7 +95,9 @@ class ManualBackfill:
         self._view = view
         self._owner = new_owner()
         gate = batches[0].gate
-        self._budget = Unlimited() if job.unlimited else FromOutside(ledger, gate, wall_clock_ms)
+        self._budget = (
+            UnlimitedBudget() if job.unlimited else ExternalBudget(ledger, gate, wall_clock_ms)
+        )
         self._current: BatchRecord | None = None
         keys = [batch.schedule_id for batch in batches]
         self._schedulers = [
@@ -106,7 +116,7 @@ class ManualBackfill:
         """
         try:
             for scheduler, keys in self._schedulers:
-                scheduler.run_these(keys)
+                scheduler.run_manually(keys)
         except (KeyboardInterrupt, SystemExit):
             self._release()
             raise
@@ -116,29 +126,29 @@ class ManualBackfill:
         for scheduler, _ in self._schedulers:
             scheduler.close()
 
-    def _scheduler_of(self, source: SourceAccess) -> DispatchCentre:
-        runner = BatchRunner(
+    def _scheduler_of(self, source: SourceAccess) -> BackfillScheduler:
+        settings = OwnerSettings(self._owner, max_backfills=self._job.max_backfills)
+        reader = BatchReader(self._spark, source.connector, source.options)
+        executor = BatchExecutor(
             self._ledger,
-            self._owner,
             _without_exit(self._job.handler),
+            settings,
             policy=self._job.policy,
-            replay=Replay(self._spark, source.connector, source.options),
+            reader=reader,
             turn=nullcontext(),
-            max_backfills=self._job.max_backfills,
         )
-        dispatch = Dispatch(
+        return BackfillScheduler(
             self._ledger,
-            runner,
-            owner=self._owner,
-            allowance=self._budget,
+            executor.run,
+            reader,
+            settings,
+            budget=self._budget,
             on_event=self._report,
             clock=wall_clock_ms,
-            max_backfills=self._job.max_backfills,
         )
-        return DispatchCentre(dispatch)
 
     def _report(self, event: BackfillEvent) -> None:
-        self._current = event.batch if isinstance(event, Taken) else None
+        self._current = event.batch if isinstance(event, Claimed) else None
         self.tally.add(event)
         self._view.event(event, self.tally)
 
@@ -253,9 +263,9 @@ class Tally:
                 chosen = self._chosen_of[batch.schedule_id]
                 self._chosen_of |= {child.schedule_id: chosen for child in children}
                 self._open[chosen] += len(children) - 1
-            case Passed(schedule_id):
+            case Skipped(schedule_id):
                 self._count(schedule_id)
-            case Done() | Failed() | Buried() | Lost():
+            case Done() | Failed() | MarkedDead() | LeaseLost():
                 self._count(event.batch.schedule_id)
 
     @property
@@ -336,12 +346,17 @@ class ProgressLines:
     def __exit__(self, *_raised: object) -> None: ...
 
 
+def _event_name(event: BackfillEvent) -> str:
+    """``marked_dead`` for a ``MarkedDead``."""
+    return re.sub(r"\B(?=[A-Z])", "_", type(event).__name__).lower()
+
+
 class ProgressJson(ProgressLines):
     """A JSON object for each event, with times in ms since the epoch, and one at the end."""
 
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
         """Print it."""
-        print_json({"event": type(event).__name__.lower(), **asdict(event)})
+        print_json({"event": _event_name(event), **asdict(event)})
 
     def end(self, tally: "Tally") -> None:
         """Print how many batches and records came to each outcome."""
@@ -369,10 +384,10 @@ class ProgressBar(ProgressLines):
     def event(self, event: BackfillEvent, tally: "Tally") -> None:
         """Move the bar."""
         doing = "waiting"
-        if isinstance(event, Taken):
+        if isinstance(event, Claimed):
             doing = f"batch {event.batch.schedule_id[:SHORT]}"
         self._progress.update(self._task, description=doing, completed=tally.known_records)
-        if not isinstance(event, Taken | Done | Passed):
+        if not isinstance(event, Claimed | Done | Skipped):
             self.say(printable(str(event)))
 
     def say(self, words: str) -> None:

@@ -207,7 +207,7 @@ def source_access(
         LedgerError: The ledger cannot be read.
     """
     # It imports pyspark, which takes a second; commands that only list do without.
-    from headrace.gate.connectors import connector_of  # noqa: PLC0415
+    from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
     source_of = {gate.name: gate.source for gate in ledger.gates()}
     addresses = {key: (source_of[gate], ledger.servers(key)) for key, gate in gate_of.items()}

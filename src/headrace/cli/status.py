@@ -119,7 +119,7 @@ class SourceLags:
     def _question(self, history: GateHistory) -> Callable[[], None]:
         """What asks where the partitions end that the gate has read; the ledger is read now."""
         # It imports pyspark, which takes a second; a gate that is at work does without.
-        from headrace.gate.connectors import connector_of  # noqa: PLC0415
+        from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
         servers = self._ledger.servers(history.batches[0].schedule_id)
         begun = _begun(self._ledger, history)

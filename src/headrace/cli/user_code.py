@@ -17,8 +17,8 @@ from headrace.errors import OptionError, SetupError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.execution.batch import Batch, Handler
     from headrace.flow import Flow
-    from headrace.gate.batch import Batch, Handler
 
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
@@ -27,10 +27,10 @@ def load_handler(handler: str, transform: str | None) -> "Handler":
     Raises:
         OptionError: As `load_function`.
     """
-    from headrace.gate.batch import refuse_unless_a_handler  # noqa: PLC0415  (it brings Spark)
+    from headrace.execution.batch import check_handler  # noqa: PLC0415  (it brings Spark)
 
     handle = load_function("--handler", handler)
-    refuse_unless_a_handler(handle)
+    check_handler(handle)
     derive = None if transform is None else load_function("--transform", transform)
 
     def handle_derived(df: "DataFrame", batch: "Batch") -> None:
@@ -120,7 +120,7 @@ def start_spark(name: str) -> "SparkSession":
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from headrace.gate import configure, register  # noqa: PLC0415
+    from headrace.execution import configure, register  # noqa: PLC0415
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -63,9 +63,9 @@ def errors_of(stage: Stage) -> Iterator[None]:
 
 def _check_stage(flow: "Flow", stage: Stage) -> None:
     from headrace.backfill import parse_schedule  # noqa: PLC0415  (which bring Spark)
-    from headrace.gate import Gate  # noqa: PLC0415
-    from headrace.gate.batch import refuse_unless_a_handler  # noqa: PLC0415
-    from headrace.gate.policy import parse_on_failure  # noqa: PLC0415
+    from headrace.execution import Gate  # noqa: PLC0415
+    from headrace.execution.batch import check_handler  # noqa: PLC0415
+    from headrace.execution.policy import parse_on_failure  # noqa: PLC0415
 
     if not callable(stage.handler):
         raise OptionError(
@@ -76,7 +76,7 @@ def _check_stage(flow: "Flow", stage: Stage) -> None:
         Gate(flow.gate(stage.name), interval=stage.interval, ledger=flow.ledger)
         parse_on_failure(stage.on_failure)
         parse_schedule(stage.backfill)
-        refuse_unless_a_handler(stage.handler)
+        check_handler(stage.handler)
 
 
 def _check_channels(graph: Graph, stage: Stage) -> None:

@@ -16,9 +16,9 @@ from headrace.ledger import normalize_url
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.execution import OnFailure
     from headrace.flow.channels import Channel
     from headrace.flow.running import RunningFlow
-    from headrace.gate import OnFailure
 
 
 class Flow:

@@ -16,14 +16,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.errors import HeadraceError, OptionError
+from headrace.execution import Batch, Gate, register
+from headrace.execution.gate_state import shared_ledger
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.flow.checks import errors_of
 from headrace.flow.flow import Flow
 from headrace.flow.signals.ledger_transport import ledger_signals
 from headrace.flow.signals.stage_signals import Signals
 from headrace.flow.stage import Stage
-from headrace.gate import Batch, Gate, register
-from headrace.gate.ledgers import shared_ledger
 from headrace.ledger import ErrorReport, Ledger
 
 _LOG: Final = logging.getLogger("headrace.flow")

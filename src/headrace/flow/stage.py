@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from headrace.execution import Batch, OnFailure
     from headrace.flow.channels import Channel
-    from headrace.gate import Batch, OnFailure
 
 Output = Union["DataFrame", Mapping[str, "DataFrame"], None]
 """What a stage's handler returns: what is written to its one channel, or to each by name."""

@@ -15,7 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headrace.errors import SetupError
-from headrace.gate import RECOMMENDED_CONF
+from headrace.execution import RECOMMENDED_CONF
 
 _STOP_S: Final = 20
 _LOG_LINES: Final = 20

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.services.waiting import wait_until
 
-from headrace.backfill.backoff import Backoff
+from headrace.backfill.schedule import Backoff
 from headrace.receivers.spark import HostedState, ReceiverStatus
 from headrace.receivers.spark.receiver_task import TaskOutcome
 from headrace.receivers.spark.reporting import Order, Report, ReportServer

@@ -24,7 +24,7 @@ from headrace.cli.interrupts import ENDS, leave
 from headrace.cli.printing import UNKNOWN, count, duration, plural, write_picture
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.errors import HeadraceError
-from headrace.gate import Batch, Gate
+from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger
 from headrace.local import ensure_java
 from headrace.local.session import local_spark

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (as everybody who uses Spa
 
 from headrace.cli.demo.targets import PARTITIONS, Target
 from headrace.control import TopicPartition
-from headrace.gate import Batch
+from headrace.execution import Batch
 
 SCHEMA: Final = "id long, region string, total double"
 COST_S: Final = 0.0002

@@ -1,0 +1,219 @@
+"""Reads the ranges of a batch once more: for its handler, or to keep one record."""
+
+import json
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.execution.spark_session import hide_secrets
+from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.source.connector import Connector
+from headrace.source.options import TOPIC_IDS
+from headrace.source.replay import planned_ids, replay_end
+
+Use = Callable[[DataFrame], None]
+"""What is done with a batch; what it raises, the reader raises."""
+
+_LOOK_S: Final = 0.5
+"""How often it is seen whether a query that should run a batch has ended."""
+
+
+class DerivedStream:
+    """A second query of the same stream, which reads only the ranges that it is asked for.
+
+    Only a streaming query can run what is derived from a stream. This one is begun like one that is
+    started again after a crash: its checkpoint says what its first batch reads, and the end of each
+    batch in which file the next one will be asked for.
+
+    Args:
+        stream: what is written; computed without state, and from one source.
+    """
+
+    def __init__(self, stream: DataFrame) -> None:
+        self._stream = stream
+        self._folder: Path | None = None
+        self._query: StreamingQuery | None = None
+        self._asked = 0
+        self._use: Use | None = None
+        self._raised: Exception | None = None
+        self._done = threading.Event()
+        self._turn = threading.Lock()
+
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
+        """Have the records of these ranges used, as the stream would have them; one at a time.
+
+        Raises:
+            Exception: what ``use`` raises, or why the query ended.
+        """
+        with self._turn:
+            self._use, self._raised = use, None
+            self._done.clear()
+            if self._query is None or not self._query.isActive:
+                self._end()
+                self._query = self._begin(ranges)
+            else:
+                self._ask(ranges)
+            self._wait(self._query)
+            if self._raised is not None:
+                raise self._raised
+
+    def close(self) -> None:
+        """End the query; another one is begun when it is needed."""
+        with self._turn:
+            self._end()
+
+    def _begin(self, ranges: Sequence[PlannedRange]) -> StreamingQuery:
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-reader-"))
+        self._asked = 0
+        checkpoint = self._folder / "checkpoint"
+        _plan_first_batch(checkpoint, json.dumps(replay_end(ranges, self._following())))
+        writer = self._stream.writeStream.foreachBatch(self._run_batch)
+        writer = writer.option("checkpointLocation", checkpoint.as_uri())
+        return writer.trigger(processingTime="0 seconds").queryName(self._folder.name).start()
+
+    def _ask(self, ranges: Sequence[PlannedRange]) -> None:
+        request = self._following()
+        self._asked += 1
+        written = request.with_suffix(".unfinished")
+        written.write_text(json.dumps(replay_end(ranges, self._following())), encoding="utf-8")
+        written.rename(request)
+
+    def _following(self) -> Path:
+        """Where the next batch will be asked for."""
+        assert self._folder is not None  # noqa: S101  (it is there while a query is)
+        return self._folder / f"{self._asked + 1}.json"
+
+    def _run_batch(self, df: DataFrame, _batch_id: int) -> None:
+        if self._use is None or self._done.is_set():
+            return
+        try:
+            self._use(df)
+        except Exception as error:  # noqa: BLE001  (raised again to whoever asked)
+            self._raised = error
+        self._done.set()
+
+    def _wait(self, query: StreamingQuery) -> None:
+        while not self._done.wait(_LOOK_S):
+            if not query.isActive:
+                raise query.exception() or InterruptedError("The query that reads again was ended.")
+
+    def _end(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _plan_first_batch(checkpoint: Path, end: str) -> None:
+    """Write the part of Spark's checkpoint that says which offsets its first batch ends at."""
+    times = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0})
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
+    (checkpoint / "offsets" / "0").write_text("\n".join(["v1", times, end]), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class BatchReader:
+    """Reads again what a gate's batches read.
+
+    Attributes:
+        spark: the session that reads.
+        connector: of the stream's source.
+        options: the stream's, as its reader received them.
+        derived: runs what is derived from the source, if that is what is written.
+    """
+
+    spark: SparkSession
+    connector: Connector
+    options: Mapping[str, str]
+    derived: DerivedStream | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where the source is."""
+        return self.connector.servers(self.options)
+
+    @property
+    def passes_over_losses(self) -> bool:
+        """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
+        options = {name.lower(): value for name, value in self.options.items()}
+        return options.get("failondataloss", "").strip().lower() == "false"
+
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
+        """Have exactly the records in these ranges used, as the stream would have them.
+
+        Of a topic that was recreated since they were planned nothing is used.
+
+        Raises:
+            Exception: what ``use`` raises, or Spark because a record has left Kafka.
+        """
+        if self.derived is None:
+            use(self._read(ranges))
+        else:
+            self.derived.run(ranges, use)
+
+    def close(self) -> None:
+        """End what was started to read again; it is started when it is needed."""
+        if self.derived is not None:
+            self.derived.close()
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        """What has left Kafka of these ranges.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+        return self.connector.gone(self.options, ranges)
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Where the log begins in each of these partitions; of those that there are.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+        return self.connector.beginnings(self.options, ranges)
+
+    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+        """The record at one offset, whole, with why it cannot be processed.
+
+        Returns:
+            None where there is no record, but a gap or a transaction's marker.
+        """
+        df = self._read([offset], includeHeaders="true")
+        rows = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).take(1)
+        return _dead_letter(rows[0], error) if rows else None
+
+    def _read(self, ranges: Sequence[PlannedRange], **options: str) -> DataFrame:
+        offsets = [each.offsets for each in ranges]
+        chosen = self.connector.replay_options(self.options, offsets) | options
+        chosen[TOPIC_IDS] = json.dumps(planned_ids(ranges))
+        shown = hide_secrets(self.spark, chosen)
+        return self.spark.read.format(self.connector.format).options(**shown).load()
+
+
+def _dead_letter(row: Row, error: BaseException) -> DeadLetter:
+    return DeadLetter(
+        topic=row.topic,
+        partition=row.partition,
+        offset=row.offset,
+        key=None if row.key is None else bytes(row.key),
+        value=None if row.value is None else bytes(row.value),
+        headers=None
+        if row.headers is None
+        else tuple((h.key, None if h.value is None else bytes(h.value)) for h in row.headers),
+        timestamp_ms=row.timestamp_ms,
+        timestamp_type=row.timestampType,
+        error=ErrorReport.of(error),
+    )

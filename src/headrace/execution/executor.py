@@ -1,0 +1,356 @@
+"""Runs a batch, live or again, and its children, and does what the failure policy says."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from headrace.backfill import OwnerSettings
+from headrace.control.isolation import Isolated, Ranges
+from headrace.errors import HandlerExitError, LedgerError, OptionError
+from headrace.execution.batch import Batch, Handler, HandlerTransaction, OpenTransaction
+from headrace.execution.batch_leases import BatchLeases
+from headrace.execution.batch_reader import BatchReader
+from headrace.execution.handler_errors import unreachable_source, unreadable
+from headrace.execution.isolator import Cause, Isolator
+from headrace.execution.policy import OnFailure
+from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, Status
+from headrace.ledger.records import query_stopped
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+_SURELY_RAISES: Final = 10
+"""How many backfills of a batch fail, over some hours, before the run whose outcome is unknown is
+assumed to have failed too."""
+
+_STOP_POLL_S: Final = 0.5
+"""How often it is checked, between retries, whether the query is being stopped."""
+
+
+class BatchExecutor:
+    """A gate's handler, with what an exception in it does.
+
+    Args:
+        ledger: the gate's.
+        handler: the user's.
+        settings: of the batches' owner.
+        policy: what follows an exception.
+        reader: reads a batch once more; None where the policy skips nothing.
+        turn: held while the handler runs: it is never called twice at a time. It answers whether it
+            was free; None where nobody knows.
+        stopped: answers whether the query is being stopped: what the handler raises then says
+            nothing of the batch.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        handler: Handler,
+        settings: OwnerSettings,
+        *,
+        policy: OnFailure,
+        reader: BatchReader | None,
+        turn: AbstractContextManager[bool | None],
+        stopped: Callable[[], bool] = lambda: False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._ledger = ledger
+        self._owner = settings.owner
+        self._settings = settings
+        self._handler = handler
+        self._policy = policy
+        self._optional_reader = reader
+        self._turn = turn
+        self._stopped = stopped
+        self._sleep = sleep
+
+    def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
+        """Run a batch of the stream, and write its outcome down.
+
+        Args:
+            df: the batch.
+            attached: it; attached to this owner just now.
+            number: Spark's.
+
+        Returns:
+            Whether it went through at once. If not, how long it took says nothing of the job.
+
+        Raises:
+            LedgerError: its outcome cannot be written down.
+            DataLossError, CorruptionError: its records cannot be read, whatever the policy.
+            Exception: what the handler raised, where the policy stops then.
+        """
+        batch = attached.batch
+        ranges = tuple(planned.offsets for planned in attached.ranges)
+        with self._leases(batch) as leases:
+            if attached.was_split:
+                self._isolate(batch, leases, None)
+                return False
+            error = self._handle(df, batch, ranges, number, attached.sequence)
+            at_once = error is None
+            if error is not None and unreadable(error) is None:
+                error = self._retry(error, df, batch, ranges, number)
+            if error is None:
+                self._ledger.succeed(batch.schedule_id, owner=self._owner)
+            else:
+                self._apply_policy(batch, leases, error)
+            return at_once
+
+    def run(self, batch: BatchRecord) -> Exception | None:
+        """Run a batch that had failed. The caller writes the outcome, unless it is isolated.
+
+        Args:
+            batch: its row; ``backfilling``, this owner's, and without children.
+
+        Returns:
+            Why it failed again.
+        """
+        with self._leases(batch) as leases:
+            error = self._run_again(batch)
+            why = None if error is None else unreadable(error) or unreachable_source(error)
+            ended = error is not None and (why is not None or self._is_ended_by(error))
+            if error is None or ended or not self._may_isolate(batch):
+                self._reader.close()
+                return why or error
+            try:
+                self._isolate(batch, leases, error)
+            except LedgerError:
+                raise
+            except Exception as raised:  # noqa: BLE001  (for the query is being stopped)
+                return raised
+            return None
+
+    @property
+    def _reader(self) -> BatchReader:
+        if self._optional_reader is None:
+            raise OptionError(
+                "A batch of this query was split by on_failure='isolate', and is not finished;"
+                " start the query with that policy once more, so that the rest is run."
+            )
+        return self._optional_reader
+
+    def _leases(self, batch: BatchRecord) -> BatchLeases:
+        return BatchLeases(self._ledger, self._owner, self._settings.lease_ms, batch.schedule_id)
+
+    def _handle(
+        self,
+        df: DataFrame,
+        batch: BatchRecord,
+        ranges: Ranges,
+        number: int,
+        sequence: int | None = None,
+    ) -> Exception | None:
+        """Call the handler with a batch of the stream; what it raised.
+
+        Args:
+            df: the batch.
+            batch: its row.
+            ranges: what it reads.
+            number: Spark's.
+            sequence: of this run, if it need not wait for another one; None to count it then.
+
+        Raises:
+            LedgerError: the ledger cannot be reached; the handler was not called.
+            Exception: what it raised though the batch is done, where that ends the query.
+        """
+        transaction = self._transaction(batch)
+        with self._turn as was_free:
+            counted = sequence if was_free else None
+            described = self._describe(batch, ranges, number, transaction.open, counted)
+            try:
+                with transaction.watched():
+                    self._handler(df, described)
+            except Exception as error:
+                if not self._is_done(batch, transaction, error):
+                    return error
+                if not self._policy.skips or self._is_ended_by(error):
+                    raise
+        return None
+
+    def _run_again(self, batch: BatchRecord) -> Exception | None:
+        """Call the handler with what the batch planned, read once more; what either raised."""
+        reader, transaction = self._reader, self._transaction(batch)
+        planned = self._ledger.ranges(batch.schedule_id)
+        ranges = tuple(each.offsets for each in planned)
+
+        def handle(df: DataFrame) -> None:
+            with self._turn, transaction.watched():
+                self._handler(df, self._describe(batch, ranges, None, transaction.open))
+
+        try:
+            reader.run(planned, handle)
+        except Exception as error:  # noqa: BLE001
+            return None if self._is_done(batch, transaction, error) else error
+        return None
+
+    def _transaction(self, batch: BatchRecord) -> HandlerTransaction:
+        key = batch.schedule_id
+        return HandlerTransaction(key, partial(self._ledger.transaction, key, self._owner))
+
+    def _describe(
+        self,
+        batch: BatchRecord,
+        ranges: Ranges,
+        number: int | None,
+        open_: OpenTransaction,
+        sequence: int | None = None,
+    ) -> Batch:
+        """A batch as the handler sees it; within the handler's turn."""
+        if sequence is None:
+            sequence = self._ledger.next_sequence(batch.gate)
+        # A backfill counts as an attempt only when it has failed.
+        again = batch.status is Status.BACKFILLING
+        return Batch(
+            batch.schedule_id,
+            number,
+            ranges,
+            batch.attempts + again,
+            Kind.BACKFILL if again else batch.kind,
+            sequence,
+            open_,
+        )
+
+    def _is_done(
+        self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception
+    ) -> bool:
+        """Whether a batch was committed with its sink before the handler raised; it is kept then.
+
+        Where the answer to the commit was lost, the ledger knows.
+        """
+        done = transaction.committed
+        if transaction.is_in_doubt:
+            found = self._ledger.batch(batch.schedule_id)
+            done = found is not None and found.status is Status.SUCCESS
+        if done:
+            self._ledger.keep_error(batch.schedule_id, error)
+            _LOG.error(
+                "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
+                " success and is not run again; what its handler raised then is kept with it: %r",
+                batch.schedule_id,
+                batch.gate,
+                error,
+            )
+        return done
+
+    def _retry(
+        self, error: Exception, df: DataFrame, batch: BatchRecord, ranges: Ranges, number: int
+    ) -> Exception | None:
+        """Call the handler again, in place, as often as the policy says."""
+        last: Exception | None = error
+        for retry in range(1, self._policy.retries + 1):
+            if last is None or self._is_ended_by(last) or unreadable(last) is not None:
+                break
+            wait_ms = self._policy.backoff_before_ms(retry)
+            _LOG.warning(
+                "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
+                batch.schedule_id,
+                batch.gate,
+                wait_ms,
+                retry,
+                self._policy.retries,
+                last,
+            )
+            if not self._waited(wait_ms / 1000):
+                break
+            if not self._ledger.retry(batch.schedule_id, self._owner, self._settings.lease_ms):
+                break
+            again = self._ledger.batch(batch.schedule_id) or batch
+            last = self._handle(df, again, ranges, number)
+        return last
+
+    def _waited(self, wait_s: float) -> bool:
+        """Wait; whether the query was not stopped meanwhile."""
+        while wait_s > 0 and not self._stopped():
+            self._sleep(min(wait_s, _STOP_POLL_S))
+            wait_s -= _STOP_POLL_S
+        return not self._stopped()
+
+    def _apply_policy(self, batch: BatchRecord, leases: BatchLeases, error: Exception) -> None:
+        """Stop, defer or isolate a live batch that failed.
+
+        Raises:
+            Exception: what stops the query.
+        """
+        if (report := self._end(error)) is not None:
+            self._ledger.fail(batch.schedule_id, report, owner=self._owner, cut_short=True)
+            raise error
+        if (why := unreadable(error)) is not None:
+            # Not the handler's failure: the batch is run again when the query is started again.
+            self._ledger.fail(batch.schedule_id, why, owner=self._owner)
+            raise why from None
+        unreachable = unreachable_source(error) if self._policy.skips else None
+        # One with a run whose outcome is unknown may be in the sink, under its own key.
+        if unreachable is None and self._policy.last == "isolate" and not batch.cut_short:
+            self._isolate(batch, leases, error)
+        else:
+            self._fail(batch, unreachable or error)
+
+    def _is_ended_by(self, error: Exception) -> bool:
+        """Whether the query ends with this, and what was raised says nothing of the records."""
+        return self._stopped() or isinstance(error, HandlerExitError)
+
+    def _end(self, error: Exception) -> ErrorReport | None:
+        """Why a batch failed whose query ends with this; None if it goes on."""
+        if self._stopped():
+            return query_stopped(error)
+        return ErrorReport.of(error) if isinstance(error, HandlerExitError) else None
+
+    def _fail(self, batch: BatchRecord, error: Exception) -> None:
+        moved = self._ledger.fail(batch.schedule_id, error, owner=self._owner)
+        if not self._policy.skips:
+            raise error
+        _LOG.warning(
+            "Batch %s of gate %r failed and is deferred, to be run again by a backfill: %r"
+            if moved
+            else "Batch %s of gate %r failed, but is not this process's any more; whoever owns it"
+            " now runs it: %r",
+            batch.schedule_id,
+            batch.gate,
+            error,
+        )
+
+    def _may_isolate(self, batch: BatchRecord) -> bool:
+        """Whether a batch that fails in a backfill may be split, into keys of their own.
+
+        If all its runs have raised, the sink has nothing of it. A run whose outcome is unknown may
+        have come further: such a batch is run whole, until it has failed so often that it has most
+        likely failed in that run too, or one backfill is left.
+        """
+        enough = min(self._settings.max_backfills, _SURELY_RAISES) - 1
+        known = batch.backfills >= enough or not batch.cut_short
+        return self._policy.last == "isolate" and known
+
+    def _isolate(self, batch: BatchRecord, leases: BatchLeases, error: Exception | None) -> None:
+        """Isolate a batch that failed, or go on where a crash interrupted that."""
+        isolator = Isolator(
+            self._ledger,
+            leases,
+            self._reader,
+            policy=self._policy,
+            run=self._run_again,
+            end=self._end,
+            stopped=self._stopped,
+            sleep=self._sleep,
+        )
+        try:
+            isolated = isolator.resume(batch) if error is None else isolator.isolate(batch, error)
+        finally:
+            self._reader.close()
+        self._log_isolated(batch, isolated)
+
+    def _log_isolated(self, batch: BatchRecord, isolated: Isolated[Cause]) -> None:
+        left = sum(r.count for ranges, _ in isolated.left for r in ranges)
+        _LOG.warning(
+            "Batch %s of gate %r failed; %d runs on its children have isolated %d records, and %d"
+            " are deferred.",
+            batch.schedule_id,
+            batch.gate,
+            isolated.runs,
+            len(isolated.alone),
+            left,
+        )

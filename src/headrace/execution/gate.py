@@ -1,0 +1,306 @@
+"""A gate: stands before one source of one query and decides how much the query reads."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, Self
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+from headrace.backfill import (
+    BackfillScheduler,
+    InProcessBudget,
+    LiveStream,
+    Monitor,
+    OwnerSettings,
+    Schedule,
+    parse_schedule,
+)
+from headrace.execution.batch import Handler, check_handler
+from headrace.execution.batch_reader import BatchReader, DerivedStream
+from headrace.execution.executor import BatchExecutor
+from headrace.execution.gate_state import state_of, use_ledger
+from headrace.execution.handler import GatedHandler
+from headrace.execution.policy import OnFailure, parse_on_failure
+from headrace.execution.spark_session import connector_of, register
+from headrace.execution.stream_reader import (
+    GatedStreamReader,
+    GateRead,
+    check_batches_can_be_skipped,
+    read_of,
+)
+from headrace.ledger import Ledger, normalize_url
+from headrace.ledger.base import wall_clock_ms
+from headrace.ledger.patience import waiting_ends
+from headrace.processes import new_owner
+from headrace.source.claim import await_turn
+from headrace.source.values import gate_name, interval_ms
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+class StreamBackfill:
+    """Runs what a stream defers, in its application, out of the time that the stream leaves.
+
+    Args:
+        gate: the gate's name.
+        ledger: its ledger.
+        executor: runs the batches, as ``owner``.
+        reader: reads them once more.
+        owner: whose they are meanwhile.
+        interval_ms: the gate's (ms).
+        schedule: when it runs.
+    """
+
+    def __init__(
+        self,
+        gate: str,
+        ledger: Ledger,
+        executor: BatchExecutor,
+        reader: BatchReader,
+        *,
+        owner: str,
+        interval_ms: int,
+        schedule: Schedule,
+    ) -> None:
+        self._gate = gate
+        self._ledger = ledger
+        self._executor = executor
+        self._reader = reader
+        self._owner = owner
+        self._interval_ms = interval_ms
+        self._schedule = schedule
+        self._state = state_of(ledger.url, gate)
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Run until the query ends; in threads of its own."""
+        scheduler = BackfillScheduler(
+            self._ledger,
+            self._executor.run,
+            self._reader,
+            OwnerSettings(self._owner),
+            budget=InProcessBudget(self._live, wall_clock_ms),
+            clock=wall_clock_ms,
+            stopped=lambda: not query.isActive,
+        )
+        for name, target in (
+            ("headrace-backfill", lambda: self._run(scheduler, query)),
+            ("headrace-backfill-end", lambda: _close_after(query, scheduler)),
+        ):
+            threading.Thread(target=target, name=f"{name}-{self._gate}", daemon=True).start()
+
+    def _run(self, scheduler: BackfillScheduler, query: StreamingQuery) -> None:
+        self._state.on_batch_end(scheduler.wake)
+        try:
+            # The stream's own batch, which is not stopped before it ends, may wait for the handler.
+            with waiting_ends(lambda: not query.isActive, "the query was stopped"):
+                scheduler.run(Monitor(self._ledger, self._gate), self._schedule)
+        except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self._gate)
+        finally:
+            self._state.on_batch_end(None)
+
+    def _live(self) -> LiveStream:
+        return self._state.live(self._ledger.rate(self._gate), self._interval_ms)
+
+
+def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        pass  # The query's own business.
+    finally:
+        scheduler.close()
+
+
+class GatedStreamWriter(DataStreamWriter):
+    """Spark's writer, with hooks before and after its query starts.
+
+    Args:
+        df: what is written.
+        before: called first; what it raises, `start` raises.
+        started: called with the query, and with the option ``checkpointLocation`` if it is set.
+    """
+
+    def __init__(
+        self,
+        df: DataFrame,
+        before: Callable[[], None],
+        started: Callable[[StreamingQuery, str | None], None],
+    ) -> None:
+        super().__init__(df)
+        self._before = before
+        self._started = started
+        self._checkpoint: str | None = None
+
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option, as Spark does."""
+        if key.lower() == "checkpointlocation":
+            self._checkpoint = str(value)
+        super().option(key, value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Set options, as Spark does."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def start(self, *arguments: Any, **options: Any) -> StreamingQuery:
+        """Start the query, and what goes beside it.
+
+        Raises:
+            GateInUseError: another query stands behind the gate.
+        """
+        self._before()
+        checkpoint = options.get("checkpointLocation", self._checkpoint)
+        query = super().start(*arguments, **options)
+        self._started(query, checkpoint)
+        return query
+
+
+class Gate:
+    """The gate of one source in one query.
+
+    It admits per batch what the job can process in one ``interval``, learnt from the batches
+    before, and writes down every batch's offsets before the batch runs. A query that reads two
+    sources has two gates.
+
+    >>> gate = Gate("orders", interval="1 second", ledger="sqlite:///headrace.db")
+    >>> gate
+    Gate('orders', interval='1 second')
+
+    Args:
+        name: letters, digits, ``_``, ``.`` and ``-``; names the gate in the ledger. Its rate
+            belongs to the name: a job that is started again under it goes on with the rate it had.
+        interval: how often a batch starts and so how long it should take, as Spark writes it
+            (``"1 second"``, ``"500 ms"``), or a `timedelta`; a year at most. Too short, and the
+            fixed cost of a batch eats it; too long, and records wait.
+        ledger: SQLAlchemy's URL of the database, ``sqlite:///path`` or ``postgresql://...``. A
+            relative path begins at the working directory of now.
+
+    Raises:
+        OptionError: the name or the interval is not of that form.
+        LedgerError: the URL is not a ledger's.
+    """
+
+    def __init__(self, name: str, *, interval: str | timedelta, ledger: str) -> None:
+        self.name = gate_name("The gate's name", name)
+        self.interval_ms = interval_ms("The gate's interval", interval)
+        self._interval = interval
+        # In full, for the planner is another process.
+        self._ledger_url = normalize_url(ledger)
+
+    def __repr__(self) -> str:
+        return f"Gate({self.name!r}, interval={self._interval!r})"
+
+    def read(self, spark: SparkSession, source: str) -> DataStreamReader:
+        """A reader on the source behind this gate: an ordinary builder.
+
+        Its ``load()`` checks all that can be checked before a query starts.
+
+        Args:
+            spark: the session.
+            source: ``"kafka"`` or ``"journal"``.
+
+        Raises:
+            OptionError: there is no such source; from ``load()``: an option is wrong.
+            LedgerError: from ``load()``: the ledger cannot be opened or written.
+            BrokerError: from ``load()``: the brokers cannot be reached.
+            SourceError: from ``load()``: a topic or partition that is named does not exist.
+        """
+        connector = connector_of(source)
+        register(spark)
+        return GatedStreamReader(
+            spark,
+            connector,
+            gate=self.name,
+            ledger_url=self._ledger_url,
+            interval_ms=self.interval_ms,
+        )
+
+    def write(
+        self,
+        df: DataFrame,
+        handler: Handler,
+        *,
+        on_failure: str | OnFailure = "stop",
+        backfill: str = "spare",
+    ) -> DataStreamWriter:
+        """A writer that gives each batch to the handler and its outcome to the ledger.
+
+        The trigger is the gate's interval, and the query is named after the gate; both can be set
+        again on the builder.
+
+        Args:
+            df: what to write; derived from `read`.
+            handler: called as ``handler(df, batch)`` on the driver, once for each batch and again
+                for a batch that a crash interrupted; ``batch.key`` is the same then.
+            on_failure: what an exception in the handler does. ``"stop"``: the batch is recorded as
+                failed, and the query stops; it runs first when the query is started again.
+                ``"defer"``: the stream goes on, and a backfill runs the batch later.
+                ``"isolate"``: the batch is halved until the records that cannot be processed stand
+                alone; they are kept as dead letters, and everything else is processed now.
+                `headrace.retry` calls the handler again first, and `headrace.isolate` sets how much
+                isolation may take.
+            backfill: when what was deferred is run again, by this application while the query runs:
+                ``"spare"``, whenever the stream leaves time; ``"every 10 minutes"``;
+                ``"cron 0 3 * * *"``; or ``"manual"``, with the command ``headrace backfill``. The
+                handler is called by another thread then, but never twice at a time.
+
+        Raises:
+            OptionError: the handler does not take two arguments; there is no such policy or
+                schedule; or the stream is not read through this gate, or more than once; or it
+                cannot go on without a batch, for it is computed with state, or from more than one
+                source.
+            LedgerError: the ledger cannot be opened or read.
+            GateInUseError: from ``start()``: another query stands behind the gate, which has one at
+                a time. One whose process has ended is replaced at once, one of which that is not
+                known when its lease of 30 s has run out.
+        """
+        check_handler(handler)
+        policy = parse_on_failure(on_failure)
+        schedule = parse_schedule(backfill)
+        ledger = use_ledger(self.name, self._ledger_url)
+        read = read_of(df, self.name, self._ledger_url)
+        reader = self._batch_reader(df, read, policy.last) if policy.skips else None
+        gated = GatedHandler(
+            self.name, self._ledger_url, handler, policy=policy, reader=reader, read=read.name
+        )
+
+        def started(query: StreamingQuery, checkpoint: str | None) -> None:
+            gated.follow(query, checkpoint)
+            if reader is not None:
+                owner = new_owner()
+                StreamBackfill(
+                    self.name,
+                    ledger,
+                    gated.executor(owner),
+                    reader,
+                    owner=owner,
+                    interval_ms=self.interval_ms,
+                    schedule=schedule,
+                ).follow(query)
+
+        return (
+            GatedStreamWriter(df, lambda: self._await_turn(ledger), started)
+            .foreachBatch(gated)
+            .trigger(processingTime=f"{self.interval_ms} milliseconds")
+            .queryName(self.name)
+        )
+
+    def _await_turn(self, ledger: Ledger) -> None:
+        """Raise if another query stands behind the gate, before this one starts."""
+        state_of(ledger.url, self.name).refuse_a_second_query()
+        await_turn(self.name, lambda _gone: ledger.gate_query(self.name), time.sleep)
+
+    def _batch_reader(self, df: DataFrame, read: GateRead, last: str) -> BatchReader:
+        """What reads a batch of this stream once more."""
+        check_batches_can_be_skipped(df, self.name, last)
+        derived = None if df.sameSemantics(read.df) else DerivedStream(df)
+        return BatchReader(df.sparkSession, read.connector, read.options, derived)

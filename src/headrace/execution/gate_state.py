@@ -1,0 +1,212 @@
+"""What this process knows of its gates: the open ledgers, and how each gate's stream stands."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.backfill import LiveStream
+from headrace.errors import GateInUseError
+from headrace.ledger import Ledger
+from headrace.ledger.patience import QUERY_PATIENCE_S
+
+
+class BatchEnd(NamedTuple):
+    """What the estimator must know of a batch that ended.
+
+    Attributes:
+        went_through: Whether it went through at once. Otherwise its time says nothing of the job.
+        waited_ms: How long it waited for the handler while a backfill had it.
+    """
+
+    went_through: bool
+    waited_ms: int
+
+
+class Turn:
+    """The turn of one caller of a handler that is never called twice at a time.
+
+    Args:
+        lock: Held by whoever calls the handler.
+        clock: Answers seconds since some moment.
+    """
+
+    def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock = lock
+        self._clock = clock
+        self._waited_s = 0.0
+
+    def __enter__(self) -> bool:
+        """Wait for the turn; answers whether it was free."""
+        if self._lock.acquire(blocking=False):
+            return True
+        began_s = self._clock()
+        self._lock.acquire()
+        self._waited_s += self._clock() - began_s
+        return False
+
+    def __exit__(self, *_raised: object) -> None:
+        self._lock.release()
+
+    def take_waited_ms(self) -> int:
+        """How long the caller has waited since this was last asked (ms)."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return round(waited_s * 1000)
+
+
+class StreamState:
+    """How the live stream behind a gate stands. Any thread may use it."""
+
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
+        self._changing = threading.Lock()
+        self._running = False
+        self._start_ms: int | None = None
+        self._end_ms: int | None = None
+        self._helped: set[str] = set()
+        self._waited_ms: dict[str, int] = {}
+        self._on_batch_end: Callable[[], None] | None = None
+        self._query: StreamingQuery | None = None
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Say which query stands behind the gate now."""
+        self._query = query
+
+    def is_run(self, run: UUID) -> bool:
+        """Whether this run is of the query behind the gate."""
+        return self._query is not None and str(self._query.runId) == str(run)
+
+    def is_stopped(self) -> bool:
+        """Whether the query is being stopped, or has ended; no, where it is not known."""
+        return self._query is not None and not self._query.isActive
+
+    def refuse_a_second_query(self) -> None:
+        """Raise while a query of this process stands behind the gate.
+
+        Raises:
+            GateInUseError: one does.
+        """
+        query = self._query
+        if query is not None and query.isActive:
+            raise GateInUseError(
+                f"The gate {self._gate!r} is in use by the query {query.name!r} of this same"
+                f" program (run {query.runId}): a gate has one query at a time, so stop that one"
+                " first, or give this one a gate of another name."
+            )
+
+    def batch_began(self) -> None:
+        """A batch goes to the handler."""
+        with self._changing:
+            self._running = True
+
+    def batch_was_helped(self, batch: str) -> None:
+        """A batch failed at first, or waited for another process that had it.
+
+        How long it took is not how long such a batch takes.
+        """
+        with self._changing:
+            self._helped.add(batch)
+
+    def batch_waited(self, batch: str, waited_ms: int) -> None:
+        """A batch waited for the handler."""
+        with self._changing:
+            self._waited_ms[batch] = waited_ms
+
+    def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> BatchEnd:
+        """The report of a batch has come.
+
+        Args:
+            batch: its key; empty where the gate had nothing in it.
+            start_ms: when its trigger fired (ms since the epoch).
+            end_ms: when it ended.
+
+        Returns:
+            What the estimator may learn from it.
+        """
+        with self._changing:
+            self._running = False
+            self._start_ms, self._end_ms = start_ms, end_ms
+            ended = BatchEnd(batch not in self._helped, self._waited_ms.pop(batch, 0))
+            self._helped.discard(batch)
+            call = self._on_batch_end
+        if call is not None:
+            call()
+        return ended
+
+    def on_batch_end(self, call: Callable[[], None] | None) -> None:
+        """Have this called at the end of each batch, in place of what was called before."""
+        with self._changing:
+            self._on_batch_end = call
+
+    def live(self, rate_per_s: float | None, interval_ms: int) -> LiveStream:
+        """The stream as a backfill beside it wants to know it."""
+        with self._changing:
+            return LiveStream(rate_per_s, interval_ms, self._running, self._start_ms, self._end_ms)
+
+
+_lock: Final = threading.Lock()
+_states: Final[dict[tuple[str, str], StreamState]] = {}
+
+
+def state_of(ledger_url: str, gate: str) -> StreamState:
+    """The state of the stream behind this process's gate of a name in a ledger."""
+    with _lock:
+        return _states.setdefault((ledger_url, gate), StreamState(gate))
+
+
+# Not the states' lock: a ledger that is being opened may be waited for.
+_ledgers_lock: Final = threading.Lock()
+_open: Final[dict[str, Ledger]] = {}
+_of_gate: Final[dict[str, list[str]]] = {}
+
+
+def shared_ledger(url: str) -> Ledger:
+    """The process's one handle on a ledger, opened at the first call; it waits for its database.
+
+    Args:
+        url: in full, as `headrace.ledger.normalize_url` writes it.
+
+    Raises:
+        LedgerError: it cannot be opened.
+    """
+    with _ledgers_lock:
+        if url not in _open:
+            _open[url] = Ledger.open(url, patience_s=QUERY_PATIENCE_S)
+        return _open[url]
+
+
+def use_ledger(gate: str, url: str) -> Ledger:
+    """Remember which ledger a gate uses, for the listener, which only sees the gate's name.
+
+    Nothing is waited for, since no query depends on it yet.
+
+    Raises:
+        LedgerError: it cannot be opened, even if it could before.
+    """
+    Ledger.open(url).close()
+    ledger = shared_ledger(url)
+    with _ledgers_lock:
+        urls = _of_gate.setdefault(gate, [])
+        if url in urls:
+            urls.remove(url)
+        urls.append(url)
+    return ledger
+
+
+def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
+    """The ledger of a gate; the default's where this process did not make the gate.
+
+    Gates of one name may be in several ledgers: the one counts whose query it is, or the newest.
+
+    Args:
+        gate: its name.
+        run: the run of its query, as Spark names it.
+        default_url: None where there is none.
+    """
+    with _ledgers_lock:
+        urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])
+    mine = [url for url in urls if state_of(url, gate).is_run(run)] or urls
+    return shared_ledger(mine[-1]) if mine else None

@@ -1,0 +1,235 @@
+"""What ``foreachBatch`` calls: finds the batch in the ledger, attaches it, and has it run."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.backfill import LEASE_MS, OwnerSettings
+from headrace.errors import GateInUseError, LedgerError
+from headrace.execution.batch import Batch, Handler, HandlerTransaction
+from headrace.execution.batch_leases import OWNER_POLL_S
+from headrace.execution.batch_reader import BatchReader
+from headrace.execution.executor import BatchExecutor
+from headrace.execution.gate_state import Turn, shared_ledger, state_of
+from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
+from headrace.execution.policy import STOP, OnFailure
+from headrace.ledger import Attached, BatchRecord, Kind, Status, schedule_id
+from headrace.ledger.patience import waiting_ends
+from headrace.processes import is_gone, new_owner
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+class GatedHandler:
+    """Writes the batch's outcome to the ledger around the user's handler.
+
+    The row is ``in_progress`` when the handler starts, and ``success`` or ``failed`` when it ends;
+    then the failure policy has its say. A batch that Spark runs again although the ledger has it as
+    ``success`` (the process died between the two) is not handed out a second time, nor is one that
+    a backfill has claimed meanwhile.
+
+    Args:
+        gate: the gate's name.
+        ledger_url: its ledger's, in full.
+        handler: the user's.
+        policy: what follows an exception in it.
+        reader: reads a batch once more; None where the policy skips nothing.
+        read: names what the gate has read of which this is the handler.
+        lease_ms: how long a batch is this process's without a renewal (ms). Default: 30 000.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        gate: str,
+        ledger_url: str,
+        handler: Handler,
+        *,
+        policy: OnFailure = STOP,
+        reader: BatchReader | None = None,
+        read: str | None = None,
+        lease_ms: int = LEASE_MS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._gate = gate
+        self._handler = handler
+        self._sleep = sleep
+        self._ledger = shared_ledger(ledger_url)
+        self._state = state_of(ledger_url, gate)
+        self._turn = threading.Lock()
+        self._policy = policy
+        self._reader = reader
+        self._lease_ms = lease_ms
+        self._owner = new_owner()
+        self._query: StreamingQuery | None = None
+        self._live_turn = Turn(self._turn)
+        self._executor = self.executor(self._owner, self._live_turn)
+        begun = self._ledger.last_begun(gate)
+        self._begins = begun[0] if begun is not None else 0
+        self._read = read
+        self._planner: str | None = None
+        self._checkpoint: str | None = None
+        self._has_resolved = False
+        self._newest_sequence = 0
+
+    def follow(self, query: StreamingQuery, checkpoint: str | None) -> None:
+        """Say which query runs this, and where its checkpoint is if that is known.
+
+        What is raised while the query is being stopped is no failure.
+        """
+        self._query = query
+        self._checkpoint = checkpoint
+        self._state.follow(query)
+
+    def executor(self, owner: str, turn: Turn | None = None) -> BatchExecutor:
+        """Runs batches with this handler as an owner; no two of them at a time."""
+        return BatchExecutor(
+            self._ledger,
+            self._handle,
+            OwnerSettings(owner, self._lease_ms),
+            policy=self._policy,
+            reader=self._reader,
+            stopped=self._stopped,
+            turn=turn or Turn(self._turn),
+            sleep=self._sleep,
+        )
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Run one batch.
+
+        Raises:
+            LedgerError: its outcome cannot be written down, or the query was stopped before it
+                could; it is run when the query is started again.
+            Exception: what the handler raises, where the policy stops then.
+        """
+        with waiting_ends(self._stopped, "the query was stopped"):
+            self._run(df, batch_id)
+
+    def _run(self, df: DataFrame, batch_id: int) -> None:
+        record = self._begun()
+        if record is None:
+            self._run_nothing(df, batch_id)
+            return
+        self._resolve_abandoned(record)
+        owned = self._attach(record, batch_id)
+        if owned is None:
+            return
+        self._state.batch_began()
+        try:
+            if not self._executor.run_live(df, owned, batch_id):
+                self._state.batch_was_helped(record.schedule_id)
+        finally:
+            self._state.batch_waited(record.schedule_id, self._live_turn.take_waited_ms())
+
+    def _handle(self, df: DataFrame, batch: Batch) -> None:
+        """Call the user's handler, while nobody else does."""
+        if batch.sequence < self._newest_sequence:
+            # Another run has ended between the count of this one and its turn.
+            number = self._ledger.next_sequence(self._gate)
+            batch = replace(batch, sequence=number)
+        self._newest_sequence = batch.sequence
+        with exits_as_errors(batch.key), shorten_interrupts():
+            self._handler(df, batch)
+
+    def _stopped(self) -> bool:
+        return self._query is not None and not self._query.isActive
+
+    def _begun(self) -> BatchRecord | None:
+        """The row of the batch that Spark runs now; None where this gate has nothing in it.
+
+        The planner of this query begins it just before, in the same trigger, and no other query can
+        while that planner has the gate. What was begun before it had the gate is another query's.
+
+        Raises:
+            GateInUseError: another query has taken the gate over.
+        """
+        # Of one moment: whoever has the gate had it when that batch was begun, or has begun none.
+        begun, behind = self._ledger.begun_and_query(self._gate)
+        if behind is not None:
+            if behind.read != self._read:
+                raise GateInUseError(
+                    f"The gate {self._gate!r} was taken over by another query, of"
+                    f" {behind.described}, for this one gave no sign of life until its lease had"
+                    " run out; start this query again once that one has ended."
+                )
+            if behind.owner != self._planner:
+                self._planner, self._begins = behind.owner, behind.begins
+                if self._checkpoint is not None:
+                    self._ledger.locate_query(self._gate, behind.owner, self._checkpoint)
+        if begun is None or begun[0] == self._begins:
+            return None
+        self._begins, record = begun
+        return record
+
+    def _resolve_abandoned(self, record: BatchRecord) -> None:
+        """At the first batch: those that are in progress and nobody's have failed."""
+        if self._has_resolved:
+            return
+        self._has_resolved = True
+        abandoned = self._ledger.settle(
+            self._gate, but=record.schedule_id, unowned_before_ms=record.created_time_ms
+        )
+        for batch in abandoned:
+            _LOG.warning(
+                "Batch %s of gate %r was left in progress by a process that is gone, and counts as"
+                " failed now; a backfill runs it again.",
+                batch,
+                self._gate,
+            )
+
+    def _attach(self, record: BatchRecord, batch_id: int) -> Attached | None:
+        """The batch once it is this process's; None if there is nothing to do any more."""
+        gone = record.owner if record.owner is not None and is_gone(record.owner) else None
+        waited = False
+        attach = partial(
+            self._ledger.attach,
+            record.schedule_id,
+            batch_id,
+            owner=self._owner,
+            lease_ms=self._lease_ms,
+            gone=gone,
+        )
+        while (owned := attach()) is None:
+            found = self._ledger.batch(record.schedule_id)
+            if found is None or found.status is not Status.IN_PROGRESS:
+                _LOG.info(
+                    "Batch %s of gate %r is not run again: it is %s.",
+                    record.schedule_id,
+                    self._gate,
+                    found.status if found is not None else "forgotten",
+                )
+                return None
+            if not waited:
+                _LOG.warning(
+                    "Batch %s of gate %r is run by another process, or was by one that ended; it"
+                    " is taken over if that one gives no sign of life for %d s.",
+                    record.schedule_id,
+                    self._gate,
+                    self._lease_ms // 1000,
+                )
+            waited = True
+            self._state.batch_was_helped(record.schedule_id)
+            if self._stopped():
+                raise LedgerError(
+                    f"The query was stopped before it could take over batch {record.schedule_id} of"
+                    f" gate {self._gate!r} from another process; it is run when the query is"
+                    " started again."
+                )
+            self._sleep(OWNER_POLL_S)
+        return owned
+
+    def _run_nothing(self, df: DataFrame, batch_id: int) -> None:
+        """Run a batch for which the ledger has no row: there are no ranges to make its key of."""
+        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        key = schedule_id(self._gate, f"{query} {batch_id}", ())
+        transaction = HandlerTransaction(key, self._ledger.lend)
+        with self._live_turn, transaction.watched():
+            number = self._ledger.next_sequence(self._gate)
+            self._handle(df, Batch(key, batch_id, (), 1, Kind.LIVE, number, transaction.open))

@@ -1,0 +1,131 @@
+"""What an exception of a handler says: the source is at fault, the query is stopped, or neither."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, cast
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from headrace import errors
+from headrace.errors import (
+    READ,
+    CorruptionError,
+    DataLossError,
+    HandlerExitError,
+    HeadraceError,
+    SourceError,
+)
+
+_INTERRUPTED: Final = "java.lang.InterruptedException"
+_STOPPED_QUERY: Final = (
+    "The query is stopped; py4j.protocol.Py4JJavaError: An error occurred while calling its"
+    f" handler: {_INTERRUPTED}"
+)
+
+
+@contextmanager
+def shorten_interrupts() -> Iterator[None]:
+    """Say in few words that a batch was interrupted because its query is stopped.
+
+    Spark searches what a handler raises for these, by a pattern that overflows its stack on the
+    many lines that Py4J makes of it.
+    """
+    try:
+        yield
+    except Py4JJavaError as error:
+        if str(error.java_exception).startswith(_INTERRUPTED):
+            raise InterruptedError(_STOPPED_QUERY) from None
+        raise
+
+
+@contextmanager
+def exits_as_errors(batch: str) -> Iterator[None]:
+    """Raise what is no ``Exception`` as one, with the cause.
+
+    Py4J's thread that calls a handler would end by it without an answer, and Spark wait for ever;
+    any other thread would end without a word.
+
+    Raises:
+        HandlerExitError: SystemExit, KeyboardInterrupt or the like was raised.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        raise HandlerExitError(
+            f"The handler of batch {batch} raised {type(error).__name__}"
+            f"{f': {error}' if str(error) else ''}, which ends its query; raise an Exception for"
+            " what the policy on_failure is to deal with."
+        ) from error
+
+
+_KINDS: Final = {kind.__name__: kind for kind in (DataLossError, CorruptionError)}
+
+# Spark has a task's exception as text: the traceback, as the Python worker wrote it.
+_IN_A_TASK: Final = re.compile(
+    rf"^{re.escape(HeadraceError.__module__)}\.({'|'.join(_KINDS)}): (.+)$", re.MULTILINE
+)
+
+_WHILE_READING: Final = re.compile(
+    rf"^(?:{re.escape(HeadraceError.__module__)}\.(\w+): )?(.+)\n{re.escape(READ)}$", re.MULTILINE
+)
+
+
+def unreadable(error: BaseException) -> HeadraceError | None:
+    """Why the source could not be read, in one sentence, if that is what was raised.
+
+    Only what Spark raises is searched, and what led to it: what a handler says by itself may have a
+    record's text in it.
+
+    Returns:
+        A ``DataLossError`` or ``CorruptionError`` as the task raised it; None for anything else.
+    """
+    for each in _with_causes(error):
+        if isinstance(each, DataLossError | CorruptionError):
+            return each
+        if isinstance(each, Py4JJavaError | PySparkException):
+            found = _IN_A_TASK.search(_text(each))
+            if found is not None:
+                return _KINDS[found[1]](found[2])
+    return None
+
+
+def unreachable_source(error: BaseException) -> HeadraceError | None:
+    """Why the source could not be read this time, in one sentence, if that is what was raised.
+
+    The brokers or the journal's store are away, or refuse: the same read may succeed later. Only
+    what Spark raises is searched, for what a sink raises in a task, or a handler, is of the same
+    classes.
+
+    Returns:
+        What the task raised, of its class; a ``SourceError`` where that is not Headrace's own. None
+        for anything else.
+    """
+    for each in _with_causes(error):
+        if isinstance(each, Py4JJavaError | PySparkException):
+            found = _WHILE_READING.search(_text(each))
+            if found is not None:
+                kind = getattr(errors, found[1] or "", SourceError)
+                return cast(HeadraceError, kind(found[2]))
+    return None
+
+
+def _text(error: BaseException) -> str:
+    """What Spark says, which it may ask its JVM for; nothing where that is gone by now."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (whatever a JVM that ends makes of it)
+        return ""
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and those that led to it."""
+    seen: set[int] = set()
+    now: BaseException | None = error
+    while now is not None and id(now) not in seen:
+        yield now
+        seen.add(id(now))
+        now = now.__cause__ or now.__context__

@@ -1,0 +1,246 @@
+"""Isolates what cannot be processed in a batch: each half is a child, with a run and a row."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from headrace.backfill.splitting import split_batch
+from headrace.control.isolation import Isolated, Isolation, Ranges, halves
+from headrace.errors import DataLossError, HeadraceError, LedgerError
+from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
+from headrace.execution.batch_reader import BatchReader
+from headrace.execution.handler_errors import unreachable_source, unreadable
+from headrace.execution.policy import OnFailure
+from headrace.kafka.dead_letter_producer import DeadLetterTopic
+from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
+from headrace.processes import is_gone
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+Cause = Exception | ErrorReport
+"""Why a batch, or a child, failed."""
+
+_NOT_RUN: Final = ErrorReport(
+    "NotRun", "It is a child of a batch that failed, and was not run.", ""
+)
+
+
+class Isolator:
+    """Halves a batch until what cannot be processed stands alone.
+
+    Whatever becomes of a child is in the ledger before the next one is run, so that after a crash
+    the same batch is taken up where it was left. A record that cannot be processed becomes a dead
+    letter; what the budget leaves is ``failed``, and so backfilled. So is all that is left when the
+    source cannot be reached for a child: that says nothing of the child's records.
+
+    Args:
+        ledger: of the batch.
+        leases: keep the batch, and its children, for their owner.
+        reader: reads the children.
+        policy: how much this may take, and which topic receives the dead letters.
+        run: runs the handler on a child, and answers why it failed.
+        end: describes what a run raised if the query ends with it, and it says nothing of the
+            records; None for anything else.
+        stopped: answers whether the query is being stopped.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        leases: BatchLeases,
+        reader: BatchReader,
+        *,
+        policy: OnFailure,
+        run: Callable[[BatchRecord], Exception | None],
+        end: Callable[[Exception], ErrorReport | None],
+        stopped: Callable[[], bool],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._ledger = ledger
+        self._leases = leases
+        self._owner = leases.owner
+        self._reader = reader
+        self._run = run
+        self._budget = policy.budget
+        self._letters = (
+            None if policy.topic is None else DeadLetterTopic(reader.options, policy.topic)
+        )
+        self._end = end
+        self._stopped = stopped
+        self._sleep = sleep
+        self._rows: dict[Ranges, BatchRecord] = {}
+        self._parents: list[BatchRecord] = []
+
+    def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
+        """Isolate a batch that failed.
+
+        Args:
+            batch: its row; this owner's.
+            error: why it failed.
+
+        Raises:
+            LedgerError: the batch is not this owner's any more.
+            DataLossError, CorruptionError: a child cannot be read, and the stream stops at that.
+            Exception: what the handler raised with which the query ends.
+        """
+        ranges = self._ranges(batch)
+        self._rows[ranges] = batch
+        isolation: Isolation[Cause] = Isolation(self._budget)
+        self._failed(isolation, ranges, error)
+        return self._run_all(isolation)
+
+    def resume(self, batch: BatchRecord) -> Isolated[Cause]:
+        """Go on with a batch whose isolation a crash interrupted; without children, run it first.
+
+        Raises:
+            LedgerError: the batch is not this owner's any more.
+            DataLossError, CorruptionError: a child cannot be read, and the stream stops at that.
+            Exception: what the handler raised with which the query ends.
+        """
+        not_run = [(self._ranges(row), row.error or _NOT_RUN) for row in self._open(batch)]
+        return self._run_all(Isolation(self._budget, not_run))
+
+    def _run_all(self, isolation: Isolation[Cause]) -> Isolated[Cause]:
+        began = time.monotonic()
+        while (part := isolation.next_child(round((time.monotonic() - began) * 1000))) is not None:
+            row = self._rows[part]
+            error = self._run(row)
+            if error is None:
+                self._succeed(row)
+            elif (end := self._end(error)) is not None:
+                self._abandon(end, running=row)
+                raise error
+            elif (unread := unreadable(error)) is not None:
+                self._leave_unread(row, unread)
+            elif (unreachable := unreachable_source(error)) is not None:
+                isolation.defer(part, unreachable)
+            elif row.cut_short:
+                # It may be in the sink, under its own key.
+                self._ledger.fail(row.schedule_id, error, owner=self._owner)
+            else:
+                self._failed(isolation, part, error)
+        for part, why in isolation.result.left:
+            self._ledger.fail(self._rows[part].schedule_id, why, owner=self._owner)
+        for parent in reversed(self._parents):
+            self._succeed(parent)
+        if self._letters is not None:
+            self._letters.flush()
+        return isolation.result
+
+    def _failed(self, isolation: Isolation[Cause], part: Ranges, error: Exception) -> None:
+        isolation.record(part, error)
+        first, second = halves(part)
+        if second:
+            self._split(self._rows[part], [first, second])
+        else:
+            self._keep_dead_letter(self._rows[part], error)
+
+    def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
+        """Leave a child that cannot be read: to a backfill, which sees what is gone; or stop.
+
+        Raises:
+            DataLossError, CorruptionError: the live stream stops at it.
+        """
+        goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
+        if row.kind is Kind.BACKFILL or goes_on:
+            self._ledger.fail(row.schedule_id, why, owner=self._owner)
+            return
+        self._abandon(self._end(why) or ErrorReport.of(why))
+        raise why from None
+
+    def _abandon(self, report: ErrorReport, running: BatchRecord | None = None) -> None:
+        """Let go of what is not done; it is taken up again when the query is started again."""
+        for row in [*self._rows.values(), *self._parents]:
+            unknown = running is not None and row.schedule_id == running.schedule_id
+            self._ledger.fail(row.schedule_id, report, owner=self._owner, cut_short=unknown)
+
+    def _split(self, parent: BatchRecord, children: Sequence[Ranges]) -> tuple[BatchRecord, ...]:
+        """Write the children down; those that are there, and in progress, are this owner's then.
+
+        The process that crashed had them until its leases run out, or it is known to be gone.
+        """
+        topic_ids = {
+            each.offsets.topic_partition: each.topic_id
+            for each in self._ledger.ranges(parent.schedule_id)
+        }
+        gone: set[str] = set()
+        while True:
+            rows = split_batch(
+                self._ledger,
+                parent,
+                [
+                    tuple(PlannedRange(r, topic_id=topic_ids[r.topic_partition]) for r in child)
+                    for child in children
+                ],
+                owner=self._owner,
+                lease_ms=self._leases.lease_ms,
+                bootstrap_servers=self._reader.bootstrap_servers,
+                reason="a child of a batch that failed",
+                gone=gone,
+            )
+            others = {
+                row.owner
+                for row in rows
+                if row.status is Status.IN_PROGRESS and row.owner not in {None, self._owner}
+            }
+            if not others:
+                break
+            gone = {owner for owner in others if owner is not None and is_gone(owner)}
+            if self._stopped():
+                raise LedgerError(
+                    f"The query was stopped before it could take over children of batch"
+                    f" {parent.schedule_id} of gate {parent.gate!r} from another process; they are"
+                    " run when the query is started again."
+                )
+            if not gone:
+                self._sleep(OWNER_POLL_S)
+        self._parents.append(parent)
+        self._rows.update(zip(children, rows, strict=True))
+        self._leases.keep(*[row.schedule_id for row in rows])
+        return rows
+
+    def _open(self, batch: BatchRecord) -> Iterator[BatchRecord]:
+        """What is still to be run of a batch: its smallest children, or itself without any."""
+        children = self._ledger.parts(batch.schedule_id)
+        if not children:
+            self._rows[self._ranges(batch)] = batch
+            yield batch
+            return
+        for child in self._split(batch, [self._ranges(child) for child in children]):
+            if child.status is Status.IN_PROGRESS:
+                yield from self._open(child)
+
+    def _keep_dead_letter(self, row: BatchRecord, error: Exception) -> None:
+        """Keep the one record that cannot be processed."""
+        (planned,) = self._ledger.ranges(row.schedule_id)
+        offset = planned.offsets
+        try:
+            letter = self._reader.dead_letter(planned, error)
+        except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
+            _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unread)
+            self._ledger.fail(row.schedule_id, error, owner=self._owner)
+            return
+        if letter is None:
+            self._succeed(row)  # There is nothing at this offset.
+            return
+        kept = self._ledger.bury_record(row.schedule_id, letter, owner=self._owner)
+        if kept and self._letters is not None:
+            self._letters.send(letter)
+        _LOG.error(
+            "The record %s of gate %r cannot be processed and is kept as a dead letter: %s: %s",
+            offset,
+            row.gate,
+            letter.error.error_class,
+            letter.error.message,
+        )
+
+    def _succeed(self, row: BatchRecord) -> None:
+        if row.status is Status.BACKFILLING:
+            self._ledger.backfilled(row.schedule_id, self._owner)
+        else:
+            self._ledger.succeed(row.schedule_id, owner=self._owner)
+
+    def _ranges(self, row: BatchRecord) -> Ranges:
+        return tuple(planned.offsets for planned in self._ledger.ranges(row.schedule_id))

@@ -1,0 +1,398 @@
+"""The query listener: each batch's progress event becomes the rate of the gates it read through."""
+
+import json
+import logging
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from headrace.control.estimator import (
+    BatchProgress,
+    BatchStats,
+    EstimatorSettings,
+    PIDRateEstimator,
+    batch_stats,
+)
+from headrace.errors import HeadraceError, OptionError
+from headrace.execution.gate_state import BatchEnd, state_of
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
+from headrace.ledger.patience import waiting_ends
+from headrace.processes import is_here
+from headrace.source.positions import StreamOffset
+
+_LOG: Final = logging.getLogger("headrace.execution")
+
+
+class SerialWorker:
+    """Does its work one after the other, in a thread that ends with the process.
+
+    Args:
+        name: the thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = (
+            queue.SimpleQueue()
+        )
+        self._changing = threading.Lock()
+        self._open = 0
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def do(self, work: Callable[[], None], wait_s: float) -> bool:
+        """Have this done after all that was queued before.
+
+        Args:
+            work: what; an exception of it is logged.
+            wait_s: how long to wait for it (s). What something else is still before is not waited
+                for.
+
+        Returns:
+            Whether it is done.
+        """
+        done = threading.Event()
+        with self._changing:
+            is_next = self._open == 0
+            self._open += 1
+        self._queue.put((work, done))
+        return done.wait(wait_s if is_next else 0)
+
+    def _work(self) -> None:
+        while True:
+            work, done = self._queue.get()
+            try:
+                work()
+            except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
+                _LOG.exception("A batch's report could not be processed.")
+            with self._changing:
+                self._open -= 1
+            done.set()
+
+
+class JsonStreamingQueryListener(StreamingQueryListener):
+    """A listener that receives the progress event soon after the batch's end.
+
+    PySpark asks the JVM for each field of a batch's progress, in some 450 calls; on a busy driver
+    they take as long as a small batch does. This one asks once, for all of it.
+    """
+
+    @property
+    def _jlistener(self) -> Any:
+        """What PySpark gives the JVM for this listener; always the same object."""
+        if not hasattr(self, "_jlistenerobj"):
+            jvm: Any = SparkContext._jvm
+            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_FromJson(self))
+        return self._jlistenerobj
+
+
+class _FromJson(JStreamingQueryListener):
+    """What the JVM calls."""
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        self.pylistener.onQueryProgress(progress_event(jevent.progress().json()))
+
+
+def progress_event(text: str) -> QueryProgressEvent:
+    """A batch's progress from Spark's JSON, which leaves out a rate that is no finite number."""
+    progress = json.loads(text)
+    for report in (progress, *progress["sources"]):
+        report.setdefault("inputRowsPerSecond", math.nan)
+        report.setdefault("processedRowsPerSecond", math.nan)
+    return QueryProgressEvent.fromJson({"progress": progress})
+
+
+_NOT_PROCESSED: Final = "A batch's report was not processed: %s"
+
+UNREAD_BATCHES: Final = 3
+"""How many batches in a row of which no record was read lead to a warning."""
+
+
+@dataclass(slots=True)
+class _GateRun:
+    """One gate in one run of a query; without an estimator where its settings are unreadable."""
+
+    ledger: Ledger
+    run_id: str
+    interval_ms: int
+    estimator: PIDRateEstimator | None
+    previous: BatchProgress | None = None
+    """The batch before; None where its time says nothing of the job."""
+    aside_ms: int = 0
+    """The time of all that was not taught: for the estimator it has not passed."""
+    unread: int = 0
+    """Batches in a row of which the handler has read nothing."""
+    has_warned_of_unread: bool = False
+
+
+class GateListener(JsonStreamingQueryListener):
+    """Feeds the estimators. Sources are distinguished by the gate's name in their own offsets.
+
+    Each run of a query has estimators of its own; the rate that they begin from is the ledger's.
+    What cannot be processed is logged, for an exception would only vanish in Spark's own log: the
+    planner keeps the last rate then.
+
+    Args:
+        ledger_of: the ledger of a gate whose query has this run; None for a gate that this
+            application does not know.
+        wait_s: how long the reports of all queries wait for a gate whose ledger does not answer, as
+            one whose rows are locked (s); from then on that gate's reports wait by themselves.
+    """
+
+    def __init__(
+        self, ledger_of: Callable[[str, UUID], Ledger | None], *, wait_s: float = 5.0
+    ) -> None:
+        self._ledger_of = ledger_of
+        self._wait_s = wait_s
+        self._workers: dict[tuple[str, str], SerialWorker] = {}
+        self._watched: dict[tuple[UUID, str], _GateRun | None] = {}
+        self._newest_run: dict[UUID, UUID] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """A run began, before its first batch does; nothing is known of its sources yet."""
+        self._newest_run[event.id] = event.runId
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """No batch ran; nothing is learnt."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch ended: resolve its rows, feed the estimators, publish their rates."""
+        run = event.progress.runId
+        reports = [(report, self._watch(run, report)) for report in _reports(event.progress)]
+        known = [(report, watched) for report, watched in reports if watched is not None]
+        # Whatever helped the batch through did so for all of its sources.
+        ends = [
+            state_of(watched.ledger.url, report.gate).batch_ended(report.batch, *report.times_ms)
+            for report, watched in known
+        ]
+        ended = BatchEnd(
+            all(each.went_through for each in ends), max((e.waited_ms for e in ends), default=0)
+        )
+        for report, watched in known:
+            self._do(watched, report.gate, partial(_process, watched, report, ended))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """The query ended: what it left in progress because of an exception has failed.
+
+        A query that fails before its first batch has ended is not known by its gates yet; that
+        batch stays in progress until it is run again.
+        """
+        for run, gate in [key for key in self._watched if key[0] == event.runId]:
+            watched = self._watched.pop((run, gate))
+            if event.exception is not None and watched is not None:
+                # Behind its reports, for the last one may say that the batch went through.
+                self._do(watched, gate, partial(self._fail, watched, gate, event))
+        if self._newest_run.get(event.id) == event.runId:
+            del self._newest_run[event.id]
+
+    def _do(self, watched: _GateRun, gate: str, work: Callable[[], None]) -> None:
+        """Do something for a gate, after all that was to be done for it before."""
+        place = (watched.ledger.url, gate)
+        if place not in self._workers:
+            self._workers[place] = SerialWorker(f"headrace-reports-{gate}")
+        self._workers[place].do(work, self._wait_s)
+
+    def _fail(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:
+        """Fail what a run left in progress that ended with an exception."""
+        report = ErrorReport(event.errorClassOnException or "", event.exception or "", "")
+        try:
+            # Spark's own end waits for this.
+            with waiting_ends(lambda: True, "the query ended"):
+                left = self._left_open(watched, gate, event)
+                if left is not None:
+                    # Its handler may have gone through, and only the report of that be missing.
+                    watched.ledger.fail(left.schedule_id, report, owner=left.owner, cut_short=True)
+        except HeadraceError as error:
+            _LOG.warning("A batch's failure was not processed: %s", error)
+
+    def _left_open(
+        self, watched: _GateRun, gate: str, event: QueryTerminatedEvent
+    ) -> BatchRecord | None:
+        """The batch that a run left in progress; None where another has it, or may have it, by now.
+
+        Spark reports the end some time after it: the query can have been started again.
+        """
+        batch = watched.ledger.open_batch(gate)
+        if batch is None or batch.run_id != watched.run_id or not is_here(batch.owner):
+            return None
+        # Asked for last: the next run begins before it takes the batch.
+        has_next = self._newest_run.get(event.id, event.runId) != event.runId
+        return None if has_next else batch
+
+    def _watch(self, run: UUID, report: "_Report") -> _GateRun | None:
+        """The gate in this run, made at its first report from what the source declared."""
+        if (run, report.gate) not in self._watched:
+            try:
+                self._watched[run, report.gate] = self._first_seen(run, report.gate, report.run_id)
+            except HeadraceError as error:
+                _LOG.warning(_NOT_PROCESSED, error)
+                return None
+        return self._watched[run, report.gate]
+
+    def _first_seen(self, run: UUID, gate: str, run_id: str) -> _GateRun | None:
+        ledger = self._ledger_of(gate, run)
+        declared = None
+        if ledger is not None:
+            stopped = state_of(ledger.url, gate).is_stopped
+            with waiting_ends(stopped, "the query was stopped"):
+                declared = next((g for g in ledger.gates() if g.name == gate), None)
+        if ledger is None or declared is None:
+            _LOG.warning(
+                "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
+                " its option headrace.ledger in headrace.register(spark, ledger=...).",
+                gate,
+            )
+            return None
+        try:
+            settings = EstimatorSettings.from_text(declared.estimator)
+            estimator = settings.create(declared.interval_ms)
+        except OptionError as error:
+            _LOG.warning("The gate %r learns no rate: %s", gate, error)
+            return _GateRun(ledger, run_id, declared.interval_ms, None)
+        return _GateRun(ledger, run_id, declared.interval_ms, estimator)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What the engine reports of a batch for one gate."""
+
+    gate: str
+    run_id: str
+    """The identity of the query's checkpoint."""
+    batch: str
+    """Its key; empty where the gate had nothing in it."""
+    query_batch_id: int
+    progress: BatchProgress
+
+    @property
+    def times_ms(self) -> tuple[int, int]:
+        """When it began and ended."""
+        return self.progress.start_ms, self.progress.end_ms
+
+
+def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
+    """The reports for the sources that stand behind a gate."""
+    for source in progress.sources:
+        end = _offset(source.endOffset)
+        if end is None or end.gate is None:
+            continue
+        ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
+        batch = schedule_id(end.gate, end.run, ranges, end.topic_ids) if ranges else ""
+        times = BatchProgress(
+            start_ms=_epoch_ms(progress.timestamp),
+            duration_ms=progress.durationMs["triggerExecution"],
+            records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
+            left_over=_left_over(end, _offset(source.latestOffset)),
+        )
+        yield _Report(end.gate, end.run, batch, progress.batchId, times)
+
+
+def _process(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
+    state = state_of(watched.ledger.url, report.gate)
+    try:
+        with waiting_ends(state.is_stopped, "the query was stopped"):
+            _on_batch(watched, report, ended)
+    except HeadraceError as error:
+        _LOG.warning(_NOT_PROCESSED, error)
+
+
+def _on_batch(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
+    present = replace(report.progress, waited_ms=ended.waited_ms)
+    teaches = ended.went_through and (present.records > 0 or not report.batch)
+    previous, watched.previous = watched.previous, present if teaches else None
+    watched.aside_ms += present.waited_ms if teaches else present.duration_ms
+    if not report.batch:
+        return
+    _warn_of_unread(watched, report.gate, is_unread=ended.went_through and not present.records)
+    sample = None
+    if watched.estimator is not None:
+        # Where nothing is learnt it is published too, for the planner waits for the report.
+        stats = batch_stats(previous, present, watched.interval_ms)
+        estimator = watched.estimator if teaches else None
+        sample = _sample(report, stats, estimator, stats.time_ms - watched.aside_ms)
+    watched.ledger.report(report.batch, report.query_batch_id, present.start_ms, sample)
+
+
+def _sample(
+    report: _Report, stats: BatchStats, estimator: PIDRateEstimator | None, time_ms: int
+) -> RateSample:
+    """What was measured; without an estimator, nothing is taught and the rate stays what it is.
+
+    Args:
+        report: The batch.
+        stats: What the estimator receives.
+        estimator: The gate's.
+        time_ms: When it ended by the estimator's clock.
+    """
+    rate = processing_rate = None
+    if estimator is not None:
+        rate = estimator.compute(
+            time_ms, stats.num_elements, stats.processing_delay_ms, stats.scheduling_delay_ms
+        )
+        if stats.processing_delay_ms > 0:
+            processing_rate = stats.num_elements / stats.processing_delay_ms * 1000
+    terms = estimator.terms if isinstance(estimator, PIDRateEstimator) and rate else None
+    return RateSample(
+        gate=report.gate,
+        time_ms=stats.time_ms,
+        rate_per_s=rate,
+        records=stats.num_elements,
+        processing_delay_ms=stats.processing_delay_ms,
+        scheduling_delay_ms=stats.scheduling_delay_ms,
+        processing_rate_per_s=processing_rate,
+        proportional=terms.proportional if terms else None,
+        integral=terms.integral if terms else None,
+        derivative=terms.derivative if terms else None,
+        query_batch_id=report.query_batch_id,
+        schedule_id=report.batch,
+    )
+
+
+def _warn_of_unread(watched: _GateRun, gate: str, *, is_unread: bool) -> None:
+    """Log once in a run that the handler does not read its batches."""
+    watched.unread = watched.unread + 1 if is_unread else 0
+    if watched.unread == UNREAD_BATCHES and not watched.has_warned_of_unread:
+        watched.has_warned_of_unread = True
+        _LOG.warning(
+            "The gate %r learns no rate: Spark has read no record of its last %d batches, so what"
+            " they cost is not known; have the handler read its DataFrame.",
+            gate,
+            UNREAD_BATCHES,
+        )
+
+
+def _offset(text: str | dict[str, Any] | None) -> StreamOffset | None:
+    """A source's offset in a progress event; None where it is null or another kind of source's."""
+    try:
+        offset = json.loads(text) if isinstance(text, str) else text
+        return StreamOffset.from_json(offset) if isinstance(offset, dict) else None
+    except (json.JSONDecodeError, HeadraceError):
+        return None
+
+
+def _left_over(end: StreamOffset, latest: StreamOffset | None) -> int:
+    if latest is None:
+        return 0
+    return sum(
+        max(offset - end.positions.get(tp, offset), 0) for tp, offset in latest.positions.items()
+    )
+
+
+def _epoch_ms(timestamp: str) -> int:
+    """Spark's ``2026-01-31T12:00:00.123Z`` in milliseconds since the epoch."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)

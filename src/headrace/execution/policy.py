@@ -1,0 +1,115 @@
+"""What an exception in a handler does: stop, retry, defer, isolate, and what follows a retry."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from headrace.control.isolation import IsolationBudget
+from headrace.errors import OptionError
+from headrace.source.values import duration_ms
+
+Last = Literal["stop", "defer", "isolate"]
+_LAST: Final[tuple[str, ...]] = get_args(Last)
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._\-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class OnFailure:
+    """A failure policy. Made by `retry`, `isolate`, or from a word.
+
+    Attributes:
+        retries: How often the handler is called again, in place, before anything else.
+        backoff_ms: The wait before the first retry (ms); each later one is twice as long.
+        last: What happens when it still fails. ``stop``: the query stops, and runs the batch again
+            when it is started. ``defer``: the stream goes on; a backfill takes the batch later.
+            ``isolate``: the batch is halved until what cannot be processed stands alone.
+        budget: How much isolation may take; what is left then is deferred.
+        topic: Where dead letters go besides the ledger; None for nowhere.
+    """
+
+    retries: int = 0
+    backoff_ms: int = 1_000
+    last: Last = "stop"
+    budget: IsolationBudget = field(default_factory=IsolationBudget)
+    topic: str | None = None
+
+    @property
+    def skips(self) -> bool:
+        """Whether the stream goes on without all of a batch."""
+        return self.last != "stop"
+
+    def backoff_before_ms(self, retry: int) -> int:
+        """The wait before a retry (ms); the first is number 1."""
+        return self.backoff_ms << (retry - 1)
+
+
+STOP: Final = OnFailure()
+"""As Spark itself does."""
+
+
+def retry(n: int, backoff: str = "1 second", *, then: "str | OnFailure" = "stop") -> OnFailure:
+    """Call the handler again, up to ``n`` times, and only then do something else.
+
+    For what passes by itself: a database that restarts, a lock. The stream waits meanwhile.
+
+    >>> retry(3, "500 ms", then="defer").backoff_before_ms(3)
+    2000
+
+    Args:
+        n: How often; 1 or more.
+        backoff: The wait before the first; each later one is twice as long.
+        then: What follows: ``"stop"``, ``"defer"``, ``"isolate"``, or what `isolate` answers.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+    if n < 1:
+        raise OptionError(f"retry's n is {n}; it must be 1 or more.")
+    after = parse_on_failure(then)
+    if after.retries:
+        raise OptionError("A retry cannot be followed by a retry; give one with a higher n.")
+    return OnFailure(
+        n, duration_ms("retry's backoff", backoff), after.last, after.budget, after.topic
+    )
+
+
+def isolate(
+    *, max_runs: int = 200, max_time: str = "1 minute", topic: str | None = None
+) -> OnFailure:
+    """Halve a failed batch until what cannot be processed stands alone, within a budget.
+
+    Args:
+        max_runs: Of the handler on children of the batch; 1 or more. Default: 200.
+        max_time: How long the stream may wait for it. Default: 1 minute.
+        topic: A Kafka topic, on the brokers of the stream, that receives each dead letter too,
+            with headers that say where it comes from and why it is there. The ledger has it first,
+            and has it for certain; what the brokers do not take is logged, and not sent again.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+    if topic is not None and not _TOPIC.fullmatch(topic):
+        raise OptionError(
+            f"isolate's topic is {topic!r}; a topic's name has 1 to 249 letters, digits, '.', '_'"
+            " and '-'."
+        )
+    budget = IsolationBudget(max_runs, duration_ms("isolate's max_time", max_time))
+    return OnFailure(last="isolate", budget=budget, topic=topic)
+
+
+def parse_on_failure(on_failure: str | OnFailure) -> OnFailure:
+    """A policy from a word; one that is made already is answered as it is.
+
+    Raises:
+        OptionError: There is no such word.
+    """
+    match on_failure:
+        case OnFailure():
+            return on_failure
+        case "stop" | "defer" | "isolate":
+            return OnFailure(last=on_failure)
+        case _:
+            raise OptionError(
+                f"on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, _LAST))}, or"
+                " what headrace.retry or headrace.isolate answers."
+            )

@@ -1,0 +1,190 @@
+"""What a Spark session needs once: the sources, their secrets, and the listener of the gates."""
+
+import secrets
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.udf import _wrap_function
+
+from headrace.errors import OptionError
+from headrace.execution.gate_state import ledger_of, shared_ledger
+from headrace.execution.listener import GateListener
+from headrace.journal.connector import JOURNAL
+from headrace.kafka.client.option_values import REDACTED, is_secret
+from headrace.kafka.kafka_connector import KAFKA
+from headrace.ledger import normalize_url, without_secrets
+from headrace.processes import this_process
+from headrace.source.connector import Connector
+from headrace.source.secrets import LEDGERS
+
+CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}
+"""By the name that ``Gate.read`` takes, which is also the one in the ledger."""
+
+
+def connector_of(source: str) -> Connector:
+    """The kind of source of this name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if source not in CONNECTORS:
+        raise OptionError(
+            f"The source is {source!r}; a gate reads from {', '.join(sorted(CONNECTORS))}."
+        )
+    return CONNECTORS[source]
+
+
+# Spark gives out several Python objects for one session, so its own settings tell which it is.
+_SESSION: Final = "headrace.session"
+
+
+@dataclass
+class _Session:
+    """What is known of a session.
+
+    Attributes:
+        parallelism: How many tasks it runs at the same time.
+        default_ledger: Of gates that no `Gate` of this program names.
+        secrets: What its sources know, by what Spark receives in the place of each.
+    """
+
+    parallelism: int
+    default_ledger: str | None = field(default=None, repr=False)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+_sessions: Final[dict[str, _Session]] = {}
+_lock: Final = threading.RLock()
+
+
+def register(spark: SparkSession, *, ledger: str | None = None) -> None:
+    """Make the sources known to a session, and listen to its queries. Again is harmless.
+
+    Args:
+        spark: the session.
+        ledger: the ledger of gates that are used by options alone (``headrace.gate`` and
+            ``headrace.ledger`` on the bare format), where no `Gate` of this program names it. The
+            same URL as in the option, but with its password, which Spark would show there.
+
+    Raises:
+        LedgerError: ``ledger`` is not a ledger's URL, or cannot be opened.
+    """
+    if ledger is not None:
+        ledger = normalize_url(ledger)
+        shared_ledger(ledger)
+    with _lock:
+        known = {} if ledger is None else _hidden({"headrace.ledger": ledger}, {})[1]
+        session = _session(spark, known)
+        if ledger is not None:
+            session.default_ledger = ledger
+
+
+def hide_secrets(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source as Spark may show them; the session's sources know what is meant.
+
+    Of a ledger's URL the rest stays readable.
+
+    Raises:
+        LedgerError: One of them is not a ledger's URL.
+    """
+    with _lock:
+        session = _session(spark, {})
+        shown, new = _hidden(options, session.secrets)
+        _session(spark, new)
+        return shown
+
+
+def _hidden(
+    options: Mapping[str, str], known: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The options without secrets, and the secrets by what stands in their place."""
+    place_of = {secret: place for place, secret in known.items()}
+    shown, new = dict[str, str](), dict[str, str]()
+    for name, value in options.items():
+        shown[name] = value
+        if name.lower() in LEDGERS:
+            shown[name] = without_secrets(value)
+            if shown[name] != normalize_url(value):
+                new[shown[name]] = normalize_url(value)
+        elif is_secret(name):
+            shown[name] = place_of.get(value) or f"{REDACTED} {secrets.token_hex(8)}"
+            new[shown[name]] = value
+    return shown, new
+
+
+def _session(spark: SparkSession, new: Mapping[str, str]) -> _Session:
+    """What is known of a session, which is registered if it is new, or these secrets are."""
+    name = spark.conf.get(_SESSION, None)
+    session = _sessions.get(name or "")
+    if session is not None and new.items() <= session.secrets.items():
+        return session
+    if session is None:
+        name = uuid.uuid4().hex
+        spark.conf.set(_SESSION, name)
+        session = _sessions[name] = _Session(spark.sparkContext.defaultParallelism)
+        spark.streams.addListener(
+            GateListener(lambda gate, run: ledger_of(gate, run, _sessions[name].default_ledger))
+        )
+    session.secrets |= new
+    # A class of its own for this session: Spark sends it, with what it knows, to its processes.
+    known = {
+        "parallelism": session.parallelism,
+        "secrets": dict(session.secrets),
+        "driver": this_process(),
+    }
+    for connector in CONNECTORS.values():
+        source = connector.source
+        _register_source(spark, type(source.__name__, (source,), known))
+    return session
+
+
+def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a source with environment variables that any number of threads may share.
+
+    As ``spark.dataSource.register`` does, but for the map of these variables, which all queries of
+    the source share. Spark adds to it in the thread of each query that starts, and serializes it
+    for the tasks. PySpark gives it a ``HashMap``. Two threads that add at once leave that with a
+    wrong size, and no task of any query can read it from then on (``OptionalDataException``).
+
+    And as that does, but for a question before: whether the thread's active session has such a
+    source. That may be another session, which is registered, and then this one could not be.
+    """
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    wrapped: Any = _wrap_function(spark.sparkContext, source)
+    function = jvm.SimplePythonFunction(
+        wrapped.command(),
+        jvm.java.util.concurrent.ConcurrentHashMap(wrapped.envVars()),
+        wrapped.pythonIncludes(),
+        wrapped.pythonExec(),
+        wrapped.pythonVer(),
+        wrapped.broadcastVars(),
+        wrapped.accumulator(),
+    )
+    python = jvm.org.apache.spark.sql.execution.datasources.v2.python
+    registered = python.UserDefinedPythonDataSource(function)
+    session.sessionState().dataSourceManager().registerDataSource(source.name(), registered)
+
+
+RECOMMENDED_CONF: Final = {
+    # Between the JVM and its Python workers TCP waits on delayed acknowledgements: 40 ms a task.
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+"""Settings that a session should be built with; `headrace doctor` checks them."""
+
+
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Set what makes small batches fast, on a session's builder.
+
+    >>> import headrace
+    >>> from pyspark.sql import SparkSession
+    >>> builder = headrace.configure(SparkSession.builder.appName("orders"))
+    """
+    for name, value in RECOMMENDED_CONF.items():
+        builder = builder.config(name, value)
+    return builder

@@ -1,0 +1,264 @@
+"""Spark's stream reader behind a gate, and what a stream's plan says of what it reads."""
+
+import contextlib
+import io
+import re
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
+
+from headrace.errors import OptionError
+from headrace.execution.gate_state import use_ledger
+from headrace.execution.spark_session import hide_secrets
+from headrace.source.connector import Connector
+
+# Spark marks with ~ what is computed of a stream.
+_STATEFUL: Final = re.compile(
+    r"^\W*~(Aggregate|Deduplicate\w*|GlobalLimit|FlatMapGroups\w*WithState\w*|TransformWithState\w*"
+    r"|ArrowTransformWithState\w*)\b",
+    re.MULTILINE,
+)
+_SOURCE: Final = re.compile(r"^\W*~StreamingRelation\w*\b", re.MULTILINE)
+_GATE: Final = re.compile(r"\bheadrace\.gate=([\w.\-]+)")
+_READ: Final = re.compile(r"\bheadrace\.read=([0-9a-f]{32})\b")
+
+# Spark leaves out of a plan's text the fields beyond so many, options among them.
+_MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """One source of a stream.
+
+    Attributes:
+        gate: the gate before it; None where there is none.
+        read: what `Gate.read` named what it loaded; None where that was not used.
+    """
+
+    gate: str | None
+    read: str | None
+
+
+def sources_of(df: DataFrame) -> list[StreamSource]:
+    """The sources that a query of this stream will have; one that is used twice is two."""
+    plan = _analyzed(df)
+    begins = [found.start() for found in _SOURCE.finditer(plan)]
+    texts = [plan[at:until] for at, until in zip(begins, [*begins[1:], len(plan)], strict=True)]
+    return [StreamSource(_first(_GATE, text), _first(_READ, text)) for text in texts]
+
+
+def check_batches_can_be_skipped(df: DataFrame, gate: str, last: str) -> None:
+    """Raise unless the stream's batches are computed each for itself, from one source.
+
+    Args:
+        df: the stream.
+        gate: whose it is.
+        last: the failure policy that skips batches.
+
+    Raises:
+        OptionError: a batch is more than what the gate's source gave it.
+    """
+    plan = _analyzed(df)
+    stateful = _STATEFUL.search(plan)
+    if stateful is not None:
+        raise OptionError(
+            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed with state"
+            f" ({stateful[1]}): without one of its batches the state, and every batch after it,"
+            " would be wrong; use 'stop' or headrace.retry(n), or compute with state in another"
+            " query, of what this one writes."
+        )
+    if len(_SOURCE.findall(plan)) != 1:
+        raise OptionError(
+            f"on_failure is {last!r}, but what the gate {gate!r} writes is computed from more than"
+            " one stream, and a batch cannot be run again from this gate's ranges alone; use 'stop'"
+            " or headrace.retry(n), or write each stream by a query of its own."
+        )
+
+
+def _analyzed(df: DataFrame) -> str:
+    """The stream's analyzed logical plan, as Spark writes it."""
+    conf = df.sparkSession.conf
+    before = conf.get(_MOST_FIELDS, None)
+    conf.set(_MOST_FIELDS, "10000")
+    try:
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            df.explain(extended=True)
+    finally:
+        if before is None:
+            conf.unset(_MOST_FIELDS)
+        else:
+            conf.set(_MOST_FIELDS, before)
+    return written.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("\n== ")[0]
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return None if found is None else found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class GateRead:
+    """What a reader of a gate has loaded, and how.
+
+    Attributes:
+        name: distinguishes it from everything else that was ever loaded.
+        gate: the gate's name.
+        ledger_url: its ledger's, in full.
+        df: what was loaded.
+        connector: of the source.
+        options: as the user set them.
+    """
+
+    name: str
+    gate: str
+    ledger_url: str
+    df: DataFrame
+    connector: Connector
+    options: Mapping[str, str]
+
+
+_lock: Final = threading.Lock()
+_reads: Final[dict[str, GateRead]] = {}
+
+
+def remember(read: GateRead) -> None:
+    """Keep what was loaded, for whoever writes it."""
+    with _lock:
+        _reads[read.name] = read
+
+
+def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
+    """What a stream reads through a gate; once, as the gate stands before one source.
+
+    Args:
+        df: the stream.
+        gate: the gate's name.
+        ledger_url: its ledger's, in full.
+
+    Raises:
+        OptionError: it reads nothing through the gate, or more than one source.
+    """
+    sources = sources_of(df)
+    own = [source for source in sources if source.gate == gate]
+    if len(own) > 1:
+        raise OptionError(
+            f"What the gate {gate!r} is to write reads through it {len(own)} times, which are"
+            f" {len(own)} sources of one query, and a gate stands before one; read each with a gate"
+            " of its own."
+        )
+    with _lock:
+        read = _reads.get(own[0].read or "") if own else None
+    if read is None:
+        others = sorted({source.gate for source in sources if source.gate not in {None, gate}})
+        through = f"through the gate {others[0]!r}" if others else "with no Gate.read"
+        raise OptionError(
+            f"What the gate {gate!r} is to write was read {through}; write what"
+            f" {gate!r} itself has read, or what is derived from it."
+        )
+    if read.ledger_url != ledger_url:
+        raise OptionError(
+            f"What the gate {gate!r} is to write was read with another ledger than this gate's; use"
+            " one Gate to read and to write."
+        )
+    return read
+
+
+class GatedStreamReader(DataStreamReader):
+    """Spark's reader, which checks the options on the driver when it loads.
+
+    Spark itself only finds a wrong option when the query runs, and wraps it in a traceback.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connector: Connector,
+        *,
+        gate: str,
+        ledger_url: str,
+        interval_ms: int,
+    ) -> None:
+        super().__init__(spark)
+        self._connector = connector
+        self._gate = gate
+        self._ledger_url = ledger_url
+        self._of_gate = {
+            "headrace.gate": gate,
+            "headrace.ledger": ledger_url,
+            "headrace.interval": f"{interval_ms} ms",
+        }
+        self._raw: dict[str, str] = {}
+        super().format(connector.format)
+
+    def format(self, source: str) -> Self:
+        """Refuse any format but the gate's source: another one would not heed the gate.
+
+        Raises:
+            OptionError: it is another one.
+        """
+        if source != self._connector.format:
+            raise OptionError(
+                f"The format is {source!r}, but behind the gate {self._gate!r} stands"
+                f" {self._connector.format}; leave format() out, or read without a gate."
+            )
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option of the source, over one of the same name in any case; None sets nothing.
+
+        Raises:
+            OptionError: the option is the gate's to set.
+        """
+        if value is None:
+            return self
+        if key.lower() in {*self._of_gate, "headrace.read"}:
+            raise OptionError(f"The option {key} is set by the gate; leave it out here.")
+        for same in [name for name in self._raw if name.lower() == key.lower()]:
+            del self._raw[same]
+        self._raw[key] = _as_spark_writes(value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Set options of the source."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002  (Spark's own name)
+        schema: StructType | str | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Check the options, reach the source and the ledger; then what Spark does.
+
+        Raises:
+            OptionError: an option is wrong.
+            BrokerError: the brokers cannot be reached.
+            JournalError: the journal cannot be read.
+            SourceError: what is named does not exist.
+            LedgerError: the ledger cannot be opened or written.
+        """
+        self.options(path=path, **options)
+        self._connector.check(self._raw | self._of_gate)
+        use_ledger(self._gate, self._ledger_url)
+        # Not before, for what Spark receives is without the secrets that it would show.
+        for name, value in hide_secrets(self._spark, self._raw | self._of_gate).items():
+            super().option(name, value)
+        read = uuid.uuid4().hex
+        super().option("headrace.read", read)
+        df = super().load(None, format, schema)
+        remember(GateRead(read, self._gate, self._ledger_url, df, self._connector, dict(self._raw)))
+        return df
+
+
+def _as_spark_writes(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,204 @@
+"""What becomes of one failed batch, with a real ledger and a runner that is a function."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from tests.backfill.runners import (
+    ERROR,
+    HALVES,
+    LEASE_MS,
+    WIDE,
+    Backfill,
+    Offsets,
+    PriceError,
+    nothing,
+    one_that_failed,
+    refuse,
+    stored,
+)
+from tests.ledger.samples import ManualClock, a_batch
+
+from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
+from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.errors import BrokerError
+from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
+
+
+@pytest.fixture
+def key(ledger: Ledger) -> str:
+    """A batch that has failed."""
+    return one_that_failed(ledger, WIDE)
+
+
+def test_a_batch_is_claimed_run_on_its_exact_ranges_and_done(
+    ledger: Ledger, clock: ManualClock, key: str
+) -> None:
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        assert (batch.status, batch.owner) == (Status.BACKFILLING, "me")
+        assert stored(ledger, key) == batch
+        clock.now_ms += 700
+
+    backfill = Backfill(ledger, clock, handler)
+    done = backfill.work_on(key)
+    assert isinstance(done, Done)
+    assert (done.batch.schedule_id, done.elapsed_ms) == (key, 700)
+    assert backfill.event_names == ["Claimed", "Done"]
+    assert backfill.runner.runs == [(key, tuple(each.offsets for each in WIDE.ranges))]
+    assert (stored(ledger, key).status, stored(ledger, key).error) == (Status.SUCCESS, None)
+    assert backfill.budget.costs == [Cost(17, 700, clock())]
+
+
+def test_one_that_fails_again_is_released_until_its_attempts_are_spent(
+    ledger: Ledger, clock: ManualClock, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backfill = Backfill(ledger, clock, refuse, max_backfills=3)
+    with caplog.at_level(logging.INFO, "headrace.backfill"):
+        outcomes = [backfill.work_on(key) for _ in range(4)]
+    assert list(map(type, outcomes)) == [Failed, Failed, MarkedDead, Skipped]
+    row = stored(ledger, key)
+    assert (row.status, row.attempts, row.backfills) == (Status.DEAD, 4, 3)
+    assert row.error is not None
+    assert row.error.error_class.endswith("PriceError")
+    assert row.error.message == "price is -2"
+    assert [cost.succeeded for cost in backfill.budget.costs] == [False] * 3
+    name = f"Batch {key} of gate 'orders' (17 records)"
+    assert [(r.levelname, r.getMessage().split(":")[0]) for r in caplog.records] == [
+        ("WARNING", f"{name} failed again"),
+        ("WARNING", f"{name} failed again"),
+        ("ERROR", f"{name} is dead and will not be processed"),
+    ]
+
+
+def test_without_a_budget_nothing_is_done(ledger: Ledger, clock: ManualClock, key: str) -> None:
+    before, backfill = stored(ledger, key), Backfill(ledger, clock, most=0)
+    assert backfill.work_on(key) is None
+    assert stored(ledger, key) == before
+    assert backfill.events == []
+
+
+def test_a_batch_that_is_anothers_or_finished_is_skipped(
+    ledger: Ledger, clock: ManualClock, key: str
+) -> None:
+    backfill = Backfill(ledger, clock)
+    assert ledger.take(key, "other", LEASE_MS)
+    assert backfill.work_on(key) == Skipped(key)
+    assert ledger.backfilled(key, "other")
+    assert backfill.work_on(key) == Skipped(key)
+    assert backfill.runner.runs == []
+
+
+def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
+    ledger: Ledger, clock: ManualClock, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backfill = Backfill(ledger, clock)
+    begins = {TopicPartition("orders", 0): 25, TopicPartition("orders", 1): 12}
+    backfill.runner.begins = begins
+    assert isinstance(backfill.work_on(key), MarkedDead)
+    assert backfill.runner.runs == []
+    row = stored(ledger, key)
+    assert row.status is Status.DEAD
+    assert row.error is not None
+    assert row.error.error_class == "headrace.errors.DataLossError"
+    assert "has left Kafka before it was processed: orders-0 [10, 20), orders-1 [5, 12);" in (
+        row.error.message
+    )
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert row.error.message in record.getMessage()
+
+
+def test_an_outage_of_kafka_costs_no_attempt(ledger: Ledger, clock: ManualClock, key: str) -> None:
+    before, backfill = stored(ledger, key), Backfill(ledger, clock)
+    backfill.runner.unreachable = BrokerError("No broker can be reached.")
+    with pytest.raises(BrokerError):
+        backfill.work_on(key)
+    assert stored(ledger, key) == before
+
+
+@pytest.mark.parametrize("too_late", [None, PriceError("too late")])
+def test_a_handler_that_commits_its_sink_with_the_batch_has_resolved_it_whatever_it_raises_then(
+    ledger: Ledger, clock: ManualClock, key: str, too_late: Exception | None
+) -> None:
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        with ledger.transaction(batch.schedule_id, "me"):
+            pass
+        if too_late is not None:
+            raise too_late
+
+    assert isinstance(Backfill(ledger, clock, handler).work_on(key), Done)
+    assert (stored(ledger, key).status, stored(ledger, key).error) == (Status.SUCCESS, None)
+
+
+def test_a_batch_whose_one_record_became_a_dead_letter_is_dead(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 7, 8)))
+    letter = DeadLetter("orders", 0, 7, None, b"-1", (), 0, 0, ERROR)
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        assert ledger.bury_record(batch.schedule_id, letter, owner="me")
+
+    dead = Backfill(ledger, clock, handler).work_on(key)
+    assert isinstance(dead, MarkedDead)
+    assert (dead.batch.schedule_id, dead.error) == (key, ERROR)
+
+
+def test_children_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    key = one_that_failed(ledger, a_batch())
+
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        first, second = ledger.split(batch.schedule_id, HALVES, "me", LEASE_MS)
+        ledger.succeed(first.schedule_id, owner="me")
+        ledger.fail(second.schedule_id, ERROR, owner="me")
+
+    assert isinstance(Backfill(ledger, clock, handler).work_on(key), Done)
+    assert stored(ledger, key).status is Status.SUCCESS
+    assert [each.schedule_id for each in ledger.failed()] == [HALVES[1].schedule_id]
+
+
+@pytest.mark.parametrize("then", [nothing, refuse])
+def test_the_outcome_of_a_batch_whose_lease_was_lost_is_not_counted(
+    ledger: Ledger, clock: ManualClock, key: str, then: Callable[[BatchRecord, Offsets], None]
+) -> None:
+    def handler(batch: BatchRecord, offsets: Offsets) -> None:
+        clock.now_ms += LEASE_MS
+        assert ledger.take(key, "other", LEASE_MS)
+        then(batch, offsets)
+
+    assert isinstance(Backfill(ledger, clock, handler).work_on(key), LeaseLost)
+    row = stored(ledger, key)
+    assert (row.owner, row.status) == ("other", Status.BACKFILLING)
+
+
+def interrupt(batch: BatchRecord, offsets: Offsets) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_passes_once_the_batch_is_released_and_its_outcome_is_unknown(
+    ledger: Ledger, clock: ManualClock, key: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Backfill(ledger, clock, interrupt).work_on(key)
+    assert (stored(ledger, key).status, stored(ledger, key).cut_short) == (Status.FAILED, True)
+
+
+def test_the_outcome_of_a_run_that_fails_while_its_application_is_stopped_is_unknown(
+    ledger: Ledger, clock: ManualClock, key: str
+) -> None:
+    Backfill(ledger, clock, refuse, stopped=lambda: True).work_on(key)
+    assert (stored(ledger, key).status, stored(ledger, key).cut_short) == (Status.FAILED, True)
+    assert stored(ledger, key).error == ERROR  # what the stop raised says nothing
+
+
+def test_events_are_sentences_that_name_the_batch(ledger: Ledger, key: str) -> None:
+    row = stored(ledger, key)
+    name = f"Batch {key} of gate 'orders' (17 records)"
+    assert str(Claimed(row)) == f"{name} is claimed (attempt 2)."
+    assert str(Split(row, (row, row))) == f"{name} is split into 2 batches."
+    assert str(Done(row, 700)) == f"{name} was processed in 700 ms."
+    assert str(LeaseLost(row)).startswith(f"{name} was run, but not as its owner any more")
+    assert key in str(Skipped(key))
+    error = ErrorReport("app.PriceError", "price is -1\nin a query of many lines", "")
+    assert str(Failed(row, error, 9)) == f"{name} failed again: app.PriceError: price is -1"

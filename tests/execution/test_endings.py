@@ -1,0 +1,268 @@
+"""How a query's end shows in the ledger: stopped on purpose, ended by its handler, or refused."""
+
+import functools
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.cli.outcomes import invoke
+from tests.execution.events import planned
+from tests.execution.readers import FakeReader, frame
+
+from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
+from headrace.control import OffsetRange
+from headrace.errors import HandlerExitError, OptionError
+from headrace.execution import Batch, Gate
+from headrace.execution.batch import Handler, check_handler
+from headrace.execution.handler import GatedHandler
+from headrace.execution.policy import OnFailure, parse_on_failure, retry
+from headrace.ledger import BatchRecord, Ledger, Status
+
+FIRST = OffsetRange("orders-topic", 0, 0, 8)
+SECOND = OffsetRange("orders-topic", 0, 8, 16)
+POLICIES = [parse_on_failure(each) for each in ("stop", "defer", "isolate")]
+DF = frame([FIRST])
+
+
+@dataclass
+class Sink:
+    """Is stopped, or raises, in its calls of these numbers."""
+
+    raises: dict[int, BaseException] = field(default_factory=dict)
+    stop_in: int = 0
+    active: bool = True
+    batches: list[Batch] = field(default_factory=list)
+
+    def __call__(self, _df: DataFrame, batch: Batch) -> None:
+        self.batches.append(batch)
+        if len(self.batches) == self.stop_in:
+            self.active = False
+            raise InterruptedError("cut off")
+        error = self.raises.get(len(self.batches))
+        if error is not None:
+            raise error
+
+    @property
+    def query(self) -> StreamingQuery:
+        active = property(lambda _query: self.active)
+        return cast(StreamingQuery, type("Query", (), {"isActive": active})())
+
+
+def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler:
+    handler = GatedHandler(
+        "orders", url, sink, policy=policy, reader=FakeReader(), sleep=lambda _s: None
+    )
+    handler.follow(sink.query, None)
+    return handler
+
+
+def begin(ledger: Ledger, offsets: OffsetRange = FIRST, run: str = "run") -> str:
+    return ledger.begin(planned("orders", offsets, run_id=run)).schedule_id
+
+
+def row(ledger: Ledger, batch: str) -> BatchRecord:
+    found = ledger.batch(batch)
+    assert found is not None
+    return found
+
+
+def told(url: str, *arguments: str) -> list[dict[str, Any]]:
+    answer = invoke(url, *arguments, "--json").stdout
+    return [json.loads(line) for line in answer.splitlines()]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.last)
+def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_again(
+    ledger: Ledger, ledger_url: str, policy: OnFailure
+) -> None:
+    sink = Sink(stop_in=1)
+    handler = gated(ledger_url, sink, policy)
+    key = begin(ledger)
+    with pytest.raises(InterruptedError):
+        handler(DF, 0)
+
+    failures = invoke(ledger_url, "failures")
+    assert (failures.exit_code, told(ledger_url, "failures")) == (0, [])
+    assert "Nothing has failed" in failures.stdout
+    batches = invoke(ledger_url, "batches", width=160).stdout
+    assert "interrupted" in batches
+    assert "it runs again at the next start" in batches
+    assert "failed" not in batches
+    assert "cut off" in invoke(ledger_url, "batches", key).stdout  # the trace is kept
+    assert [each["interrupted"] for each in told(ledger_url, "batches")] == [True]
+    status = invoke(ledger_url, "status", "--gate", "orders")
+    assert status.exit_code == 0
+    assert "Interrupted: the query was stopped" in status.stdout
+    assert "InterruptedError" not in status.stdout
+    (snapshot,) = (each for each in told(ledger_url, "status") if each["gate"] == "orders")
+    assert (snapshot["state"], snapshot["failed"], snapshot["error"]) == ("interrupted", 0, None)
+
+    sink.active = True
+    again = gated(ledger_url, sink, policy)
+    assert begin(ledger) == key
+    again(DF, 0)
+    assert [batch.key for batch in sink.batches] == [key, key]
+    assert row(ledger, key).status is Status.SUCCESS
+    assert told(ledger_url, "batches")[0]["interrupted"] is False
+
+
+def test_what_was_interrupted_in_parts_is_no_incident_either(
+    ledger: Ledger, ledger_url: str
+) -> None:
+    sink = Sink(raises={1: ValueError("no")}, stop_in=3)
+    handler = gated(ledger_url, sink, POLICIES[2])
+    begin(ledger)
+    with pytest.raises(InterruptedError):
+        handler(DF, 0)
+    assert len(ledger.batches()) > 1
+    assert invoke(ledger_url, "failures").exit_code == 0
+    sink.active, sink.stop_in = True, 0
+    again = gated(ledger_url, sink, POLICIES[2])
+    begin(ledger)
+    again(DF, 0)
+    assert {batch.status for batch in ledger.batches()} == {Status.SUCCESS}
+
+
+def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
+    ledger: Ledger, ledger_url: str
+) -> None:
+    sink = Sink(stop_in=1)
+    handler = gated(ledger_url, sink)
+    key = begin(ledger)
+    with pytest.raises(InterruptedError):
+        handler(DF, 0)
+    # To whoever backfills by hand it is there from the beginning.
+    assert [batch.schedule_id for batch in ledger.failed("orders")] == [key]
+    sink.active = True
+    fresh = gated(ledger_url, sink)
+    begin(ledger, SECOND, run="another checkpoint")
+    fresh(DF, 0)
+    listed = invoke(ledger_url, "failures", width=160)
+    assert listed.exit_code == 3
+    assert key[:8] in listed.stdout
+    assert "started again without it" in listed.stdout
+    assert [batch.schedule_id for batch in ledger.failed("orders")] == [key]
+
+
+class Ended(BaseException):
+    """What a library raises to end a program."""
+
+
+ENDS = [SystemExit("the disk is gone"), KeyboardInterrupt(), Ended("the disk is gone")]
+
+
+@pytest.mark.parametrize(
+    "policy", [*POLICIES, retry(3, "1 ms", then="isolate")], ids=lambda policy: policy.last
+)
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
+def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
+    ledger: Ledger, ledger_url: str, policy: OnFailure, end: BaseException
+) -> None:
+    sink = Sink(raises={1: end})
+    handler = gated(ledger_url, sink, policy)
+    key = begin(ledger)
+    with pytest.raises(HandlerExitError, match=type(end).__name__) as caught:
+        handler(DF, 0)
+    assert caught.value.__cause__ is end
+    failed = row(ledger, key)
+    assert (failed.status, failed.owner, failed.cut_short) == (Status.FAILED, None, True)
+    assert failed.error is not None
+    assert type(end).__name__ in failed.error.message
+    assert str(end) in failed.error.message
+    assert len(sink.batches) == 1
+    assert invoke(ledger_url, "failures").exit_code == 3
+    again = gated(ledger_url, sink, policy)
+    begin(ledger)
+    again(DF, 0)
+    assert row(ledger, key).status is Status.SUCCESS
+
+
+def test_what_is_no_exception_in_a_part_leaves_nothing_in_progress(
+    ledger: Ledger, ledger_url: str
+) -> None:
+    sink = Sink(raises={1: ValueError("no"), 3: SystemExit(1)})
+    handler = gated(ledger_url, sink, POLICIES[2])
+    begin(ledger)
+    with pytest.raises(HandlerExitError):
+        handler(DF, 0)
+    assert {batch.status for batch in ledger.batches()} == {Status.SUCCESS, Status.FAILED}
+
+
+def test_what_is_no_exception_in_a_batch_without_ranges_reaches_spark_as_one(
+    ledger: Ledger, ledger_url: str
+) -> None:
+    context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": "q"}.get)
+    df = cast(DataFrame, SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
+    assert ledger.batches() == ()
+    with pytest.raises(HandlerExitError, match="SystemExit: 3"):
+        gated(ledger_url, Sink(raises={1: SystemExit(3)}))(df, 0)
+
+
+def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
+    ledger: Ledger, ledger_url: str
+) -> None:
+    key = begin(ledger)
+    ledger.fail(key, ValueError("it was down"))
+    executor = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).executor("beside")
+    scheduler = BackfillScheduler(
+        ledger,
+        executor.run,
+        FakeReader(),
+        OwnerSettings("beside"),
+        budget=UnlimitedBudget(),
+        clock=lambda: 0,
+    )
+    event = scheduler.run_batch(key, ledger.ranges(key))
+    assert isinstance(event, Failed)
+    assert "SystemExit: 3" in event.error.message
+    assert row(ledger, key).status is Status.FAILED
+
+
+def one(_df: DataFrame) -> None: ...
+
+
+def three(_df: DataFrame, _batch: Batch, _more: int) -> None: ...
+
+
+def keywords(_df: DataFrame, *, batch: Batch) -> None: ...
+
+
+def two(_df: DataFrame, _batch: Batch, _more: int = 0) -> None: ...
+
+
+class Stage:
+    """Handlers that are methods."""
+
+    def two(self, _df: DataFrame, _batch: Batch) -> None: ...
+
+    def one(self, _df: DataFrame) -> None: ...
+
+    def __call__(self, _df: DataFrame, _batch: Batch) -> None: ...
+
+
+def never(*_: object) -> NoReturn:
+    raise AssertionError("it was called")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [one, three, keywords, Stage().one, functools.partial(three, DF, cast(Batch, None)), "x"],
+)
+def test_a_handler_that_does_not_take_two_arguments_is_refused_at_once(
+    ledger_url: str, handler: Any
+) -> None:
+    gate = Gate("orders", interval="1 second", ledger=ledger_url)
+    with pytest.raises(OptionError, match=r"handler\(df, batch\)"):
+        gate.write(cast(DataFrame, None), handler)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [two, Stage().two, Stage(), functools.partial(three, _more=1), never, print, dict.update, max],
+)
+def test_whatever_takes_two_arguments_or_does_not_say_passes(handler: Handler) -> None:
+    check_handler(handler)

@@ -1,0 +1,288 @@
+"""Queries whose handler fails, on a real broker and a real Spark: the stream goes on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.execution.queries import DEADLINE_S, read
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
+
+import headrace
+from headrace.errors import OptionError
+from headrace.execution import Batch, Gate, OnFailure
+from headrace.ledger import Kind, Ledger, Status
+
+BAD = b"poison"
+
+
+@pytest.fixture
+def gate(ledger_url: str) -> Gate:
+    return Gate("orders", interval="1 second", ledger=ledger_url)
+
+
+class KeyedFiles:
+    """A sink that keeps the values of each batch in a file named by its key; poison makes it fail.
+
+    Attributes:
+        heal: once set, it takes poison too.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.heal = False
+        self.batches: list[Batch] = []
+        folder.mkdir()
+
+    def __call__(self, df: DataFrame, batch: Batch) -> None:
+        self.batches.append(batch)
+        values = [bytes(row.value).decode() for row in df.select("value").collect()]
+        if BAD.decode() in values and not self.heal:
+            raise ValueError("this cannot be kept")
+        unfinished = self.folder.with_name(batch.key)  # ``values`` may be asked for meanwhile
+        unfinished.write_text(json.dumps(values))
+        unfinished.rename(self.folder / batch.key)
+
+    @property
+    def values(self) -> list[str]:
+        return sorted(v for file in self.folder.iterdir() for v in json.loads(file.read_text()))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> KeyedFiles:
+    return KeyedFiles(tmp_path / "sink")
+
+
+def fill(topic: Topic, good: int, *poison_at: int) -> list[str]:
+    """Produce records, poison among them; the good ones."""
+    values = [f"{n:04}".encode() for n in range(good)]
+    with_poison = list(values)
+    for place in poison_at:
+        with_poison.insert(place, BAD)
+    topic.produce(*with_poison)
+    return [value.decode() for value in values]
+
+
+@dataclass
+class Scene:
+    """A gate before a topic."""
+
+    spark: SparkSession
+    gate: Gate
+    orders: Topic
+    checkpoint: Path
+
+    def read(self) -> DataFrame:
+        return read(self.gate, self.spark, self.orders)
+
+    def start(
+        self,
+        df: DataFrame,
+        handler: Callable[[DataFrame, Batch], None],
+        on_failure: str | OnFailure,
+    ) -> StreamingQuery:
+        writer = self.gate.write(df, handler, on_failure=on_failure)
+        return writer.option("checkpointLocation", str(self.checkpoint)).start()
+
+
+@pytest.fixture
+def scene(spark: SparkSession, topic: TopicFactory, gate: Gate, tmp_path: Path) -> Scene:
+    return Scene(spark, gate, topic(), tmp_path / "checkpoint")
+
+
+def first_record(topic: Topic) -> Message:
+    """Wait for the first record of a topic's partition 0."""
+    settings = {"bootstrap.servers": topic.bootstrap_servers, "group.id": "t", "log_level": 0}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic.name, 0, 0)])
+    try:
+        found = wait_until(lambda: consumer.poll(1), DEADLINE_S)
+    finally:
+        consumer.close()
+    assert found is not None
+    return found
+
+
+def statuses(ledger: Ledger) -> set[Status]:
+    return {batch.status for batch in ledger.batches("orders", limit=1_000)}
+
+
+def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_key(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    good = fill(scene.orders, 250, 120)
+    query = scene.start(scene.read(), sink, "defer")
+    try:
+        wait_until(lambda: Status.FAILED in statuses(ledger), DEADLINE_S)
+        wait_until(lambda: len(sink.values) >= 100, DEADLINE_S)  # the stream has gone on
+        sink.heal = True
+        wait_until(lambda: len(sink.values) > len(good), DEADLINE_S)  # each record has its batch
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS}, DEADLINE_S)
+    finally:
+        query.stop()
+    assert sink.values == sorted([*good, BAD.decode()])
+    assert query.exception() is None
+    backfilled = [batch for batch in sink.batches if batch.kind == "backfill"]
+    assert {batch.key for batch in backfilled} <= {b.schedule_id for b in ledger.batches("orders")}
+    assert min(batch.attempt for batch in backfilled) == 2
+
+
+def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    good = fill(scene.orders, 60, 20, 41)
+    query = scene.start(scene.read(), sink, "isolate")
+    try:
+        wait_until(lambda: len(ledger.dead_letters("orders")) == 2, DEADLINE_S)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+    finally:
+        query.stop()
+    assert sink.values == good
+    letters = [each.letter for each in ledger.dead_letters("orders")]
+    assert [(letter.partition, letter.offset) for letter in letters] == [(0, 20), (0, 41)]
+    assert {letter.value for letter in letters} == {BAD}
+    assert {letter.error.message for letter in letters} == {"this cannot be kept"}
+    assert {letter.headers for letter in letters} <= {(), None}
+
+
+def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    """Isolating takes much longer than the interval, and all that time records wait."""
+    good = fill(scene.orders, 600, 450)
+    df = read(scene.gate, scene.spark, scene.orders, maxOffsetsPerTrigger=100)
+    query = scene.start(df, sink, "isolate")
+    try:
+        wait_until(lambda: sink.values == good, DEADLINE_S)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+        live = ledger.batches("orders", limit=100, kind=Kind.LIVE, parts=False)
+        wait_until(lambda: len(ledger.rates("orders")) == len(live), DEADLINE_S)
+    finally:
+        query.stop()
+    samples = {sample.schedule_id: sample for sample in ledger.rates("orders")}
+    order = [batch.schedule_id for batch in reversed(live)]
+    at = next(n for n, batch in enumerate(order) if ledger.parts(batch))
+    assert samples[order[at]].rate_per_s is None
+    assert samples[order[at]].processing_delay_ms > 1_000
+    after = order[at + 1]
+    assert samples[after].scheduling_delay_ms == 0
+    # What was planned next was planned at the rate from before.
+    before = next(s.rate_per_s for b in reversed(order[:at]) if (s := samples[b]).rate_per_s)
+    planned = ledger.batch(after)
+    assert planned is not None
+    assert planned.rate_per_s == int(before)
+
+
+def test_a_topic_is_told_of_what_stands_alone(
+    scene: Scene, topic: TopicFactory, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    fill(scene.orders, 20, 7)
+    dead = topic()
+    query = scene.start(scene.read(), sink, headrace.isolate(topic=dead.name))
+    try:
+        told = first_record(dead)
+    finally:
+        query.stop()
+    (kept,) = ledger.dead_letters("orders")
+    assert (told.value(), kept.letter.offset) == (BAD, 7)
+    headers = dict(told.headers() or ())
+    assert headers["headrace.dead-letter.topic"] == scene.orders.name.encode()
+    assert headers["headrace.dead-letter.offset"] == b"7"
+    assert headers["headrace.error.message"] == b"this cannot be kept"
+
+
+def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(
+    scene: Scene, ledger: Ledger
+) -> None:
+    fill(scene.orders, 30, 7)
+    kept: dict[str, list[str]] = {}
+
+    def keep(df: DataFrame, batch: Batch) -> None:
+        assert df.columns == ["text"]
+        texts = [row.text for row in df.collect()]
+        if BAD.decode().upper() in texts:
+            raise ValueError("this cannot be kept")
+        kept[batch.key] = texts
+
+    df = scene.read().select(F.upper(F.col("value").cast("string")).alias("text"))
+    query = scene.start(df, keep, "isolate")
+    try:
+        wait_until(lambda: len(ledger.dead_letters("orders")) == 1, DEADLINE_S)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+    finally:
+        query.stop()
+    (letter,) = ledger.dead_letters("orders")
+    assert (letter.letter.offset, letter.letter.value) == (7, BAD)
+    assert sorted(text for texts in kept.values() for text in texts) == [
+        f"{n:04}" for n in range(30)
+    ]
+    assert [gate.name for gate in ledger.gates()] == ["orders", "payments"]
+
+
+def test_a_retry_in_place_helps_through_what_passes_by_itself(
+    scene: Scene, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    fill(scene.orders, 20)
+    attempts: list[int] = []
+
+    def fail_twice(df: DataFrame, batch: Batch) -> None:
+        attempts.append(batch.attempt)
+        if len(attempts) < 3:
+            raise ConnectionError("the database restarts")
+        sink(df, batch)
+
+    policy = headrace.retry(3, "10 ms")
+    query = scene.start(scene.read(), fail_twice, policy)
+    try:
+        (sample,) = wait_until(lambda: ledger.rates("orders"), DEADLINE_S)
+    finally:
+        query.stop()
+    assert sample.rate_per_s is None
+    assert attempts == [1, 2, 3]
+    (batch,) = ledger.batches("orders")
+    assert (batch.status, batch.attempts, len(sink.values)) == (Status.SUCCESS, 3, 20)
+
+
+@pytest.mark.parametrize("last", ["defer", "isolate"])
+@pytest.mark.parametrize(
+    ("derive", "operator"),
+    [
+        (lambda df: df.groupBy("key").count(), "Aggregate"),
+        (lambda df: df.dropDuplicates(["key"]), "Deduplicate"),
+        (lambda df: df.distinct(), "Deduplicate"),
+        (
+            lambda df: df.withWatermark("timestamp", "1 minute").dropDuplicatesWithinWatermark(
+                ["key"]
+            ),
+            "DeduplicateWithinWatermark",
+        ),
+        (lambda df: df.limit(5), "GlobalLimit"),
+    ],
+)
+def test_a_stream_with_state_cannot_go_on_without_a_batch(
+    scene: Scene,
+    sink: KeyedFiles,
+    last: str,
+    derive: Callable[[DataFrame], DataFrame],
+    operator: str,
+) -> None:
+    df, gate = derive(scene.read()), scene.gate
+    with pytest.raises(OptionError, match=rf"on_failure is '{last}'.*with state \({operator}\)"):
+        gate.write(df, sink, on_failure=last)
+    gate.write(df, sink, on_failure=headrace.retry(2))
+
+
+def test_two_streams_in_one_query_cannot_either(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, sink: KeyedFiles
+) -> None:
+    df = read(gate, spark, topic())
+    other = spark.readStream.format("headrace-kafka").options(subscribe=topic().name)
+    other = other.option("kafka.bootstrap.servers", topic().bootstrap_servers)
+    with pytest.raises(OptionError, match="from more than one stream"):
+        gate.write(df.union(other.load()), sink, on_failure="defer")

@@ -1,0 +1,96 @@
+"""The ledgers of a process, patient with what runs only; and the turns of a handler's callers."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+from uuid import uuid4
+
+import pytest
+from tests.services.planners import ManualTime
+
+from headrace.errors import LedgerError
+from headrace.execution.gate_state import Turn, ledger_of, shared_ledger, use_ledger
+from headrace.ledger import patience, sqlite_file
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    url = f"sqlite:///{tmp_path}/headrace.db"
+    yield url
+    shared_ledger(url).close()
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+    manual = ManualTime()
+    monkeypatch.setattr(patience, "time", manual)
+    return manual
+
+
+@pytest.fixture
+def other(url: str, time: ManualTime) -> Iterator[sqlite3.Connection]:
+    """Another program that keeps the ledger's file to itself."""
+    use_ledger("orders", url).close()
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        yield connection
+
+
+def test_a_query_waits_for_its_ledger(
+    url: str, other: sqlite3.Connection, time: ManualTime
+) -> None:
+    time.on_sleep = lambda: other.close() if time.now_s > 30 else None
+    ledger = ledger_of("orders", uuid4(), None)
+    assert ledger is shared_ledger(url)
+    assert ledger.gates() == ()
+    assert 30 < time.now_s < 33
+
+
+def test_what_is_checked_before_a_query_starts_does_not_wait_though_it_was_there_before(
+    url: str, other: sqlite3.Connection, time: ManualTime
+) -> None:
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="has been locked by another process"):
+            use_ledger("orders", url)
+    assert time.now_s == 0
+    other.close()
+    assert use_ledger("orders", url) is shared_ledger(url)
+
+
+class Held:
+    """A lock that somebody else has for some seconds, and the clock that goes on meanwhile."""
+
+    now_s = 0.0
+    for_s = 2.5
+
+    def acquire(self, blocking: bool = True) -> bool:
+        if not blocking:
+            return False
+        self.now_s += self.for_s
+        return True
+
+    def release(self) -> None:
+        self.now_s += 100.0
+
+
+def test_a_caller_knows_how_long_it_waited_for_its_turns_since_it_last_asked() -> None:
+    held = Held()
+    turn = Turn(cast(threading.Lock, held), lambda: held.now_s)
+    with turn:
+        held.now_s += 50.0
+    with turn:
+        pass
+    assert turn.take_waited_ms() == 5_000
+    assert turn.take_waited_ms() == 0
+
+
+def test_a_turn_says_whether_it_was_free() -> None:
+    with Turn(threading.Lock()) as was_free:
+        assert was_free
+    with Turn(cast(threading.Lock, Held()), lambda: 0.0) as was_free:
+        assert not was_free

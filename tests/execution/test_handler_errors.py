@@ -1,0 +1,98 @@
+"""What an exception of a handler is taken for: the source's, a stop of the query, its own."""
+
+import re
+import traceback
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PythonException
+
+from headrace.errors import (
+    BrokerError,
+    CorruptionError,
+    DataLossError,
+    JournalError,
+    LedgerError,
+    SourceError,
+)
+from headrace.execution.handler_errors import shorten_interrupts, unreadable
+from headrace.execution.handler_errors import unreachable_source as unreached
+
+TASK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/app/headrace/source/readers.py", line 103, in read
+headrace.errors.{}: it is gone; do this.
+"""
+
+
+def of_spark(text: str) -> PythonException:
+    return PythonException(message=text)
+
+
+@pytest.mark.parametrize("kind", [DataLossError, CorruptionError])
+def test_what_a_task_raised_is_found_wherever_the_handler_has_wrapped_it(
+    kind: type[Exception],
+) -> None:
+    spark = of_spark(TASK.format(kind.__name__))
+    wrapped = RuntimeError("the job failed")
+    wrapped.__cause__ = spark
+    within = ValueError("while handling")
+    within.__context__ = wrapped
+    for raised in (kind("it is gone; do this."), spark, wrapped, within):
+        found = unreadable(raised)
+        assert isinstance(found, kind)
+        assert str(found) == "it is gone; do this."
+
+
+READ = "headrace.errors.{}: it is gone; do this.\nIt happened while Headrace read the source.\n"
+
+
+@pytest.mark.parametrize("kind", [BrokerError, SourceError, JournalError, LedgerError])
+def test_what_was_raised_while_a_task_read_is_told_from_what_the_sink_raised(
+    kind: type[Exception],
+) -> None:
+    wrapped = RuntimeError("the job failed")
+    wrapped.__cause__ = of_spark(f"Traceback:\n{READ.format(kind.__name__)}")
+    found = unreached(wrapped)
+    assert type(found) is kind
+    assert str(found) == "it is gone; do this."
+    assert unreached(of_spark(TASK.format(kind.__name__))) is None, "of a sink, perhaps"
+    assert unreached(kind("it is gone; do this.")) is None, "the handler's own"
+
+
+def test_whatever_is_raised_while_a_task_reads_is_a_source_that_is_not_reached() -> None:
+    for said in ("OSError: no\nroute", "KeyError: 7", "numpy.Odd"):
+        text = f"Traceback:\n{said}\nIt happened while Headrace read the source.\n"
+        assert type(unreached(of_spark(text))) is SourceError
+
+
+def test_what_a_handler_says_by_itself_is_its_own() -> None:
+    said = ValueError("a bad record:\nheadrace.errors.DataLossError: it says so")
+    assert unreadable(said) is None
+    assert unreadable(LedgerError("it is locked")) is None
+    assert unreadable(of_spark(TASK.format("BrokerError"))) is None
+    in_a_line = of_spark("ValueError: bad: headrace.errors.DataLossError: it says so")
+    assert unreadable(in_a_line) is None
+
+
+class Thrown:
+    """What Java threw, as Py4J has it."""
+
+    _target_id = "o1"
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def test_a_batch_that_is_cut_off_says_so_in_words_that_spark_looks_for() -> None:
+    with pytest.raises(InterruptedError) as caught, shorten_interrupts():
+        raise Py4JJavaError("", Thrown("java.lang.InterruptedException"))
+    # Of Spark's StreamExecution.PROXY_ERROR, and without what was raised before.
+    sought = "py4j.protocol.Py4JJavaError: An error occurred while calling.*InterruptedException"
+    assert re.search(sought, str(caught.value))
+    assert len("".join(traceback.format_exception(caught.value))) < 2000
+    with pytest.raises(Py4JJavaError), shorten_interrupts():
+        raise Py4JJavaError("", Thrown("java.lang.OutOfMemoryError"))

@@ -1,0 +1,334 @@
+"""Batches that are isolated, with a real ledger, and with crashes."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PythonException
+from tests.execution.events import planned
+from tests.execution.readers import (
+    AWAY,
+    FakeReader,
+    KeyedSink,
+    Killed,
+    Place,
+    Poisoned,
+    frame,
+    places,
+)
+from tests.services.ledgers import new_ledger
+
+from headrace.backfill import LEASE_MS, MAX_BACKFILLS, OwnerSettings
+from headrace.control import EstimatorSettings, OffsetRange
+from headrace.errors import BrokerError
+from headrace.execution.batch import Handler
+from headrace.execution.executor import BatchExecutor
+from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
+from headrace.ledger import BatchRecord, Ledger, LetterStatus, Status
+from headrace.processes import new_owner
+
+WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
+EVERYTHING = places(WHOLE)
+DEFER = parse_on_failure("defer")
+
+
+class Scene:
+    """A gate's batches in a ledger, and how they are run."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def executor(
+        self,
+        owner: str,
+        handler: Handler,
+        *,
+        policy: OnFailure | None = None,
+        reader: FakeReader | None = None,
+        max_backfills: int = MAX_BACKFILLS,
+        **options: Any,
+    ) -> BatchExecutor:
+        return BatchExecutor(
+            self.ledger,
+            handler,
+            OwnerSettings(owner, max_backfills=max_backfills),
+            policy=policy or isolate(max_runs=1_000),
+            reader=reader or FakeReader(),
+            turn=nullcontext(),
+            **options,
+        )
+
+    def run_live(
+        self,
+        handler: Handler,
+        *,
+        ranges: Sequence[OffsetRange] = WHOLE,
+        owner: str = "me",
+        gone: str | None = None,
+        **options: Any,
+    ) -> str:
+        """Begin the batch, or take it up again, and run it if that is to be done; its key."""
+        key = self.ledger.begin(planned("orders", *ranges)).schedule_id
+        attached = self.ledger.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
+        if attached is not None:
+            self.executor(owner, handler, **options).run_live(frame(ranges), attached, 7)
+        return key
+
+    def backfill(
+        self, key: str, handler: Handler, *, max_backfills: int = MAX_BACKFILLS, **options: Any
+    ) -> Exception | None:
+        """Run a failed batch again; why it failed."""
+        claimed = self.ledger.take(key, "a backfill", LEASE_MS)
+        assert claimed is not None
+        executor = self.executor("a backfill", handler, max_backfills=max_backfills, **options)
+        error = executor.run(claimed)
+        if error is None:
+            self.ledger.backfilled(key, "a backfill")
+        else:
+            self.ledger.give_back(key, "a backfill", error, max_backfills=max_backfills)
+        return error
+
+    def backfill_all(self, handler: Handler) -> None:
+        """Run what has failed until nothing has."""
+        while failed := self.ledger.failed("orders"):
+            self.backfill(failed[0].schedule_id, handler)
+
+    def row(self, key: str) -> BatchRecord:
+        found = self.ledger.batch(key)
+        assert found is not None
+        return found
+
+    @property
+    def leaves(self) -> list[BatchRecord]:
+        """The rows that say what became of the records."""
+        rows = self.ledger.batches("orders", limit=10_000)
+        parents = {row.parent for row in rows}
+        return [row for row in rows if row.schedule_id not in parents]
+
+    def places(self, status: Status) -> list[Place]:
+        return sorted(
+            place
+            for leaf in self.leaves
+            if leaf.status is status
+            for place in places([each.offsets for each in self.ledger.ranges(leaf.schedule_id)])
+        )
+
+    @property
+    def dead_letters(self) -> list[Place]:
+        found = self.ledger.dead_letters("orders", limit=1_000)
+        return sorted((each.letter.partition, each.letter.offset) for each in found)
+
+
+@contextmanager
+def a_scene(folder: Path) -> Iterator[Scene]:
+    with new_ledger(f"sqlite:///{folder}/headrace.db") as ledger:
+        ledger.declare_gate(
+            "orders", interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
+        )
+        yield Scene(ledger)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with a_scene(tmp_path) as scene:
+        yield scene
+
+
+def owner_that_is_gone() -> str:
+    """An owner of this machine, whose process has ended."""
+    machine, _process, rest = new_owner().split(":", 2)
+    return f"{machine}:{2**31}:{rest}"
+
+
+bad_records = st.sets(st.sampled_from(EVERYTHING), min_size=1, max_size=6)
+
+
+@given(bad_records)
+@settings(max_examples=6)
+def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: set[Place]) -> None:
+    with TemporaryDirectory() as folder, a_scene(Path(folder)) as scene:
+        sink = KeyedSink(bad)
+        scene.run_live(sink)
+        assert sink.everything == sorted(set(EVERYTHING) - bad)
+        assert scene.dead_letters == sorted(bad) == scene.places(Status.DEAD)
+        assert scene.places(Status.SUCCESS) == sink.everything
+        rows = scene.ledger.batches("orders", limit=10_000)
+        assert len(scene.leaves) < len(rows), "nothing was split"
+        assert {row.owner for row in rows} == {None}
+
+
+@given(bad_records, st.lists(st.integers(1, 8), min_size=1, max_size=4), st.data())
+@settings(max_examples=20)
+def test_a_crash_at_any_call_leaves_nothing_out_and_doubles_nothing(
+    bad: set[Place], kills: list[int], data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder, a_scene(Path(folder)) as scene:
+        kept: dict[str, list[Place]] = {}
+        crashed: str | None = None
+        for kill_at in [*kills, None]:
+            sink, owner = KeyedSink(bad, kill_at, kept=kept), owner_that_is_gone()
+            with suppress(Killed):
+                scene.run_live(sink, owner=owner, gone=crashed)
+            crashed = owner
+            # Some of it can be processed in the next life.
+            bad = {place for place in bad if data.draw(st.booleans())}
+        scene.backfill_all(KeyedSink(bad, kept=kept))
+        processed = [place for places_ in kept.values() for place in places_]
+        assert sorted(processed + scene.dead_letters) == EVERYTHING
+        assert scene.places(Status.SUCCESS) == sorted(processed)
+        assert scene.places(Status.DEAD) == scene.dead_letters
+
+
+def test_a_batch_whose_outcome_a_crash_left_unknown_is_not_split_for_a_passing_reason(
+    scene: Scene,
+) -> None:
+    sink, first = KeyedSink(kill_at=1), owner_that_is_gone()
+    with suppress(Killed):
+        scene.run_live(sink, owner=first)
+    sink.bad = {(0, 3)}  # for a moment
+    key = scene.run_live(sink, gone=first)
+    assert scene.row(key).status is Status.FAILED
+    sink.bad = ()
+    scene.backfill_all(sink)
+    assert sink.everything == EVERYTHING
+    assert scene.row(key).status is Status.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "live",
+    [[DEFER], [parse_on_failure("stop"), DEFER], [retry(2, "1 ms", then="defer")]],
+)
+def test_what_has_only_raised_is_isolated_by_the_first_backfill_that_is_to_do_so(
+    scene: Scene, live: list[OnFailure]
+) -> None:
+    bad = {(0, 3), (1, 104)}
+    sink, key = KeyedSink(bad), planned("orders", *WHOLE).schedule_id
+    for policy in live:
+        with suppress(Poisoned):
+            scene.run_live(sink, policy=policy)
+        assert scene.row(key).status is Status.FAILED
+    assert scene.backfill(key, sink, policy=DEFER) is not None
+    assert scene.backfill(key, sink) is None
+    assert scene.dead_letters == sorted(bad)
+    assert sink.everything == sorted(set(EVERYTHING) - bad)
+
+
+def test_what_has_an_unknown_outcome_is_isolated_by_the_last_backfill_that_there_may_be(
+    scene: Scene,
+) -> None:
+    key = scene.ledger.begin(planned("orders", *WHOLE)).schedule_id
+    scene.ledger.begin(planned("orders", *WHOLE))
+    scene.ledger.fail(key, ValueError("no"))
+    assert scene.row(key).cut_short
+    sink = KeyedSink({(0, 3)})
+    assert scene.backfill(key, sink, max_backfills=2) is not None
+    assert scene.backfill(key, sink, max_backfills=2) is None
+    assert scene.dead_letters == [(0, 3)]
+
+
+def test_a_backfill_isolates_nothing_while_its_query_is_stopped(scene: Scene) -> None:
+    key = scene.ledger.begin(planned("orders", *WHOLE)).schedule_id
+    scene.ledger.fail(key, ValueError("no"))
+    claimed = scene.ledger.take(key, "me", LEASE_MS)
+    assert claimed is not None
+    sink = KeyedSink({(0, 3)})
+    stopped = scene.executor("me", sink, stopped=lambda: True)
+    assert isinstance(stopped.run(claimed), Poisoned)
+    assert scene.ledger.parts(key) == ()
+    between = scene.executor("me", sink, stopped=lambda: sink.calls > 3)
+    assert isinstance(between.run(claimed), Poisoned)
+    assert scene.dead_letters == []
+    assert scene.row(key).status is Status.BACKFILLING
+    statuses = {child.status for child in scene.ledger.parts(key)}
+    assert statuses <= {Status.FAILED, Status.SUCCESS}
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 5, 8])
+def test_what_the_budget_leaves_is_failed_and_can_be_backfilled(scene: Scene, runs: int) -> None:
+    bad = {(0, 5), (1, 103)}
+    sink = KeyedSink(bad)
+    scene.run_live(sink, policy=isolate(max_runs=runs))
+    assert sink.calls == 1 + runs
+    left = scene.places(Status.FAILED)
+    assert left != []
+    assert sorted(sink.everything + left + scene.dead_letters) == EVERYTHING
+    for failed in scene.ledger.failed("orders"):
+        assert failed.error is not None
+        scene.backfill(failed.schedule_id, sink)
+    assert scene.places(Status.FAILED) == []
+    assert scene.dead_letters == sorted(bad)
+    assert sink.everything == sorted(set(EVERYTHING) - bad)
+    assert {batch.kind for batch in sink.batches} == {"live", "backfill"}
+
+
+def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
+    scene: Scene,
+) -> None:
+    tried: list[list[Place]] = []
+
+    def is_away(wanted: list[Place]) -> bool:
+        if len(wanted) == 1:
+            tried.append(wanted)
+        return len(wanted) == 1
+
+    sink = KeyedSink({(0, 3)})
+    scene.run_live(sink, reader=FakeReader(is_away=is_away))
+    assert scene.dead_letters == []
+    assert len(tried) == 1, "nothing more is asked of a source that is away"
+    assert sorted(sink.everything + scene.places(Status.FAILED)) == EVERYTHING
+    failed = scene.ledger.failed("orders")
+    reasons = {row.error.error_class for row in failed if row.error}
+    assert reasons == {"headrace.errors.BrokerError"}
+    for row in failed:  # it is back
+        assert scene.backfill(row.schedule_id, sink) is None
+    assert scene.dead_letters == [(0, 3)]
+    assert sink.everything == sorted(set(EVERYTHING) - {(0, 3)})
+
+
+def test_a_batch_whose_own_read_fails_since_its_source_is_away_is_deferred_whole(
+    scene: Scene,
+) -> None:
+    calls = []
+
+    def handle(_df: object, _batch: object) -> None:
+        calls.append(1)
+        raise PythonException(message=AWAY)
+
+    key = scene.run_live(handle)
+    assert (len(calls), scene.ledger.parts(key)) == (1, ())
+    assert scene.row(key).status is Status.FAILED
+    assert isinstance(scene.backfill(key, handle), BrokerError)
+    assert (len(calls), scene.ledger.parts(key)) == (2, ())
+
+
+def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(scene: Scene) -> None:
+    scene.run_live(KeyedSink({(0, 3)}), reader=FakeReader(gaps={(0, 3)}))
+    assert scene.dead_letters == []
+    assert scene.places(Status.SUCCESS) == EVERYTHING
+
+
+def test_a_record_alone_in_its_batch_is_kept_without_a_split(scene: Scene) -> None:
+    scene.run_live(KeyedSink({(0, 5)}), ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+    (row,) = scene.ledger.batches("orders")
+    (letter,) = scene.ledger.dead_letters("orders")
+    assert row.status is Status.DEAD
+    assert (letter.schedule_id, letter.status) == (row.schedule_id, LetterStatus.WAITING)
+    assert letter.letter.error.message == "cannot keep (0, 5)"
+
+
+def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(scene: Scene) -> None:
+    sink = KeyedSink({(0, 3)})
+    with pytest.raises(Poisoned):
+        scene.run_live(sink, stopped=lambda: sink.calls > 2)
+    assert sink.calls == 3
+    assert scene.dead_letters == []
+    assert scene.places(Status.FAILED) == EVERYTHING
+    sink.bad = ()
+    scene.run_live(sink)
+    assert sink.everything == EVERYTHING
+    assert scene.places(Status.SUCCESS) == EVERYTHING

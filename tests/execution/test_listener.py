@@ -1,0 +1,512 @@
+"""The listener, told of batches by hand-made events, with a real ledger."""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from tests.execution.events import gated_source, planned, progress, source, started, terminated
+
+from headrace.control import EstimatorSettings, OffsetRange
+from headrace.errors import LedgerError
+from headrace.execution.gate_state import state_of
+from headrace.execution.listener import GateListener
+from headrace.ledger import Ledger, Status
+from headrace.processes import new_owner
+
+START_MS = 1_700_000_000_000
+
+
+def orders(start: int, until: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange("orders-topic", partition, start, until)
+
+
+def payments(start: int, until: int) -> OffsetRange:
+    return OffsetRange("payments-topic", 0, start, until)
+
+
+@pytest.fixture
+def listener(ledger: Ledger) -> GateListener:
+    return GateListener(lambda _gate, _run: ledger)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The warnings of the gate's log so far."""
+    caplog.set_level(logging.WARNING, "headrace.execution")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def report(
+    listener: GateListener, *sources: dict[str, Any], run: UUID | None = None, **options: Any
+) -> None:
+    """Have Spark report a batch that read these sources."""
+    listener.onQueryProgress(progress(*sources, run=run or uuid4(), **options))
+
+
+def begin(ledger: Ledger, gate: str, *ranges: OffsetRange) -> str:
+    return ledger.begin(planned(gate, *ranges)).schedule_id
+
+
+def status_of(ledger: Ledger, batch: str) -> Status:
+    found = ledger.batch(batch)
+    assert found is not None
+    return found.status
+
+
+def test_a_batch_that_ended_is_settled_as_a_success_arrow_d(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    batch = begin(ledger, "orders", orders(0, 500))
+    source = gated_source("orders", orders(0, 500), first=True)
+    report(listener, source, batch_id=4, start_ms=START_MS)
+    settled = ledger.batch(batch)
+    assert settled is not None
+    assert settled.status is Status.SUCCESS
+    assert (settled.query_batch_id, settled.start_time_ms, settled.records) == (4, START_MS, 500)
+
+
+def test_the_second_batch_of_a_run_gives_the_rate_at_which_it_was_processed(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    first = gated_source("orders", orders(0, 500), first=True)
+    report(listener, first, run=run, start_ms=START_MS, duration_ms=1_000)
+    assert ledger.rate("orders") is None
+    second = gated_source("orders", orders(500, 900), unread=50)
+    report(listener, second, run=run, batch_id=1, start_ms=START_MS + 1_000, duration_ms=2_000)
+    assert ledger.rate("orders") == 200.0
+    newest, oldest = ledger.rates("orders")
+    assert (oldest.rate_per_s, oldest.records, oldest.proportional) == (None, 500, None)
+    assert newest.rate_per_s == newest.processing_rate_per_s == 200.0
+    assert (newest.proportional, newest.integral, newest.derivative) == (-300.0, 0.0, 0.0)
+    assert newest.time_ms == START_MS + 3_000
+
+
+def test_a_batch_that_began_late_with_data_waiting_counts_as_delayed(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    first = gated_source("orders", orders(0, 500), first=True, unread=1)
+    second = gated_source("orders", orders(500, 900))
+    report(listener, first, run=run, start_ms=START_MS, duration_ms=1_700)
+    report(listener, second, run=run, start_ms=START_MS + 1_700, batch_id=1)
+    assert [sample.scheduling_delay_ms for sample in ledger.rates("orders")] == [700, 0]
+
+
+def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    a = [gated_source("orders", orders(0, 100)), gated_source("payments", payments(0, 1_000))]
+    b = [gated_source("payments", payments(1_000, 2_000)), gated_source("orders", orders(100, 200))]
+    c = [gated_source("orders", orders(200, 300)), gated_source("payments", payments(2_000, 3_000))]
+    for number, sources in enumerate((a, b, c)):
+        report(listener, *sources, run=run, batch_id=number, start_ms=START_MS + number * 1_000)
+    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [100.0, 100.0, None]
+    assert [sample.rate_per_s for sample in ledger.rates("payments")] == [1000.0, 1000.0, None]
+
+
+def test_sources_without_a_gate_are_none_of_its_business(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    listener = GateListener(lambda gate, _run: pytest.fail(f"asked for the ledger of {gate}"))
+    others = [
+        source(None, 5, 5, rows=5),  # the rate source
+        source({"logOffset": 0}, {"logOffset": 1}, None, rows=5),  # files
+        source([1], [2], None, rows=5),
+        source(None, "no JSON object", None, rows=5),
+        source({"t": {"0": 1}}, {"t": {"0": 9}}, {"t": {"0": 9}}, rows=8),  # the native connector
+        gated_source(None, orders(0, 5)),
+    ]
+    report(listener, *others)
+    assert ledger.batches("orders") == ()
+    assert warnings() == []
+
+
+def test_a_gate_is_found_among_sources_of_other_kinds(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    sources = [source(None, 5, 5, rows=5), gated_source("orders", orders(0, 5))]
+    report(listener, *sources)
+    assert [sample.records for sample in ledger.rates("orders")] == [5]
+
+
+def test_a_batch_in_which_the_gate_had_nothing_teaches_nothing(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    sources = [gated_source("orders"), gated_source("payments", payments(0, 10))]
+    for number in range(3):
+        report(listener, *sources, batch_id=number)
+    assert ledger.rates("orders") == ()
+    assert len(ledger.rates("payments")) == 3
+
+
+def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    # Its handler failed and the query went on, or it had been processed before a crash.
+    batch = begin(ledger, "orders", orders(0, 500))
+    report(listener, gated_source("orders", orders(0, 500), rows=0))
+    (sample,) = ledger.rates("orders")  # which the planner waits for
+    assert (sample.rate_per_s, sample.processing_rate_per_s) == (None, None)
+    found = ledger.batch(batch)
+    assert found is not None
+    assert found.records is None
+
+
+def test_a_handler_that_never_reads_is_told_of_once(
+    ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
+) -> None:
+    run = uuid4()
+    for number in range(8):
+        unread = gated_source("orders", orders(number * 10, number * 10 + 10), rows=0)
+        report(listener, unread, run=run, batch_id=number)
+        assert len(warnings()) == (number >= 2)
+    assert "has read no record of its last 3 batches" in warnings()[0]
+
+
+def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_told_of(
+    ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
+) -> None:
+    run = uuid4()
+    for number in range(9):
+        ranges = orders(number * 10, number * 10 + 10)
+        rows = 10 if number % 3 == 2 else 0
+        report(listener, gated_source("orders", ranges, rows=rows), run=run, batch_id=number)
+    failing = uuid4()
+    for number in range(9, 18):
+        ranges = orders(number * 10, number * 10 + 10)
+        state_of(ledger.url, "orders").batch_was_helped(begin(ledger, "orders", ranges))
+        report(listener, gated_source("orders", ranges, rows=0), run=failing, batch_id=number)
+    assert warnings() == []
+
+
+PID = EstimatorSettings(derivative=0.5)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A batch as Spark reports it: how long it took, and how much of that it was helped or waited.
+
+    It begins at once after the one before. It has as many records as milliseconds of its own.
+    """
+
+    own_ms: int
+    helped: bool = False
+    waited_ms: int = 0
+
+
+def taught(ledger: Ledger, gate: str, batches: Sequence[Told]) -> list[tuple[float | None, ...]]:
+    """What the estimator made of each batch that went through, the oldest first."""
+    ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator=PID.to_text())
+    listener, run, start_ms, offset = GateListener(lambda _gate, _run: ledger), uuid4(), START_MS, 0
+    for number, each in enumerate(batches):
+        ranges = orders(offset, offset + each.own_ms)
+        batch = begin(ledger, gate, ranges)
+        if each.helped:
+            state_of(ledger.url, gate).batch_was_helped(batch)
+        state_of(ledger.url, gate).batch_waited(batch, each.waited_ms)
+        report(
+            listener,
+            gated_source(gate, ranges, unread=10_000),
+            run=run,
+            batch_id=number,
+            start_ms=start_ms,
+            duration_ms=each.own_ms + each.waited_ms,
+        )
+        start_ms += each.own_ms + each.waited_ms
+        offset += each.own_ms
+    samples = reversed(ledger.rates(gate))
+    return [
+        (s.rate_per_s, s.proportional, s.integral, s.derivative)
+        for s, each in zip(samples, batches, strict=True)
+        if not each.helped
+    ]
+
+
+STEADY = (Told(1_000), Told(1_200), Told(900), Told(1_000), Told(1_000))
+
+
+@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("took_ms", [40, 28_700])
+def test_what_isolation_does_teaches_nothing_nor_does_the_batch_after_it_pay_for_it(
+    ledger: Ledger, at: int, took_ms: int
+) -> None:
+    isolated = [*STEADY[:at], Told(took_ms, helped=True), *STEADY[at:]]
+    rates = [each[0] for each in taught(ledger, "orders", isolated)]
+    # Nobody waits longer than the batch before took, whatever came between.
+    assert rates[0] is None
+    assert all(rate is not None and rate > 800 for rate in rates[1:])
+    assert ledger.rate("orders") == rates[-1]
+
+
+def test_a_batch_that_began_in_time_after_an_isolated_one_is_taught_as_if_that_had_not_been(
+    ledger: Ledger,
+) -> None:
+    in_time = [Told(1_000), Told(900), Told(800), Told(1_000)]
+    isolated = [*in_time[:2], Told(28_700, helped=True), *in_time[2:]]
+    assert taught(ledger, "orders", isolated) == taught(ledger, "payments", in_time)
+
+
+def test_what_helped_a_batch_of_two_gates_through_teaches_neither(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run, start_ms = uuid4(), START_MS
+    for number, (took_ms, waited_ms) in enumerate([(1_000, 0), (9_000, 0), (1_500, 500)]):
+        ranges = orders(number * 500, number * 500 + 500), payments(number * 10, number * 10 + 10)
+        mine = begin(ledger, "orders", ranges[0])
+        if number == 1:
+            state_of(ledger.url, "orders").batch_was_helped(mine)
+        state_of(ledger.url, "orders").batch_waited(mine, waited_ms)
+        sources = [gated_source("orders", ranges[0]), gated_source("payments", ranges[1])]
+        report(listener, *sources, run=run, batch_id=number, start_ms=start_ms, duration_ms=took_ms)
+        start_ms += took_ms
+    for gate, records in (("orders", 500.0), ("payments", 10.0)):
+        newest, helped, _ = ledger.rates(gate)
+        assert helped.rate_per_s is None
+        assert newest.rate_per_s == max(records, 100.0)
+        assert (newest.processing_rate_per_s, newest.scheduling_delay_ms) == (records, 0)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_batch_that_waited_while_a_backfill_had_the_handler_is_taught_without_the_wait(
+    ledger: Ledger, at: int
+) -> None:
+    waited = [*STEADY[:at], replace(STEADY[at], waited_ms=7_000), *STEADY[at + 1 :]]
+    assert taught(ledger, "orders", waited) == taught(ledger, "payments", STEADY)
+
+
+def test_a_failed_batch_stays_failed_though_the_query_goes_on(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    batch = begin(ledger, "orders", orders(0, 500))
+    ledger.fail(batch, ValueError("the sink is full"))
+    report(listener, gated_source("orders", orders(0, 500), rows=0))
+    assert status_of(ledger, batch) is Status.FAILED
+    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [None]
+
+
+def test_a_handler_that_reads_its_batch_twice_does_not_double_the_records(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    read_twice = gated_source("orders", orders(0, 500), orders(10, 20, partition=1), rows=1_020)
+    report(listener, read_twice)
+    assert [sample.records for sample in ledger.rates("orders")] == [510]
+
+
+def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    first, second = uuid4(), uuid4()
+    for number in range(2):
+        ranges = orders(number * 100, number * 100 + 100)
+        report(
+            listener,
+            gated_source("orders", ranges),
+            run=first,
+            batch_id=number,
+            start_ms=START_MS + number * 1_000,
+        )
+    assert ledger.rate("orders") == 100.0
+    restarted = progress(
+        gated_source("orders", orders(200, 1_200)),
+        run=second,
+        batch_id=2,
+        start_ms=START_MS + 60_000,
+    )
+    listener.onQueryProgress(restarted)
+    assert ledger.rate("orders") == 100.0
+    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [None, 100.0, None]
+
+
+def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
+    batch = begin(ledger, "orders", orders(100, 200))
+    other = begin(ledger, "payments", payments(0, 10))
+    listener.onQueryTerminated(terminated(run, "the executor ran out of memory"))
+    found = ledger.batch(batch)
+    assert found is not None
+    assert found.error is not None
+    assert found.status is Status.FAILED
+    assert (found.error.error_class, found.error.message) == (
+        "STREAM_FAILED",
+        "the executor ran out of memory",
+    )
+    assert status_of(ledger, other) is Status.IN_PROGRESS
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_batch_that_another_process_runs_by_now_is_left_to_it(
+    ledger: Ledger, listener: GateListener, here: bool
+) -> None:
+    owner = new_owner() if here else "elsewhere:7:0/run"
+    run = uuid4()
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
+    batch = begin(ledger, "orders", orders(100, 200))
+    assert ledger.attach(batch, 1, owner=owner, lease_ms=30_000)
+    listener.onQueryTerminated(terminated(run, "it was slow, and failed late"))
+    assert status_of(ledger, batch) is (Status.FAILED if here else Status.IN_PROGRESS)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_batch_that_the_next_run_of_the_query_has_by_now_is_left_to_it(
+    ledger: Ledger, listener: GateListener, again: bool
+) -> None:
+    query, run, next_run = uuid4(), uuid4(), uuid4()
+    listener.onQueryStarted(started(query, run))
+    listener.onQueryStarted(started(uuid4(), uuid4()))
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
+    if again:
+        listener.onQueryStarted(started(query, next_run))
+    batch = begin(ledger, "orders", orders(100, 200))
+    assert ledger.attach(batch, 1, owner=new_owner(), lease_ms=30_000)
+    listener.onQueryTerminated(terminated(run, "it is told late", query))
+    assert status_of(ledger, batch) is (Status.IN_PROGRESS if again else Status.FAILED)
+
+
+def test_a_query_that_is_stopped_leaves_its_batch_to_be_run_again(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    run = uuid4()
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
+    batch = begin(ledger, "orders", orders(100, 200))
+    listener.onQueryTerminated(terminated(run))
+    assert status_of(ledger, batch) is Status.IN_PROGRESS
+
+
+def test_the_end_of_one_query_does_not_touch_the_gates_of_another(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    one, other = uuid4(), uuid4()
+    report(listener, gated_source("orders", orders(0, 100)), run=one)
+    report(listener, gated_source("payments", payments(0, 10)), run=other)
+    batch = begin(ledger, "payments", payments(10, 20))
+    listener.onQueryTerminated(terminated(one, "it failed"))
+    assert status_of(ledger, batch) is Status.IN_PROGRESS
+
+
+def test_nothing_is_kept_of_a_query_that_ended(listener: GateListener) -> None:
+    runs = [(uuid4(), uuid4()) for _ in range(10)]
+    for query, run in runs:
+        listener.onQueryStarted(started(query, run))
+        report(listener, gated_source("orders", orders(0, 100)), run=run)
+    assert len(listener._watched) == len(listener._newest_run) == 10
+    for query, run in runs:
+        listener.onQueryTerminated(terminated(run, query=query))
+    assert listener._watched == {}
+    assert listener._newest_run == {}
+
+
+def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    is_away = True
+
+    def ledger_of(_gate: str, _run: UUID) -> Ledger:
+        if is_away:
+            raise LedgerError("The ledger is gone.")
+        return ledger
+
+    run = uuid4()
+    listener = GateListener(ledger_of)
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
+    assert warnings() == ["A batch's report was not processed: The ledger is gone."]
+    is_away = False
+    report(listener, gated_source("orders", orders(100, 200)), run=run)
+    assert [sample.records for sample in ledger.rates("orders")] == [100]
+
+
+def test_one_source_that_cannot_be_taken_in_does_not_keep_the_others_from_it(
+    ledger: Ledger, warnings: Callable[[], list[str]]
+) -> None:
+    def only_payments(gate: str, _run: UUID) -> Ledger:
+        if gate == "orders":
+            raise LedgerError("The ledger of orders is gone.")
+        return ledger
+
+    sources = [gated_source("orders", orders(0, 5)), gated_source("payments", payments(0, 5))]
+    report(GateListener(only_payments), *sources)
+    assert len(ledger.rates("payments")) == 1
+    assert len(warnings()) == 1
+
+
+def test_a_failure_that_cannot_be_written_is_a_warning(
+    ledger: Ledger, warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> bool:
+        raise LedgerError("The ledger is gone.")
+
+    run = uuid4()
+    listener = GateListener(lambda _gate, _run: ledger)
+    report(listener, gated_source("orders", orders(0, 100)), run=run)
+    begin(ledger, "orders", orders(100, 200))
+    monkeypatch.setattr(ledger, "fail", fail)
+    listener.onQueryTerminated(terminated(run, "it failed"))
+    assert warnings() == ["A batch's failure was not processed: The ledger is gone."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "[1]",
+        '{"unheard_of": 1}',
+        '{"proportional": "much"}',
+        EstimatorSettings(min_rate=-1).to_text(),
+        EstimatorSettings(name="clairvoyant").to_text(),
+    ],
+)
+def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settled_still(
+    ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]], text: str
+) -> None:
+    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator=text)
+    run = uuid4()
+    for number in range(3):
+        ranges = orders(number * 10, number * 10 + 10)
+        batch = begin(ledger, "orders", ranges)
+        report(listener, gated_source("orders", ranges), run=run, batch_id=number)
+        assert status_of(ledger, batch) is Status.SUCCESS
+    assert [warning.partition(":")[0] for warning in warnings()] == [
+        "The gate 'orders' learns no rate"
+    ]
+    assert ledger.rates("orders") == ()
+
+
+def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
+    warnings: Callable[[], list[str]],
+) -> None:
+    listener = GateListener(lambda _gate, _run: None)
+    run = uuid4()
+    for _ in range(3):
+        report(listener, gated_source("orders", orders(0, 5)), run=run)
+    (told,) = warnings()
+    assert "headrace.register(spark, ledger=...)" in told
+    listener.onQueryTerminated(terminated(run, "it failed"))
+    assert listener._watched == {}
+
+
+def test_queries_that_report_at_the_same_time_do_not_disturb_each_other(
+    ledger: Ledger, listener: GateListener
+) -> None:
+    def run_batches(gate: str) -> None:
+        run = uuid4()
+        for number in range(20):
+            ranges = orders(number * 10, number * 10 + 10)
+            ledger.begin(planned(gate, ranges))
+            at_ms = START_MS + number * 1_000
+            report(listener, gated_source(gate, ranges), run=run, batch_id=number, start_ms=at_ms)
+        listener.onQueryTerminated(terminated(run))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run_batches, ("orders", "payments")))
+    for gate in ("orders", "payments"):
+        assert [sample.rate_per_s for sample in ledger.rates(gate)] == [100.0] * 19 + [None]
+        assert {batch.status for batch in ledger.batches(gate)} == {Status.SUCCESS}
+    assert listener._watched == {}

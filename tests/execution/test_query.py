@@ -1,0 +1,327 @@
+"""Gated queries on a real broker and a real Spark."""
+
+import threading
+from contextlib import chdir
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
+from tests.execution.queries import (
+    DEADLINE_S,
+    Handled,
+    everything_in,
+    finish,
+    read,
+    statuses,
+    wait_until_reported,
+    wait_until_statuses,
+    write,
+)
+from tests.services.kafka import TopicFactory
+
+import headrace
+from headrace.control import OffsetRange, Reason
+from headrace.execution import Batch, Gate
+from headrace.execution.listener import GateListener
+from headrace.ledger import Ledger, Status
+
+INITIAL = 200  # records: backpressure.pid.minRate, 100 records/s, for an interval of 2 s
+
+
+@pytest.fixture
+def gate(ledger_url: str) -> Gate:
+    """With an interval that leaves batches on a slow machine time to spare."""
+    return Gate("orders", interval="2 seconds", ledger=ledger_url)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+def test_a_backlog_is_taken_up_gently_and_then_as_fast_as_the_job_can(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders, handled = topic(), Handled()
+    orders.produce(*[b"x"] * 5_000)
+    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
+    wait_until_reported(ledger, "orders")
+    batches = list(reversed(ledger.batches("orders")))
+    assert [batch.planned_records for batch in batches[:2]] == [INITIAL, INITIAL]
+    assert [batch.reason for batch in batches[:2]] == [Reason.INITIAL_RATE, Reason.INITIAL_RATE]
+    assert [batch.lag for batch in batches[:2]] == [5_000, 5_000 - INITIAL]
+    assert max(batch.planned_records for batch in batches) > INITIAL
+    assert batches[-1].reason == Reason.EVERYTHING
+    for batch in batches:
+        assert batch.records == batch.planned_records
+        assert batch.reason != Reason.RATE or batch.planned_records == 2 * (batch.rate_per_s or 0)
+    assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
+    assert handled.records == everything_in((orders, 5_000))
+
+
+def test_a_query_that_is_started_again_goes_on_with_the_rate_that_was_learnt(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders, handled = topic(), Handled()
+    orders.produce(*[b"x"] * 500)
+    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
+    wait_until_reported(ledger, "orders")
+    learnt = replace(ledger.rates("orders")[0], rate_per_s=1_234.5)
+    ledger.publish_rate(learnt)
+    before = len(ledger.batches("orders"))
+
+    orders.produce(*[b"x"] * 5_000)
+    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
+    first = list(reversed(ledger.batches("orders")))[before]
+    assert (first.rate_per_s, first.planned_records) == (1_234, 2_468)
+    assert first.reason == Reason.RATE
+    assert handled.records == everything_in((orders, 5_500))
+
+
+def test_every_batch_is_reported_once_however_often_the_session_was_registered(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    headrace.register(spark)
+    headrace.register(spark)
+    headrace.register(SparkSession(spark.sparkContext, spark._jsparkSession))  # the same session
+    orders = topic()
+    orders.produce(*[b"x"] * 300)
+    finish(write(gate, read(gate, spark, orders), Handled(), checkpoint))
+    wait_until_reported(ledger, "orders")
+    assert [sample.schedule_id for sample in ledger.rates("orders")] == [
+        batch.schedule_id for batch in ledger.batches("orders")
+    ]
+
+
+def test_a_small_batch_is_read_by_as_many_tasks_as_the_session_runs_at_once(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, checkpoint: Path
+) -> None:
+    orders, tasks = topic(4), []
+    for partition in range(4):
+        orders.produce(*[b"x"] * 10, partition=partition)
+
+    def count_tasks(df: DataFrame, _batch: Batch) -> None:
+        tasks.append(df.rdd.getNumPartitions())
+
+    finish(write(gate, read(gate, spark, orders), count_tasks, checkpoint))
+    assert tasks == [spark.sparkContext.defaultParallelism] == [2]
+
+
+def test_without_backpressure_nothing_limits_a_batch(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders, handled = topic(), Handled()
+    orders.produce(*[b"x"] * 1_000)
+    df = read(gate, spark, orders, **{"backpressure.enabled": False})
+    finish(write(gate, df, handled, checkpoint))
+    (batch,) = ledger.batches("orders")
+    assert (batch.reason, batch.planned_records) == (Reason.EVERYTHING, 1_000)
+    assert batch.rate_per_s is None
+    assert handled.records == everything_in((orders, 1_000))
+
+
+def test_what_limits_a_batch_is_its_reason(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 100)
+    finish(write(gate, read(gate, spark, orders, maxOffsetsPerTrigger=60), Handled(), checkpoint))
+    rest, capped = ledger.batches("orders")
+    assert (capped.reason, capped.planned_records) == (Reason.MAX_RECORDS, 60)
+    assert (rest.reason, rest.planned_records) == (Reason.EVERYTHING, 40)
+
+
+def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_restart(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders, failing = topic(), Handled(fails=lambda batch: batch.id == 1)
+    orders.produce(*[b"x"] * 500)
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        finish(write(gate, read(gate, spark, orders), failing, checkpoint))
+    assert statuses(ledger, "orders") == [Status.SUCCESS, Status.FAILED]
+    (failed,) = ledger.batches("orders", 1)
+    assert failed.error is not None
+    assert failed.error.message == "the sink is full"
+
+    handled = Handled()
+    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
+    assert handled.batches[0] == Batch(
+        failed.schedule_id, 1, (OffsetRange(orders.name, 0, INITIAL, 2 * INITIAL),), 2, "live", 3
+    )
+    assert failing.batches[1].key == handled.batches[0].key
+    assert failing.records + handled.records == everything_in((orders, 500))
+    assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
+
+
+def test_an_end_that_is_told_late_leaves_alone_what_the_next_run_has_taken(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    taken, told = threading.Event(), threading.Event()
+    tell = GateListener.onQueryTerminated
+
+    def tell_late(listener: GateListener, event: QueryTerminatedEvent) -> None:
+        taken.wait(DEADLINE_S)
+        tell(listener, event)
+        told.set()
+
+    def fails(batch: Batch) -> bool:
+        taken.set()
+        return not told.wait(DEADLINE_S)
+
+    orders, failing, handled = topic(), Handled(lambda batch: batch.id == 1), Handled(fails)
+    orders.produce(*[b"x"] * 500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GateListener, "onQueryTerminated", tell_late)
+        with pytest.raises(StreamingQueryException, match="the sink is full"):
+            finish(write(gate, read(gate, spark, orders), failing, checkpoint))
+        finish(write(gate, read(gate, spark, orders), handled, checkpoint))
+    assert failing.records + handled.records == everything_in((orders, 500))
+    assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
+
+
+def test_a_batch_that_succeeded_before_spark_could_commit_it_is_not_handed_out_twice(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders, handled = topic(), Handled()
+    orders.produce(*[b"x"] * 500)
+    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
+    wait_until_reported(ledger, "orders")
+    before = ledger.batches("orders")
+    last = max(int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*"))
+    for name in (str(last), f".{last}.crc"):  # as if the process had died just before
+        (checkpoint / "commits" / name).unlink()
+
+    orders.produce(b"new")
+    finish(write(gate, read(gate, spark, orders), handled, checkpoint))
+    assert handled.records == everything_in((orders, 501))
+    assert [batch.id for batch in handled.batches] == list(range(last + 2))
+    assert ledger.batches("orders")[1:] == before
+
+
+def test_a_query_that_begins_at_the_end_is_handed_an_empty_batch_first(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders, handled = topic(), Handled()
+    orders.produce(b"before")
+    df = read(gate, spark, orders, startingOffsets="latest")
+    finish(write(gate, df, handled, checkpoint))
+    orders.produce(b"after")
+    finish(write(gate, df, handled, checkpoint))
+    assert [batch.ranges for batch in handled.batches] == [
+        (),
+        (OffsetRange(orders.name, 0, 1, 2),),
+    ]
+    assert len(ledger.batches("orders")) == 1
+
+
+def test_empty_batches_of_different_checkpoints_have_different_keys(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, tmp_path: Path
+) -> None:
+    orders, handled = topic(), Handled()
+    df = read(gate, spark, orders, startingOffsets="latest")
+    for name in ("one", "another"):
+        finish(write(gate, df, handled, tmp_path / name))
+    assert [(batch.id, batch.ranges) for batch in handled.batches] == [(0, ()), (0, ())]
+    assert len({batch.key for batch in handled.batches}) == 2
+
+
+@pytest.mark.parametrize("sink", ["memory", "parquet"])
+def test_any_other_sinks_batches_are_settled_and_teach_the_rate(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, sink: str
+) -> None:
+    orders = topic()
+    orders.produce(*[b"x"] * 500)
+    with TemporaryDirectory() as folder:
+        writer = read(gate, spark, orders).writeStream.format(sink).queryName("settled")
+        writer = writer.option("checkpointLocation", f"{folder}/checkpoint")
+        writer = writer.trigger(availableNow=True)
+        finish(writer.start(None if sink == "memory" else f"{folder}/out"))
+    wait_until_reported(ledger, "orders")
+    assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
+    batches = list(reversed(ledger.batches("orders")))
+    assert [batch.query_batch_id for batch in batches] == list(range(len(batches)))
+    assert sum(batch.records or 0 for batch in batches) == 500
+    assert ledger.rate("orders") is not None
+
+
+def test_a_sink_that_fails_leaves_its_batch_failed_with_the_reason(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
+) -> None:
+    orders = topic()
+    orders.produce(*[b"1"] * INITIAL, b"poison")
+    number = F.raise_error("poisoned").cast("int")
+    df = read(gate, spark, orders).select(
+        F.when(F.expr("value = 'poison'"), number).otherwise(F.lit(1)).alias("number")
+    )
+    writer = df.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    with pytest.raises(StreamingQueryException, match="poisoned"):
+        finish(writer.trigger(availableNow=True).start())
+    wait_until_statuses(ledger, "orders", Status.SUCCESS, Status.FAILED)
+    (failed,) = ledger.batches("orders", 1)
+    assert failed.error is not None
+    assert "poisoned" in failed.error.message
+
+
+def test_a_gate_by_options_alone_learns_with_the_ledger_that_the_session_was_told(
+    spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, checkpoint: Path
+) -> None:
+    with chdir(checkpoint.parent):  # the ledger is found again from any other folder
+        headrace.register(spark, ledger="sqlite:///headrace.db")
+    orders = topic()
+    orders.produce(*[b"x"] * 500)
+    df = (
+        spark.readStream.format("headrace-kafka")
+        .option("kafka.bootstrap.servers", orders.bootstrap_servers)
+        .option("subscribe", orders.name)
+        .option("startingOffsets", "earliest")
+        .option("headrace.gate", "by-options")
+        .option("headrace.ledger", ledger_url)
+        .load()
+    )
+    writer = df.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    finish(writer.trigger(availableNow=True).start())
+    wait_until_reported(ledger, "by-options")
+    assert set(statuses(ledger, "by-options")) == {Status.SUCCESS}
+    assert ledger.rate("by-options") is not None
+
+
+def test_two_gates_in_one_query_both_learn_and_both_have_their_batches_settled(
+    spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, checkpoint: Path
+) -> None:
+    orders, payments = topic(), topic()
+    orders.produce(*[b"x"] * 500)
+    payments.produce(*[b"x"] * 450)
+    of_orders = Gate("orders", interval="2 seconds", ledger=ledger_url)
+    of_payments = Gate("payments", interval="2 seconds", ledger=ledger_url)
+
+    def both() -> DataFrame:
+        return read(of_orders, spark, orders).union(read(of_payments, spark, payments))
+
+    failing = Handled(fails=lambda batch: batch.id == 1)
+    with pytest.raises(StreamingQueryException):
+        finish(write(of_orders, both(), failing, checkpoint))
+    for name in ("orders", "payments"):
+        wait_until_statuses(ledger, name, Status.SUCCESS, Status.FAILED)
+
+    handled = Handled()
+    finish(write(of_orders, both(), handled, checkpoint))
+    read_in_all = failing.records + handled.records
+    assert sorted(read_in_all) == sorted(everything_in((orders, 500), (payments, 450)))
+    for name in ("orders", "payments"):
+        wait_until_reported(ledger, name)
+        assert set(statuses(ledger, name)) == {Status.SUCCESS}
+        assert ledger.rate(name) is not None
+    assert [batch.topic for batch in failing.batches[0].ranges] == [orders.name]
+
+    payments.produce(*[b"x"] * 10)  # a batch in which the writing gate has nothing
+    handled = Handled()
+    finish(write(of_orders, both(), handled, checkpoint))
+    assert [batch.ranges for batch in handled.batches] == [()]
+    assert handled.records == [(payments.name, 0, offset) for offset in range(450, 460)]
+    wait_until_reported(ledger, "payments")
+    assert set(statuses(ledger, "payments")) == {Status.SUCCESS}

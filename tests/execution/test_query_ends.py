@@ -1,0 +1,119 @@
+"""Real gated queries that end, or whose handler fails in Spark, on a real broker."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.cli.outcomes import invoke
+from tests.execution.queries import DEADLINE_S, Handled, everything_in, finish, read, write
+from tests.services.kafka import Topic, TopicFactory
+from tests.services.waiting import wait_until
+
+from headrace.execution import Batch, Gate
+from headrace.execution.batch import Handler
+from headrace.ledger import BatchRecord, Ledger, Status
+
+
+@dataclass
+class Job:
+    """A gated query of one topic, which has one record."""
+
+    spark: SparkSession
+    ledger: Ledger
+    orders: Topic
+    folder: Path
+
+    @property
+    def batch(self) -> BatchRecord:
+        return self.ledger.batches("orders", 1)[0]
+
+    def start(self, handler: Handler, checkpoint: str = "checkpoint") -> StreamingQuery:
+        gate = Gate("orders", interval="1 second", ledger=self.ledger.url)
+        return write(gate, read(gate, self.spark, self.orders), handler, self.folder / checkpoint)
+
+    def says(self, *arguments: str) -> str:
+        return invoke(self.ledger.url, *arguments, width=200).stdout
+
+    def is_good_when_started_again(self) -> bool:
+        handled = Handled()
+        finish(self.start(handled))
+        done = len(self.ledger.batches("orders")) == 1 and self.batch.status is Status.SUCCESS
+        return done and handled.records == everything_in((self.orders, 1))
+
+
+@pytest.fixture
+def job(spark: SparkSession, topic: TopicFactory, ledger: Ledger, tmp_path: Path) -> Job:
+    orders = topic()
+    orders.produce(b"-1")
+    return Job(spark, ledger, orders, tmp_path)
+
+
+def test_sys_exit_in_a_handler_ends_the_query_with_that_reason(job: Job) -> None:
+    def leave(_df: DataFrame, _batch: Batch) -> None:
+        raise SystemExit("the sink is gone")
+
+    query = job.start(leave)
+    with pytest.raises(StreamingQueryException, match="SystemExit: the sink is gone"):
+        finish(query)
+    assert not query.isActive
+    assert job.batch.status is Status.FAILED
+    assert job.batch.error is not None
+    assert "SystemExit: the sink is gone" in job.batch.error.message
+    assert job.is_good_when_started_again()
+
+
+def test_a_query_stopped_on_purpose_in_a_batch_is_no_incident(job: Job) -> None:
+    began = threading.Event()
+
+    def work_for_ever(df: DataFrame, _batch: Batch) -> None:
+        while True:
+            df.sparkSession.range(1).collect()
+            began.set()
+
+    query = job.start(work_for_ever)
+    wait_until(began.is_set, DEADLINE_S)
+    query.stop()
+    wait_until(lambda: job.batch.status is not Status.IN_PROGRESS, DEADLINE_S)
+    assert invoke(job.ledger.url, "failures").exit_code == 0
+    assert "interrupted" in job.says("batches")
+    assert "Interrupted: the query was stopped" in job.says("status", "--gate", "orders")
+    assert job.is_good_when_started_again()
+
+
+def test_lists_show_the_root_cause_of_what_spark_raised(job: Job) -> None:
+    file = job.folder / "a file"
+    file.write_text("in the way")
+    # A worker has no tests to import: this is pickled with its query.
+    price = F.udf(lambda value: int(f"price {value.decode()}"), "int")
+
+    def write_parquet(df: DataFrame, _batch: Batch) -> None:
+        df.write.mode("append").parquet(f"{file}/orders")
+
+    def compute(df: DataFrame, _batch: Batch) -> None:
+        df.select(price("value")).collect()
+
+    def write_what_fails(df: DataFrame, _batch: Batch) -> None:
+        df.select(price("value")).write.parquet(f"{job.folder}/orders")
+
+    of_python = ("ValueError", "invalid literal for int() with base 10: 'price -1'")
+    for handler, error_class, message in (
+        (write_parquet, "ParentNotDirectoryException", "Parent path is not a directory"),
+        (compute, *of_python),
+        (write_what_fails, *of_python),
+    ):
+        with pytest.raises(StreamingQueryException):
+            finish(job.start(handler, checkpoint=handler.__name__))
+        error = job.batch.error
+        assert error is not None
+        assert error.error_class.rpartition(".")[2] == error_class
+        assert error.message.startswith(message)
+        assert error.trace.count("\n") > 10
+        listed = job.says("failures")
+        assert f"{error_class}: {message}" in listed
+        assert "An error occurred while calling" not in listed
+        assert "An exception was thrown from the Python worker" not in listed
