@@ -98,22 +98,22 @@ class Unreliable(Ledger):
 
 @dataclass
 class Scene:
-    """A ledger, and the limits that its receivers were told."""
+    """A ledger, and the limits that its receivers have applied."""
 
     ledger: Unreliable
     clock: ManualClock
-    told: dict[int, list[float]] = field(default_factory=dict)
+    applied: dict[int, list[float]] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
     def receiver(self, lane: int = 0, **limits: Any) -> RateFollower:
-        told = self.told.setdefault(lane, [])
+        applied = self.applied.setdefault(lane, [])
         return RateFollower(
             self.ledger,
             "orders",
             ReceiverLimits(**limits),
             describe=lambda _: a_receiver(lane=lane),
             end=lambda: self.ends.get(lane, 0),
-            apply=told.append,
+            apply=applied.append,
             deregister_s=60,  # for a slow disk
         )
 
@@ -144,7 +144,7 @@ def test_a_receiver_begins_with_the_initial_rate_and_follows_the_gates_own(scene
         if rate is not None:
             scene.publish(rate)
         rates.poll(now_s)
-    assert scene.told[0] == [250.5, 400.0], "500 is in force from the beginning"
+    assert scene.applied[0] == [250.5, 400.0], "500 is in force from the beginning"
 
 
 def test_what_each_lets_in_is_its_even_part_and_never_more_than_its_own_maximum(
@@ -155,10 +155,10 @@ def test_what_each_lets_in_is_its_even_part_and_never_more_than_its_own_maximum(
     for now_s in (0, 1):
         for rates in receivers:
             rates.poll(now_s)
-    assert [told[-1:] for told in scene.told.values()] == [[300.0], [300.0], []]
+    assert [applied[-1:] for applied in scene.applied.values()] == [[300.0], [300.0], []]
     scene.publish(150.0)
     receivers[2].poll(2)
-    assert scene.told[2] == [50.0], "its maximum was in force from the beginning until now"
+    assert scene.applied[2] == [50.0], "its maximum was in force from the beginning until now"
 
 
 def test_a_receiver_without_a_heartbeat_for_ten_seconds_has_no_share(scene: Scene) -> None:
@@ -166,11 +166,11 @@ def test_a_receiver_without_a_heartbeat_for_ten_seconds_has_no_share(scene: Scen
     left, died = scene.receiver(0), scene.receiver(1)
     for rates in (left, died, left):
         rates.poll(0)
-    assert scene.told[0][-1] == 450.0
+    assert scene.applied[0][-1] == 450.0
     for second in range(1, 12):
         scene.clock.now_ms += 1_000
         left.poll(second)
-    assert scene.told[0][-1] == 900.0
+    assert scene.applied[0][-1] == 900.0
 
 
 def test_heartbeats_are_sent_about_once_a_second_though_polls_are_twice(scene: Scene) -> None:
@@ -192,11 +192,11 @@ def test_while_the_ledger_is_unreachable_the_last_rate_stays_and_one_line_is_log
     scene.ledger.away = True
     for now_s in (1, 2, 3):
         rates.poll(now_s)
-    assert scene.told[0] == [300.0]
+    assert scene.applied[0] == [300.0]
     scene.ledger.away = False
     scene.publish(600.0)
     rates.poll(4)
-    assert scene.told[0] == [300.0, 600.0]
+    assert scene.applied[0] == [300.0, 600.0]
     events = [event_of(line)["event"] for line in lines.records]
     assert events == ["limit", "ledger-unreachable", "ledger-reachable", "limit"]
     assert "the limit stays at 300 records/s: The ledger is away." in lines.messages[1]
@@ -209,7 +209,7 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
     for now_s, rate in enumerate((1_000.0, 1_100.0, 1_200.0, 1_300.0, 1_290.0)):
         scene.publish(rate)
         rates.poll(now_s)
-    assert scene.told[0] == [1_100.0, 1_200.0, 1_300.0, 1_290.0]
+    assert scene.applied[0] == [1_100.0, 1_200.0, 1_300.0, 1_290.0]
     assert [event_of(line)["limit_per_s"] for line in lines.records] == [1_000.0, 1_300.0]
     assert "At most 1,300 records/s: gate 'orders' has a rate of 1,300/s, for 1 receiver." in (
         lines.messages
@@ -219,8 +219,8 @@ def test_a_rate_that_hardly_changes_is_followed_without_a_line(
 def test_a_thread_follows_the_rate_and_deregisters_at_the_end(scene: Scene) -> None:
     with scene.receiver(0), scene.receiver(1, max_rate=50):
         scene.publish(500.0)
-        wait_until(lambda: scene.told[0][-1] == 250.0)
-        assert scene.told[1][0] == 50.0
+        wait_until(lambda: scene.applied[0][-1] == 250.0)
+        assert scene.applied[1][0] == 50.0
         assert scene.lanes() == [0, 1]
     assert scene.lanes() == []
 

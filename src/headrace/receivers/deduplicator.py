@@ -233,16 +233,10 @@ async def newest_ids(
 ) -> list[StoredIds]:
     """Read the message ids of a lane's newest blocks, oldest block first, to restore them.
 
-    It ends at ``max_ids`` records, at a block that cannot be read, and after 10 s; the last two are
-    logged. A thread reads. When this returns or raises, also for being cancelled, the thread no
-    longer uses the journal.
-
-    Args:
-        journal: The journal.
-        lane: The lane.
-        max_ids: How many records to read at least, if there are as many.
-        stop: Ends it after the block that is being read.
-        now_s: A monotonic clock (s).
+    It ends with the block that completes ``max_ids`` records, at a block that cannot be read, after
+    10 s of the monotonic clock, or when ``stop`` is set; a damaged block and the time are logged. A
+    thread reads. When this returns or raises, also for being cancelled, the thread no longer uses
+    the journal.
 
     Raises:
         JournalError: The lane cannot be listed.

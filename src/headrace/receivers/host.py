@@ -125,14 +125,9 @@ async def serve(
     *,
     rejections_s: float = REJECTIONS_S,
 ) -> None:
-    """Do what `host` does until the event is set, without handling signals.
+    """Do what `host` does until ``stop`` is set, without handling signals.
 
-    Args:
-        receiver: As `host`.
-        hosting: As `host`.
-        stop: Ends it.
-        listen: As `host`.
-        rejections_s: How often rejections are logged (s). Default: 60.
+    Rejections are logged every ``rejections_s`` (s). Default: 60.
 
     Raises:
         HeadraceError: As `host`.

@@ -41,13 +41,7 @@ _WHOLE: Final = ("application/octet-stream", "text/plain")
 
 
 class RequestBody:
-    """The body of one request, and the memory that it holds.
-
-    Args:
-        request: The request.
-        settings: The limits.
-        budget: The memory for all bodies.
-    """
+    """The body of one request; it takes its memory from the budget of all bodies."""
 
     def __init__(self, request: Request, settings: HttpSettings, budget: MemoryBudget) -> None:
         self._request = request
@@ -194,11 +188,7 @@ class Decompressor:
 
 
 class RequestFormat:
-    """How the headers of a request say that its body is to be read.
-
-    Args:
-        request: The request.
-        check_json: Whether each line of NDJSON must be JSON.
+    """What the headers of a request say about its body; ``check_json`` is about lines of NDJSON.
 
     Raises:
         HttpRejection: Its content type is not supported (415), or its message id is empty or too

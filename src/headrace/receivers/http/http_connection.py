@@ -72,11 +72,8 @@ def with_strict_framing(
 
     A request with both Content-Length and Transfer-Encoding is rejected, and its connection closed
     (6.1): a proxy that goes by the other one would take a part of it for the next request. A target
-    in absolute form, as a proxy is sent, is that of its path (3.2.2).
-
-    Args:
-        application: The application.
-        reject: Makes the answer to a request whose body is not read; it closes the connection.
+    in absolute form, as a proxy is sent, is that of its path (3.2.2). ``reject`` makes the answer
+    to a request whose body is not read; it closes the connection.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:

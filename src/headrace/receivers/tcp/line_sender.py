@@ -26,9 +26,7 @@ once, the sender's system would discard the reason."""
 class LineBuffer:
     """Cuts what one sender sends into whole lines, and keeps the last one until it is whole.
 
-    Args:
-        settings: The longest line, and whether lines must be JSON.
-        budget: The memory for the unfinished lines of all senders.
+    Its memory comes from the budget for the unfinished lines of all senders.
     """
 
     def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
@@ -143,12 +141,7 @@ class SharedBySenders:
 
 
 class LineSender:
-    """One connection.
-
-    Args:
-        connection: A non-blocking socket, which is closed in the end.
-        shared: What the senders have in common.
-    """
+    """One connection, over a non-blocking socket, which it closes in the end."""
 
     def __init__(self, connection: socket.socket, shared: SharedBySenders) -> None:
         self._connection = connection
