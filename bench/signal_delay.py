@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
+from headrace.core.ranges import OffsetRange
 from tests.services.zookeeper import ZookeeperServer
 
 from bench.figures import AtMost, Figure
@@ -15,7 +16,7 @@ from bench.pairs import Spread
 from bench.scale import Scale
 from bench.signal_load import SERVER
 from bench.stage import Stage
-from headrace.control import Epoch, HopSettings, InputQueue, OffsetRange, PressureSignal
+from headrace.control import Epoch, HopSettings, InputQueue, PressureSignal
 from headrace.errors import HeadraceError
 from headrace.flow import (
     Signals,

@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.core.clock import WallClock
+from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.ledger.samples import a_batch
 
 from headrace.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
-from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedBatch, PlannedRange
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000
@@ -101,7 +102,7 @@ class Backfill(BackfillScheduler):
     def __init__(
         self,
         ledger: Ledger,
-        clock: Clock,
+        clock: WallClock,
         handler: Handler = nothing,
         *,
         most: int = sys.maxsize,

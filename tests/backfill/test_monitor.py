@@ -3,14 +3,15 @@
 from collections.abc import Callable
 
 import pytest
+from headrace.core.backoff import Backoff
+from headrace.core.ranges import OffsetRange, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.backfill.runners import ERROR, LEASE_MS, one_that_failed
 from tests.ledger.samples import ManualClock, batch_number
 
-from headrace.backfill import Backoff, Monitor, OpenBatch
+from headrace.backfill import Monitor, OpenBatch
 from headrace.backfill.monitor import RetentionWatch, near_retention
-from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, Ledger, PlannedRange
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.core.backoff import Backoff
+from headrace.core.ranges import OffsetRange, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.backfill.runners import (
@@ -24,8 +26,7 @@ from tests.backfill.runners import (
 )
 from tests.ledger.samples import ManualClock, a_batch
 
-from headrace.backfill import Backoff, Monitor
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.backfill import Monitor
 from headrace.ledger import BatchRecord, Ledger, Status
 
 PARTITIONS = 3

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from headrace.core.backoff import Backoff
+from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.backfill.runners import (
     ERROR,
     LEASE_MS,
@@ -18,8 +20,7 @@ from tests.backfill.runners import (
 from tests.ledger.samples import ManualClock, batch_number
 from tests.services.waiting import wait_until
 
-from headrace.backfill import Backoff, Every, Manual, Monitor, NearRetention, Schedule, Spare
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.backfill import Every, Manual, Monitor, NearRetention, Schedule, Spare
 from headrace.errors import BrokerError, LedgerError
 from headrace.ledger import BatchRecord, Ledger, Status
 

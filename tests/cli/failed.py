@@ -1,6 +1,7 @@
 """Batches that have failed, for ``headrace backfill``."""
 
-from headrace.control import OffsetRange
+from headrace.core.ranges import OffsetRange
+
 from headrace.ledger import BatchRecord, Ledger, PlannedBatch, PlannedRange
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headrace.core.clock import wall_clock_ms
 from tests.cli.conftest import Complain
 from tests.cli.outcomes import ERROR, GONE, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 
 from headrace.ledger import Kind, Ledger, LetterStatus, Status
-from headrace.ledger.base import wall_clock_ms
 
 NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")
 SINCE, UNTIL = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from tests.cli.histories import (
     INTERVAL_MS,
     NOW_MS,
@@ -16,7 +17,6 @@ from tests.cli.histories import (
 from headrace.cli.gate_view import gate_view, overview
 from headrace.cli.snapshot import GateHistory, GateState, take_snapshot
 from headrace.control import EstimatorSettings
-from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
     Ledger,

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from headrace.control import BatchLimits, Plan, TopicPartition, plan
+from headrace.core.ranges import TopicPartition
+
+from headrace.control import BatchLimits, Plan, plan
 
 
 def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from headrace.core.ranges import TopicPartition
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.control.plans import counts, orders, plan_lags
@@ -15,7 +16,6 @@ from headrace.control import (
     Plan,
     RateLimit,
     Reason,
-    TopicPartition,
     empty_plan,
     plan,
     should_wait,

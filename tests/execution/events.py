@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from headrace.core.ranges import OffsetRange, TopicPartition, nested
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
@@ -12,9 +13,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from headrace.control import OffsetRange, TopicPartition
 from headrace.ledger import PlannedBatch, PlannedRange
-from headrace.source.positions import StreamOffset, nested
+from headrace.source.positions import StreamOffset
 
 RUN = "the checkpoint's life"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from headrace.core.ranges import OffsetRange
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -17,7 +18,6 @@ from pyspark.sql.streaming.listener import (
 from tests.execution.events import gated_source, progress
 from tests.services.waiting import wait_until
 
-from headrace.control import OffsetRange
 from headrace.execution.listener import JsonStreamingQueryListener, progress_event
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -25,7 +26,7 @@ from tests.execution.queries import (
 from tests.services.kafka import TopicFactory
 
 import headrace
-from headrace.control import OffsetRange, Reason
+from headrace.control import Reason
 from headrace.execution import Batch, Gate
 from headrace.execution.listener import GateListener
 from headrace.ledger import Ledger, Status

@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 import sqlalchemy
+from headrace.core.ranges import OffsetRange
 from pyspark.sql import DataFrame
 from sqlalchemy import Connection, Engine, text
 from tests.execution.events import planned
@@ -21,7 +22,7 @@ from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
-from headrace.control import EstimatorSettings, OffsetRange
+from headrace.control import EstimatorSettings
 from headrace.errors import HandlerExitError, LedgerError
 from headrace.execution import Batch
 from headrace.execution.gate_state import shared_ledger

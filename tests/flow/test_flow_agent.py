@@ -6,19 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headrace.core.clock import wall_clock_ms
+from headrace.core.ranges import OffsetRange
 from tests.flow.stages import RunningStage
 from tests.flow.worlds import LedgerWorld
 from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until
 
-from headrace.control import Epoch, HopSettings, InputQueue, OffsetRange, PressureSignal, RateLimit
+from headrace.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
 from headrace.errors import JournalError
 from headrace.flow import Signals, StageState
 from headrace.flow.agent import SavedPressure, StageAgent, StageSpec
 from headrace.flow.monitoring import MIN_POLL_S, NEAR_POLL_S, POLL_S
 from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, RateSample
-from headrace.ledger.base import wall_clock_ms
 
 SETTINGS = HopSettings(overload_bytes=10_000, light_load_bytes=1000, lease_ms=10_000)
 SPEC = StageSpec("shop", "enrich", "shop.enrich", 1000, ("parse",), ("store",), SETTINGS)

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from tests.journal.queries import Query
 from tests.journal.samples import numbered, values_of
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import DataLossError, JournalError, LaneTakenError
 from headrace.journal import FindingKind, Journal, LaneWriter, repair, verify
 

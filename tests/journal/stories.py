@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from headrace.core.ranges import OffsetRange
 from tests.journal.samples import numbered
 from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
 from tests.services.planners import ManualTime
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import HeadraceError, JournalError
 from headrace.journal import DEFECTS, Finding, FindingKind, Journal, verify
 from headrace.journal.disk import Disk

@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from headrace.core.ranges import OffsetRange
 from tests.journal.samples import numbered
 from tests.journal.shim import EVERY_SIXTH_OR_EACH, Fast, Files, Mark, Recorder, crashes
 from tests.journal.stories import again, on_disk, opened
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import (
     CorruptionError,
     HeadraceError,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import NOW_MS, numbered, values_of
 from tests.journal.shim import Fast
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, JournalError, OptionError
 from headrace.journal import ARROW_SCHEMA, Journal, Records, repair
 from headrace.journal.block import Compression, Part

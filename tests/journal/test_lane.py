@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from tests.journal.samples import NOW_MS, numbered, values_of
 from tests.journal.shim import Fast
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, OptionError
 from headrace.journal import Journal, LaneWriter, Records
 from headrace.journal.block import Part

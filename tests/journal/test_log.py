@@ -7,13 +7,13 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.journal.journals import TIME_MS, fill
 from tests.journal.shim import Fast
 from tests.services.planners import next_batch
 
-from headrace.control import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.journal import Journal, Records, repair
 from headrace.journal.local import LocalStorage

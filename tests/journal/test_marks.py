@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
+from headrace.core.ranges import OffsetRange
 from tests.journal.journals import TIME_MS
 from tests.journal.samples import numbered
 from tests.journal.shim import Fast, Recorder, Sync, SyncFolder
@@ -20,7 +21,6 @@ from tests.journal.test_batch_writer import write
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.ledgers import new_ledger
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError
 from headrace.journal import FindingKind, Journal, Lost, Records, repair, verify
 from headrace.journal.batch_writer import BatchWriter

@@ -1,9 +1,9 @@
 from itertools import pairwise
 
+from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control import OffsetRange
 from headrace.journal.packing import cut_at_blocks
 from headrace.source.packing import RECORDS_WORTH_A_TASK
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from hypothesis import HealthCheck, given, settings
 from tests.journal.samples import numbered, values_of
 from tests.journal.shim import Fast, Recorder, crashes
@@ -14,7 +15,6 @@ from tests.journal.stories import on_disk
 from tests.ledger.readers import LANES, Readers, Step, steps
 from tests.services.ledgers import new_ledger
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Journal, Kept, LanePruning, prune, repair
 from headrace.journal.block import Part

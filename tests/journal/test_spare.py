@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.cli.outcomes import invoke
@@ -21,7 +22,6 @@ from tests.services.planners import ManualTime, next_batch
 from tests.services.queries import sentence
 
 import headrace
-from headrace.control import OffsetRange, TopicPartition
 from headrace.errors import CorruptionError
 from headrace.journal import Journal, repair, verify
 from headrace.journal.log import JournalLog

@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from tests.journal.samples import numbered, values_of
 from tests.journal.shim import Fast, Recorder, crashes
 from tests.journal.stories import on_disk
 
-from headrace.control.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Finding, FindingKind, Journal, Lost, repair, verify
 from headrace.journal.block import HEADER_BYTES, MAX_RECORDS

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.kafka.reads import reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, SourceError
 from headrace.journal.records import HEADERS
 from headrace.kafka.attempts import HEADER, Attempts, known_id, produce, tag

@@ -4,11 +4,11 @@ import json
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from headrace.core.ranges import OffsetRange
 from tests.services.changes import add_partitions
 from tests.services.kafka import TopicFactory
 from tests.services.planners import ManualTime, next_batch, planner_of
 
-from headrace.control import OffsetRange
 from headrace.errors import OptionError, SourceError
 
 

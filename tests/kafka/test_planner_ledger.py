@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from tests.services.kafka import TopicFactory
 from tests.services.planners import gated, next_batch, planner_of
 
-from headrace.control import OffsetRange, Reason
+from headrace.control import Reason
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, PlannedRange, RateSample, Status
 

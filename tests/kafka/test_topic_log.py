@@ -2,11 +2,11 @@
 
 import pytest
 from confluent_kafka import Consumer
+from headrace.core.ranges import TopicPartition
 from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
-from headrace.control import TopicPartition
 from headrace.errors import OptionError
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.topic_log import GroupOffsets, KafkaLog

@@ -3,7 +3,8 @@
 import traceback
 from dataclasses import dataclass
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
+
 from headrace.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverSeen
 
 

@@ -2,10 +2,10 @@ import subprocess
 import sys
 from random import Random
 
+from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.ranges import OffsetRange
 from headrace.ledger import schedule_id
 
 offset_ranges = st.builds(
@@ -64,7 +64,7 @@ def test_the_id_is_the_same_in_every_process_and_version() -> None:
     known = "df10f41d56d43a69259e8831d5fe4b63"
     assert schedule_id("orders", "run", [OffsetRange("orders", 0, 10, 20)]) == known
     code = (
-        "from headrace.ledger import schedule_id; from headrace.control.ranges import OffsetRange;"
+        "from headrace.ledger import schedule_id; from headrace.core.ranges import OffsetRange;"
         "print(schedule_id('orders', 'run', [OffsetRange('orders', 0, 10, 20)]))"
     )
     answer = subprocess.run(

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from headrace.core.lease import LEASE_MS, LONGEST_LEASE_MS
+from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_batch
 from tests.services.ledgers import new_ledger
 
-from headrace.backfill import LEASE_MS, Monitor
-from headrace.control.ranges import OffsetRange
+from headrace.backfill import Monitor
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status
-from headrace.ledger.leases import LONGEST_LEASE_MS
 
 DAY_MS = 86_400_000
 ERROR = ErrorReport("ValueError", "no", "")

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+from headrace.core.stop import cancel_when
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.planners import ManualTime
@@ -16,7 +17,6 @@ from headrace.ledger.patience import (
     OutageError,
     Patience,
     next_wait_s,
-    waiting_ends,
 )
 
 seconds = st.floats(0, 10_000)
@@ -134,7 +134,7 @@ def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
 def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualTime) -> None:
     with (
         pytest.raises(LedgerError) as caught,
-        waiting_ends(lambda: time.now_s >= 30, "the query was stopped"),
+        cancel_when(lambda: time.now_s >= 30, "the query was stopped"),
     ):
         Patience("L", 600).wait_out(away_until(time, 1_000))
     assert type(caught.value) is LedgerError
@@ -145,7 +145,7 @@ def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualTime
 
 
 def test_one_try_is_made_however_late_it_is(time: ManualTime) -> None:
-    with waiting_ends(lambda: True, "it ended"):
+    with cancel_when(lambda: True, "it ended"):
         assert Patience("L", 600).wait_out(lambda: "answer") == "answer"
         with pytest.raises(LedgerError, match="it was waited for 0 s, until it ended"):
             Patience("L", 600).wait_out(away_until(time, 1))
@@ -155,7 +155,7 @@ def test_one_try_is_made_however_late_it_is(time: ManualTime) -> None:
 
 def test_the_waiting_of_another_thread_goes_on(time: ManualTime) -> None:
     waiting = Patience("L", 600)
-    with ThreadPoolExecutor(1) as pool, waiting_ends(lambda: True, "it ended"):
+    with ThreadPoolExecutor(1) as pool, cancel_when(lambda: True, "it ended"):
         assert pool.submit(waiting.wait_out, away_until(time, 60)).result() >= 60
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from headrace.core.ranges import OffsetRange
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,7 +21,6 @@ from hypothesis.stateful import (
 )
 from tests.ledger.samples import ManualClock, a_sample, batch_number
 
-from headrace.control.ranges import OffsetRange
 from headrace.ledger import (
     Attached,
     BatchRecord,

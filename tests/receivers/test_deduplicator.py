@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.journal.shim import Fast
@@ -26,7 +27,6 @@ from tests.receivers.virtual import (
     values_of,
 )
 
-from headrace.control import OffsetRange
 from headrace.errors import JournalError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.local import LocalStorage

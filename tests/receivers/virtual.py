@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
-from headrace.control import OffsetRange
+from headrace.core.ranges import OffsetRange
+
 from headrace.errors import JournalError
 from headrace.journal.records import Records
 from headrace.receivers import Intake, Receipt

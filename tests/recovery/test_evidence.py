@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.recovery.evidence import Evidence, Run, problems, values
-
-from headrace.control import OffsetRange, TopicPartition
 
 BATCHES = {
     "a": (OffsetRange("t", 0, 0, 3), OffsetRange("t", 1, 0, 2)),

@@ -6,12 +6,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.core.clock import Clock
+from headrace.core.ranges import OffsetRange
 from tests.services.kafka import Topic
 
-from headrace.control import OffsetRange
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.topic_log import KafkaLog
-from headrace.source.books import Clock
 from headrace.source.planner import StreamPlanner
 
 

@@ -8,17 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.services.planners import ManualTime
 
-from headrace.control import (
-    BatchLimits,
-    EstimatorSettings,
-    OffsetRange,
-    RateLimit,
-    Reason,
-    TopicPartition,
-    plan,
-)
+from headrace.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
 from headrace.errors import LedgerError
 from headrace.ledger import (
     Ledger,

@@ -1,6 +1,6 @@
 import pytest
+from headrace.core.ranges import TopicPartition
 
-from headrace.control import TopicPartition
 from headrace.errors import OptionError
 from headrace.source.bounds import (
     AtOffsets,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.services.ledgers import new_ledger
 
-from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
 from headrace.ledger import FindingKind, Ledger, PlannedBatch, PlannedRange
 from headrace.source.checkpoint import Checkpoint

@@ -1,10 +1,10 @@
 from collections.abc import Mapping
 
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.source.footing import Footing, Loss, find_footing
 from headrace.source.log import Topic

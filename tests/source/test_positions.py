@@ -3,12 +3,12 @@ import string
 from typing import Any
 
 import pytest
+from headrace.core.ranges import OffsetRange, TopicPartition, flat, nested, partitions_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.errors import SourceError
-from headrace.source.positions import StreamOffset, flat, nested, partitions_of
+from headrace.source.positions import StreamOffset
 
 # Kafka's own rule for the names of topics.
 topics = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=20)

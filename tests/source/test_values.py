@@ -1,10 +1,10 @@
 import json
 
 import pytest
+from headrace.core.ranges import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control import TopicPartition
 from headrace.errors import OptionError
 from headrace.source import values
 

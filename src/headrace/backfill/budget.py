@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, Self
 
+from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
-from headrace.ledger import Clock, GateRecord, Ledger, RateSample
+from headrace.ledger import GateRecord, Ledger, RateSample
 
 ASSUMED_RATE_PER_S: Final = 100.0
 """The rate that is assumed where none has been learnt: the lowest that an estimator answers by
@@ -233,7 +234,7 @@ class InProcessBudget:
         clock: Answers the time, in ms since the epoch.
     """
 
-    def __init__(self, live: Callable[[], LiveStream], clock: Clock) -> None:
+    def __init__(self, live: Callable[[], LiveStream], clock: WallClock) -> None:
         self._live = live
         self._clock = clock
         self._warm = False
@@ -259,7 +260,7 @@ class ExternalBudget:
         clock: Answers the time, in ms since the epoch.
     """
 
-    def __init__(self, ledger: Ledger, gate_name: str, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:
         self._ledger = ledger
         self._gate_name = gate_name
         self._clock = clock

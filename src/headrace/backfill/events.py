@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import BatchRecord, ErrorReport
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.backfill.schedule import Backoff
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.backoff import Backoff
+from headrace.core.lease import LONGEST_LEASE_MS
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Ledger, PlannedRange, Status
-from headrace.ledger.leases import LONGEST_LEASE_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ from headrace.backfill.splitting import (
     one_of_each,
     split_batch,
 )
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.clock import WallClock
+from headrace.core.lease import is_in_force
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import (
     DataLossError,
     HandlerExitError,
@@ -35,9 +37,8 @@ from headrace.errors import (
     JournalError,
     SourceError,
 )
-from headrace.ledger import BatchRecord, Clock, ErrorReport, Ledger, PlannedRange, Status
+from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
 from headrace.ledger.backfills import OWNER_GONE
-from headrace.ledger.leases import is_in_force
 
 _LOG: Final = logging.getLogger("headrace.backfill")
 
@@ -137,7 +138,7 @@ class BackfillScheduler:
         settings: OwnerSettings,
         *,
         budget: BackfillBudget,
-        clock: Clock,
+        clock: WallClock,
         on_event: Callable[[BackfillEvent], None] = lambda _event: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:

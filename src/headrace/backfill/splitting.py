@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, TopicPartition, merge
 from headrace.ledger import BatchRecord, Ledger, PlannedBatch, PlannedRange
-from headrace.ledger.tiles import merged, pieces
 
 ChildRanges = tuple[PlannedRange, ...]
 
@@ -88,13 +87,13 @@ def gone_and_there(
     Raises:
         ValueError: something is gone of a partition that the batch does not read.
     """
-    cover = merged(gone)
+    cover = merge(gone)
     if strange := cover.keys() - {each.offsets.topic_partition for each in ranges}:
         raise ValueError(f"{', '.join(map(str, sorted(strange)))} is not in the batch")
     cut = [
         (replace(each, offsets=range_), is_gone)
         for each in ranges
-        for range_, is_gone in pieces(each.offsets, cover.get(each.offsets.topic_partition, ()))
+        for range_, is_gone in each.offsets.split_by(cover.get(each.offsets.topic_partition, ()))
     ]
     return (
         tuple(each for each, is_gone in cut if is_gone),

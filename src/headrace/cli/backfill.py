@@ -13,10 +13,10 @@ from headrace.cli import options as opt
 from headrace.cli import printing as out
 from headrace.cli.batches import find_batch, key_text, owner_word
 from headrace.cli.user_code import load_flow, load_handler
-from headrace.control.ranges import OffsetRange
+from headrace.core.clock import wall_clock_ms
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, Ledger, Status, normalize_url, redact_url
-from headrace.ledger.base import wall_clock_ms
 
 if TYPE_CHECKING:
     from headrace.execution.batch import Handler

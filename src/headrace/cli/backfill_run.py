@@ -44,14 +44,15 @@ from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.options import SourceAccess
 from headrace.cli.printing import count, plural, print_json, printable
 from headrace.cli.user_code import start_spark
+from headrace.core.clock import wall_clock_ms
+from headrace.core.stop import cancel_when
 from headrace.execution.batch import Batch, Handler
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.base import wall_clock_ms
-from headrace.ledger.patience import QUERY_PATIENCE_S, waiting_ends
+from headrace.ledger.patience import QUERY_PATIENCE_S
 from headrace.processes import new_owner
 
 _NO_LIMIT: Final = 2**31 - 1
@@ -161,7 +162,7 @@ class ManualBackfill:
         cancel.start()
         cancel.join(_CANCEL_S)
         report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
-        with waiting_ends(lambda: True, "the backfill was ended"):
+        with cancel_when(lambda: True, "the backfill was ended"):
             self._ledger.give_back(
                 self._current.schedule_id,
                 self._owner,

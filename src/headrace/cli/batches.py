@@ -12,6 +12,8 @@ from rich.text import Text
 
 from headrace.cli import options as opt
 from headrace.cli import printing as out
+from headrace.core.clock import wall_clock_ms
+from headrace.core.lease import is_in_force
 from headrace.errors import OptionError
 from headrace.ledger import (
     BatchRecord,
@@ -23,8 +25,6 @@ from headrace.ledger import (
     lost_records,
     redact_url,
 )
-from headrace.ledger.base import wall_clock_ms
-from headrace.ledger.leases import is_in_force
 
 SHORT: Final = 8
 """Digits of a key that are shown in a table; they tell the batches of most ledgers apart."""

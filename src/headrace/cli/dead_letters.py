@@ -12,9 +12,9 @@ from rich.table import Table
 from headrace.cli import options as opt
 from headrace.cli import printing as out
 from headrace.cli.user_code import load_function
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus, redact_url
-from headrace.ledger.base import wall_clock_ms
 
 if TYPE_CHECKING:
     from headrace.kafka.dead_letter_producer import DeadLetterProducer

@@ -18,9 +18,9 @@ from headrace.cli.batches import (
     status_text,
 )
 from headrace.cli.dead_letters import letter_values, letters_table
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
-from headrace.ledger.base import wall_clock_ms
 
 
 def failures(

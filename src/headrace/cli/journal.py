@@ -11,6 +11,7 @@ from rich.text import Text
 
 from headrace.cli import options as opt
 from headrace.cli import printing as out
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.journal import DEFECTS, Finding, FindingKind, Journal, Kept, LanePruning, Verification
 from headrace.journal import prune as prune_journal
@@ -18,7 +19,6 @@ from headrace.journal import repair as repair_journal
 from headrace.journal import verify as verify_journal
 from headrace.journal.names import MAX_OFFSET, lane_of
 from headrace.ledger import Ledger, Processed, Status
-from headrace.ledger.base import wall_clock_ms
 
 FINDINGS: Final = 100
 """Findings with a line of their own; beyond it they are counted."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from headrace.core.options import duration_ms
 from headrace.errors import OptionError
 from headrace.ledger import GateRecord, Ledger, redact_url
-from headrace.source.values import duration_ms
 
 if TYPE_CHECKING:
     from headrace.source.connector import Connector

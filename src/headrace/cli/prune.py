@@ -7,8 +7,8 @@ import typer
 
 from headrace.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, age_ms
 from headrace.cli.printing import plural, print_json
+from headrace.core.clock import wall_clock_ms
 from headrace.ledger import Ledger
-from headrace.ledger.base import wall_clock_ms
 
 
 def prune(

@@ -15,12 +15,12 @@ from headrace.cli import printing as out
 from headrace.cli.gate_view import gate_view, overview
 from headrace.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
-from headrace.control.ranges import OffsetRange
+from headrace.core.clock import wall_clock_ms
+from headrace.core.ranges import OffsetRange
 from headrace.errors import HeadraceError
 from headrace.flow.signals.codec import bottlenecks
 from headrace.flow.signals.ledger_transport import ledger_states
 from headrace.ledger import Ledger, PlannedRange
-from headrace.ledger.base import wall_clock_ms
 
 REFRESH_S: Final = 1.0
 

@@ -21,9 +21,9 @@ from headrace.control.hop import (
 from headrace.control.limits import BatchLimits, PartitionLimit
 from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
 from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
-from headrace.control.ranges import OffsetRange, TopicPartition
 from headrace.control.rate_law import Reason, max_messages_per_partition
 from headrace.control.token_bucket import TokenBucket
+from headrace.core.ranges import OffsetRange, TopicPartition
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",

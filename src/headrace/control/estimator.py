@@ -20,7 +20,7 @@ import json
 from dataclasses import asdict, astuple, dataclass
 from typing import Final, NamedTuple, Self
 
-from headrace.control.validation import require_number
+from headrace.core.validation import require_number
 from headrace.errors import OptionError
 
 _AT_ONCE: Final = 0.1

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from headrace.control.ranges import OffsetRange
-from headrace.control.validation import require_whole
+from headrace.core.ranges import OffsetRange
+from headrace.core.validation import require_whole
 
 Ranges = tuple[OffsetRange, ...]
 

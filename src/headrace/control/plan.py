@@ -14,8 +14,8 @@ from typing import Final
 
 from headrace.control.limits import BatchLimits
 from headrace.control.pressure import RateLimit
-from headrace.control.ranges import TopicPartition
 from headrace.control.rate_law import Reason, grant, rate_in_force
+from headrace.core.ranges import TopicPartition
 
 ASSUMED_RECORD_BYTES: Final = 1_048_588
 """The size of a record while none has been measured: the default of a Kafka broker's

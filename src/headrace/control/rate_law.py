@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from headrace.control.limits import BatchLimits
 from headrace.control.pressure import RateLimit
-from headrace.control.ranges import TopicPartition
+from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from sqlalchemy import Connection
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
 from headrace.ledger.lent import UnknownCommitError
 

@@ -4,9 +4,9 @@ import logging
 import threading
 from typing import Final, Self
 
+from headrace.core.stop import cancel_when
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger
-from headrace.ledger.patience import waiting_ends
 
 OWNER_POLL_S: Final = 0.5
 """How often it is checked whether another owner's lease has run out."""
@@ -50,7 +50,7 @@ class BatchLeases:
         self._thread.join()
 
     def _renew(self) -> None:
-        with waiting_ends(self._done.is_set, "it was not needed any more"):
+        with cancel_when(self._done.is_set, "it was not needed any more"):
             while not self._done.wait(self.lease_ms / _RENEWALS / 1000):
                 self._renew_all()
 

@@ -21,6 +21,9 @@ from headrace.backfill import (
     Schedule,
     parse_schedule,
 )
+from headrace.core.clock import wall_clock_ms
+from headrace.core.options import gate_name, interval_ms
+from headrace.core.stop import cancel_when
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.batch_reader import BatchReader, DerivedStream
 from headrace.execution.executor import BatchExecutor
@@ -35,11 +38,8 @@ from headrace.execution.stream_reader import (
     read_of,
 )
 from headrace.ledger import Ledger, normalize_url
-from headrace.ledger.base import wall_clock_ms
-from headrace.ledger.patience import waiting_ends
 from headrace.processes import new_owner
 from headrace.source.claim import await_turn
-from headrace.source.values import gate_name, interval_ms
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -98,7 +98,7 @@ class StreamBackfill:
         self._state.on_batch_end(scheduler.wake)
         try:
             # The stream's own batch, which is not stopped before it ends, may wait for the handler.
-            with waiting_ends(lambda: not query.isActive, "the query was stopped"):
+            with cancel_when(lambda: not query.isActive, "the query was stopped"):
                 scheduler.run(Monitor(self._ledger, self._gate), self._schedule)
         except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
             _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self._gate)

@@ -11,7 +11,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.backfill import LEASE_MS, OwnerSettings
+from headrace.backfill import OwnerSettings
+from headrace.core.lease import LEASE_MS
+from headrace.core.stop import cancel_when
 from headrace.errors import GateInUseError, LedgerError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import OWNER_POLL_S
@@ -21,7 +23,6 @@ from headrace.execution.gate_state import Turn, shared_ledger, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
 from headrace.execution.policy import STOP, OnFailure
 from headrace.ledger import Attached, BatchRecord, Kind, Status, schedule_id
-from headrace.ledger.patience import waiting_ends
 from headrace.processes import is_gone, new_owner
 
 _LOG: Final = logging.getLogger("headrace.execution")
@@ -109,7 +110,7 @@ class GatedHandler:
                 could; it is run when the query is started again.
             Exception: what the handler raises, where the policy stops then.
         """
-        with waiting_ends(self._stopped, "the query was stopped"):
+        with cancel_when(self._stopped, "the query was stopped"):
             self._run(df, batch_id)
 
     def _run(self, df: DataFrame, batch_id: int) -> None:

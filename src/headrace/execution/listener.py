@@ -30,10 +30,10 @@ from headrace.control.estimator import (
     PIDRateEstimator,
     batch_stats,
 )
+from headrace.core.stop import cancel_when
 from headrace.errors import HeadraceError, OptionError
 from headrace.execution.gate_state import BatchEnd, state_of
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
-from headrace.ledger.patience import waiting_ends
 from headrace.processes import is_here
 from headrace.source.positions import StreamOffset
 
@@ -212,7 +212,7 @@ class GateListener(JsonStreamingQueryListener):
         report = ErrorReport(event.errorClassOnException or "", event.exception or "", "")
         try:
             # Spark's own end waits for this.
-            with waiting_ends(lambda: True, "the query ended"):
+            with cancel_when(lambda: True, "the query ended"):
                 left = self._left_open(watched, gate, event)
                 if left is not None:
                     # Its handler may have gone through, and only the report of that be missing.
@@ -249,7 +249,7 @@ class GateListener(JsonStreamingQueryListener):
         declared = None
         if ledger is not None:
             stopped = state_of(ledger.url, gate).is_stopped
-            with waiting_ends(stopped, "the query was stopped"):
+            with cancel_when(stopped, "the query was stopped"):
                 declared = next((g for g in ledger.gates() if g.name == gate), None)
         if ledger is None or declared is None:
             _LOG.warning(
@@ -305,7 +305,7 @@ def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
 def _process(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
     state = state_of(watched.ledger.url, report.gate)
     try:
-        with waiting_ends(state.is_stopped, "the query was stopped"):
+        with cancel_when(state.is_stopped, "the query was stopped"):
             _on_batch(watched, report, ended)
     except HeadraceError as error:
         _LOG.warning(_NOT_PROCESSED, error)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from headrace.control.isolation import IsolationBudget
+from headrace.core.options import duration_ms
 from headrace.errors import OptionError
-from headrace.source.values import duration_ms
 
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)

@@ -20,13 +20,13 @@ from headrace.control.pressure import (
     RateLimit,
     require_level,
 )
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
 from headrace.flow.signals.codec import StageState, encode
 from headrace.flow.signals.stage_signals import Signals, WarnOnce
 from headrace.ledger import Ledger
-from headrace.ledger.base import wall_clock_ms
 
 _PUBLISH_MS: Final = 1000
 """How often a stage publishes a queue that has changed."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final, Self
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, OptionError
 from headrace.journal.block import HEADER_BYTES, decode_header
 from headrace.journal.blocks import LaneFiles

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError
 from headrace.journal.block import HEADER_BYTES, BlockHeader, decode_header, decode_payload
 from headrace.journal.index import LaneIndex

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.journal.records import HEADERS
 

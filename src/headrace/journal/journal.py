@@ -1,7 +1,6 @@
 """A journal: lanes of records that stay until they are pruned."""
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,7 +10,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.clock import wall_clock_ms
+from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
 from headrace.journal.block import Compression
 from headrace.journal.blocks import Identity, LaneFiles, LaneLook, Lost
@@ -360,7 +360,7 @@ def _made(storage: Storage) -> bytes:
             f"{storage.url}/{IDENTITY} is missing, although there is lane {lanes[0]}; put it back, "
             "as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
         )
-    values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": time.time_ns() // 1_000_000}
+    values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
     with suppress(FileExistsError):
         storage.put(IDENTITY, [json.dumps(values).encode()])
     return _identity(storage)

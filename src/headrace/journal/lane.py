@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, LaneTakenError, OptionError
 from headrace.journal.block import MAX_RECORDS, Block, BlockHeader, Compression, encode
 from headrace.journal.blocks import Identity, LaneEnd, LaneFiles

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import NoJournalError, SourceError
 from headrace.journal.blocks import LaneLook
 from headrace.journal.faults import told
@@ -15,10 +15,10 @@ from headrace.journal.reading import hold_to
 from headrace.journal.seeking import ahead, first_at
 from headrace.journal.spare import SpareWatch, settled
 from headrace.source.log import Topic
-from headrace.source.positions import Checksums, ChecksumsBefore, Positions, partitions_of
+from headrace.source.positions import Checksums, ChecksumsBefore
 
 if TYPE_CHECKING:
-    from headrace.source.books import Clock
+    from headrace.core.clock import Clock
 
 
 class JournalLog:

@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headrace.control import OffsetRange
-from headrace.source.positions import nested
+from headrace.core.ranges import OffsetRange, nested
 
 # Of a stream's options, those that say where the journal is and how tasks are made of it.
 _KEPT: Final = frozenset({"path", "includeheaders", "minpartitions", "maxrecordsperpartition"})

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.journal.journal import Journal
 from headrace.journal.log import JournalLog

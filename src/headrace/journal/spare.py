@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headrace.control.ranges import TopicPartition
+from headrace.core.ranges import TopicPartition
 from headrace.errors import CorruptionError
 from headrace.journal.blocks import LaneLook
 from headrace.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from headrace.source.books import Clock
+    from headrace.core.clock import Clock
 
 _LOG: Final = logging.getLogger("headrace.journal")
 

@@ -29,7 +29,7 @@ from headrace.journal.names import (
 from headrace.journal.spare import pauses
 
 if TYPE_CHECKING:
-    from headrace.source.books import Clock
+    from headrace.core.clock import Clock
 
 
 class FindingKind(StrEnum):

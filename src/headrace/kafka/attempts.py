@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange, Positions
 from headrace.errors import SourceError
 from headrace.kafka.producing import Record, produce_all
 from headrace.source.log import Topic
-from headrace.source.positions import Positions
 
 if TYPE_CHECKING:
     from headrace.ledger import Ledger

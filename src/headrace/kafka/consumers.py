@@ -15,7 +15,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Position
 
-from headrace.control.ranges import TopicPartition
+from headrace.core.ranges import TopicPartition
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 

@@ -4,13 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headrace.control import OffsetRange
+from headrace.core.ranges import OffsetRange, nested
 from headrace.kafka.client.option_values import PREFIX
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.kafka_source import KafkaSource
 from headrace.kafka.topic_log import KafkaLog
 from headrace.source.connector import OF_A_GATE, Connector
-from headrace.source.positions import nested
 
 _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.control.ranges import TopicPartition
+from headrace.core.options import partitions_by_topic
+from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
 from headrace.kafka.client.config import client_config
 from headrace.kafka.client.option_values import PREFIX, client_options
@@ -19,7 +20,6 @@ from headrace.source.options import (
     parse_source_options,
     whole,
 )
-from headrace.source.values import partitions_by_topic
 
 FORMAT: Final = "headrace-kafka"
 

@@ -6,7 +6,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.kafka.kafka_options import FORMAT, KafkaOptions, parse_options
 from headrace.kafka.range_reader import ReaderConfig, read_ranges

@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from headrace.control.ranges import TopicPartition
+from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError
 from headrace.kafka.consumers import MISSING, ClientConfig
 from headrace.source.log import Topic

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.kafka.consumers import ClientConfig
 from headrace.kafka.lookup import Lookup

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Position
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import SourceError
 from headrace.kafka.attempts import Attempts, known_id
 from headrace.kafka.consumers import ClientConfig, close_idle_consumers
@@ -20,7 +20,7 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.source.log import Topic
 from headrace.source.losses import Losses
-from headrace.source.positions import Checksums, ChecksumsBefore, Positions, partitions_of
+from headrace.source.positions import Checksums, ChecksumsBefore
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 

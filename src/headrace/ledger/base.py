@@ -1,12 +1,12 @@
 """What all parts of the ledger have: its database, and its clock."""
 
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy import Connection, Executable, select
 from sqlalchemy.exc import IntegrityError
 
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import LedgerError
 from headrace.ledger.engine import Database, changed_rows
 from headrace.ledger.leases import lease
@@ -24,7 +24,7 @@ _NOW: Final = select(NowMs())
 
 def wall_clock_ms() -> int:
     """The machine's time, in ms since the epoch."""
-    return time.time_ns() // 1_000_000
+    return wall_clock_ms()
 
 
 class Base:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.ledger.checkpoints import CheckpointRecord, Kept
 from headrace.ledger.findings import Finding, FindingKind
 from headrace.ledger.records import Covered

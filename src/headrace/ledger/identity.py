@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from types import MappingProxyType
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 
 
 def schedule_id(

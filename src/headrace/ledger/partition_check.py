@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange, RangeSequence
 from headrace.ledger.findings import Finding, FindingKind, Span
 from headrace.ledger.records import Covered
 from headrace.ledger.status import Status
-from headrace.ledger.tiles import Tiles
 
 
 class PartitionCheck:
@@ -31,8 +30,8 @@ class PartitionCheck:
         self._since_ms: int | None = None
         self._counts: Counter[Status] = Counter()
         self._pruned = 0
-        self._batches = Tiles()
-        self._wholes: dict[str, tuple[OffsetRange, Tiles]] = {}
+        self._batches = RangeSequence()
+        self._wholes: dict[str, tuple[OffsetRange, RangeSequence]] = {}
         """Batches that were split, and how far their parts have come."""
 
     def take(self, rows: Sequence[Covered]) -> None:
@@ -40,7 +39,7 @@ class PartitionCheck:
         self._close_wholes(rows[0].offsets.start)
         for row in rows:
             if row.has_parts and row.schedule_id is not None:
-                self._wholes[row.schedule_id] = (row.offsets, Tiles(row.offsets.start))
+                self._wholes[row.schedule_id] = (row.offsets, RangeSequence(row.offsets.start))
         for row in rows:
             if row.parent is None:
                 self._take_batch(row)
@@ -70,7 +69,7 @@ class PartitionCheck:
             self._find(FindingKind.GAP, gap, key, before)
         if shared := self._batches.shared_with(row.offsets):
             self._find(FindingKind.OVERLAP, shared, key, before)
-        self._batches.lay(row.offsets, key)
+        self._batches.append(row.offsets, key)
 
     def _take_part(self, row: Covered, parent: str) -> None:
         if parent not in self._wholes:
@@ -84,7 +83,7 @@ class PartitionCheck:
         if whole.until < row.offsets.until:
             beyond = replace(row.offsets, start=whole.until)
             self._find(FindingKind.PARTS, beyond, parent, row.schedule_id)
-        parts.lay(row.offsets, row.schedule_id)
+        parts.append(row.offsets, row.schedule_id)
 
     def _take_leaf(self, row: Covered) -> None:
         if row.schedule_id is None:

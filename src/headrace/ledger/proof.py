@@ -7,13 +7,12 @@ from functools import cache
 from itertools import chain, groupby, islice
 from typing import Final
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
 from headrace.ledger.ends import Tally, contradictions, unlike
 from headrace.ledger.findings import Finding, FindingKind, Span, Verification
 from headrace.ledger.partition_check import PartitionCheck
 from headrace.ledger.records import BatchRecord, Covered, ErrorReport, Loss
 from headrace.ledger.store import Ledger
-from headrace.ledger.tiles import Tiles, merged, pieces
 
 Lost = Mapping[str | None, Mapping[TopicPartition, Sequence[OffsetRange]]]
 """What was lost, by the topic's id."""
@@ -126,7 +125,7 @@ def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
     for (topic_id, _), same in groupby(
         by_offset, key=lambda span: (span.topic_id, span.offsets.topic_partition)
     ):
-        tiles = Tiles()
+        tiles = RangeSequence()
         for span in same:
             for kind, offsets in (
                 (FindingKind.SKIPPED, tiles.gap_before(span.offsets)),
@@ -134,14 +133,14 @@ def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
             ):
                 if offsets:
                     yield Finding(kind, offsets, span.run_id, other=tiles.last, topic_id=topic_id)
-            tiles.lay(span.offsets, span.run_id)
+            tiles.append(span.offsets, span.run_id)
 
 
 def _by_topic(losses: Iterable[Loss]) -> Lost:
     found: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for loss in losses:
         found[loss.topic_id].append(loss.offsets)
-    return {topic_id: merged(ranges) for topic_id, ranges in found.items()}
+    return {topic_id: merge(ranges) for topic_id, ranges in found.items()}
 
 
 def _explained(found: Iterable[Finding], lost: Lost) -> Iterator[Finding]:
@@ -151,7 +150,7 @@ def _explained(found: Iterable[Finding], lost: Lost) -> Iterator[Finding]:
             yield each
             continue
         cover = lost.get(each.topic_id, {}).get(each.offsets.topic_partition, ())
-        for piece, is_lost in pieces(each.offsets, cover):
+        for piece, is_lost in each.offsets.split_by(cover):
             if is_lost:
                 run_id = each.run_id if each.kind is FindingKind.GAP else None
                 yield Finding(FindingKind.LOST, piece, run_id, topic_id=each.topic_id)
@@ -171,7 +170,7 @@ def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
         for partition, ranges in of_topic.items():
             place = topic_id, partition
             hull = [read[place]] if place in read else []
-            for piece, inside in (each for offsets in ranges for each in pieces(offsets, hull)):
+            for piece, inside in (each for offsets in ranges for each in offsets.split_by(hull)):
                 if not inside:
                     yield Finding(FindingKind.LOST, piece, run_id=None, topic_id=topic_id)
 
@@ -188,10 +187,10 @@ def _lost_by_batches(
         if loss.schedule_id is None or loss.was_split:
             continue
         for span in _spans_with(loss, spans):
-            read, place = merged([span.offsets]), _place(span)
-            for piece, inside in pieces(loss.offsets, read[span.offsets.topic_partition]):
-                cover = merged(explained[place]).get(piece.topic_partition, ())
-                for part, is_explained in pieces(piece, cover) if inside else ():
+            read, place = merge([span.offsets]), _place(span)
+            for piece, inside in loss.offsets.split_by(read[span.offsets.topic_partition]):
+                cover = merge(explained[place]).get(piece.topic_partition, ())
+                for part, is_explained in piece.split_by(cover) if inside else ():
                     if not is_explained:
                         explained[place].append(part)
                         yield Finding(

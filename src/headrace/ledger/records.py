@@ -5,7 +5,7 @@ from traceback import TracebackException
 from typing import Final, Self
 
 from headrace.control.pressure import RateLimit
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.ledger.identity import schedule_id
 from headrace.ledger.root_cause import root_cause
 from headrace.ledger.status import Kind, Status

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger.records import (
     MAX_MESSAGE_LENGTH,

@@ -25,8 +25,9 @@ from sqlalchemy import (
     update,
 )
 
+from headrace.core.lease import LONGEST_LEASE_MS
 from headrace.ledger import moves
-from headrace.ledger.leases import LONGEST_LEASE_MS, has_run_out
+from headrace.ledger.leases import has_run_out
 from headrace.ledger.letters import LetterStatus
 from headrace.ledger.now import NowMs
 from headrace.ledger.records import QUERY_STOPPED

@@ -2,9 +2,9 @@
 
 from typing import Self
 
+from headrace.core.clock import WallClock, wall_clock_ms
 from headrace.ledger import schema
 from headrace.ledger.backfills import Backfills
-from headrace.ledger.base import Clock, wall_clock_ms
 from headrace.ledger.batches import Batches
 from headrace.ledger.checkpoints import Checkpoints
 from headrace.ledger.claims import Claims
@@ -70,8 +70,8 @@ class Ledger(
         url: str,
         *,
         create: bool = True,
-        clock: Clock = wall_clock_ms,
-        database_clock: Clock | None = None,
+        clock: WallClock = wall_clock_ms,
+        database_clock: WallClock | None = None,
         patience_s: float = 0,
     ) -> Self:
         """Open a ledger; several processes may do so at the same time, the first time too.

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, TopicPartition
 
 
 class Tiles:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from headrace.control import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LaneTakenError
 from headrace.journal.records import Records
 from headrace.receivers.deduplicator import StoredIds

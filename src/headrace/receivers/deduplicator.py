@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from headrace.control import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Journal
 from headrace.journal.records import Records, message_ids

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, Protocol
 
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane import LaneWriter
@@ -228,7 +229,7 @@ def _description(
 ) -> Callable[[float], ReceiverSeen]:
     """What describes the receiver to its ledger; from any thread, for it only reads numbers."""
     owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
-    started_ms = time.time_ns() // 1_000_000
+    started_ms = wall_clock_ms()
     meter = RateMeter()
 
     def under(limit_per_s: float) -> ReceiverSeen:

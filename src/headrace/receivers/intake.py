@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn, Self
 
-from headrace.control import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import ReceiverError
 from headrace.journal.records import Records
 from headrace.receivers.block_writer import Append, BlockWriter, Settle

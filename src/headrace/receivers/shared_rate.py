@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from headrace.control import Demand, catch_up_rate, fair_shares
+from headrace.core.validation import require_number
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, ReceiverSeen, StreamRate
 from headrace.receivers.event_log import event, readable
-from headrace.receivers.settings import require_above_zero
 
 POLL_S: Final = 0.5
 """How often the rate is looked up, so that a new one is everywhere within a second."""
@@ -57,10 +57,10 @@ class ReceiverLimits:
 
     def __post_init__(self) -> None:
         if self.max_rate is not None:
-            require_above_zero("max_rate", self.max_rate, "records/s")
+            require_number("max_rate", self.max_rate, "records/s", above=True)
         if self.max_bytes_rate is not None:
-            require_above_zero("max_bytes_rate", self.max_bytes_rate, "bytes/s")
-        require_above_zero("initial_rate", self.initial_rate, "records/s")
+            require_number("max_bytes_rate", self.max_bytes_rate, "bytes/s", above=True)
+        require_number("initial_rate", self.initial_rate, "records/s", above=True)
 
     def share(self, stream: StreamRate, own: ReceiverSeen, end: int) -> "RateShare":
         """The share of one of the stream's receivers.

@@ -14,10 +14,10 @@ from headrace.control import (
     Plan,
     RateLimit,
     Reason,
-    TopicPartition,
     batch_stats,
     plan,
 )
+from headrace.core.ranges import TopicPartition
 
 
 class SimulatedGate:

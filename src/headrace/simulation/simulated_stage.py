@@ -14,11 +14,11 @@ from headrace.control import (
     InputQueue,
     Plan,
     PressureSignal,
-    TopicPartition,
     Upstream,
     UpstreamThrottle,
     takes_per_s,
 )
+from headrace.core.ranges import TopicPartition
 from headrace.simulation.scenario import (
     Dead,
     Disturbance,

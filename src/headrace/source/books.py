@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from headrace.control import EstimatorSettings, OffsetRange, Plan
+from headrace.control import EstimatorSettings, Plan
+from headrace.core.ranges import OffsetRange, Positions
+from headrace.core.stop import cancel_when
 from headrace.errors import LedgerError
 from headrace.ledger import Admission, GateClaim, Ledger, PlannedBatch, PlannedRange, Status
-from headrace.ledger.patience import QUERY_PATIENCE_S, waiting_ends
+from headrace.ledger.patience import QUERY_PATIENCE_S
 from headrace.processes import new_owner
 from headrace.source.claim import HeldGate, describe_process
 from headrace.source.footing import Loss
 from headrace.source.losses import LossAccount
-from headrace.source.positions import Positions, StreamOffset
+from headrace.source.positions import StreamOffset
 
 # A batch that overran is followed by the next at once, before the report of it has come. Planned
 # without it, the next would overrun as much. So a plan waits for it, at most one interval.
@@ -210,7 +212,7 @@ class GateBooks:
     @contextmanager
     def _while_the_driver_lives(self) -> Iterator[None]:
         # A process whose parent has ended has another one.
-        with waiting_ends(lambda: os.getppid() != self._driver, "the driver ended"):
+        with cancel_when(lambda: os.getppid() != self._driver, "the driver ended"):
             yield
 
     def close(self) -> None:

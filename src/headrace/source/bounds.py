@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.options import offsets_by_partition, whole_number
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.errors import OptionError
-from headrace.source.positions import Positions
-from headrace.source.values import offsets_by_partition, whole_number
 
 LATEST_OFFSET: Final = -1
 """In an offset's place: the end of the log."""

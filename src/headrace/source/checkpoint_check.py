@@ -8,7 +8,7 @@ with itself, but not with that.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.ledger import Finding, FindingKind, Kept, Ledger, schedule_id
 from headrace.source.checkpoint import Checkpoint, PlannedRead

@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from headrace.core.ranges import Positions, nested
 from headrace.errors import SourceError
 from headrace.source.checkpoint import Checkpoint, LoggedBatch, PlannedRead, SourceOffset
-from headrace.source.positions import Positions, StreamOffset, nested
+from headrace.source.positions import StreamOffset
 
 _JOURNAL_ID: Final = re.compile(r"[0-9a-f]{32}")
 

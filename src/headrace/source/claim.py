@@ -11,9 +11,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from headrace.core.stop import cancel_when
 from headrace.errors import GateInUseError, HeadraceError
 from headrace.ledger import GateClaim, GateQuery, Ledger
-from headrace.ledger.patience import waiting_ends
 from headrace.processes import is_gone, number_of
 
 GATE_LEASE_MS: Final = 30_000
@@ -117,14 +117,14 @@ class HeldGate:
         """Let the next query have the gate at once; if that fails, it has to wait for the lease."""
         self._done.set()
         try:
-            with waiting_ends(lambda: True, "the query ended"):
+            with cancel_when(lambda: True, "the query ended"):
                 self._ledger.release_gate(self._claim.gate, self._claim.owner)
         except HeadraceError as error:
             _LOG.warning("The gate %r was not released: %s", self._claim.gate, error)
 
     def _renew(self) -> None:
         claim = self._claim
-        with waiting_ends(self._done.is_set, "the query ended"):
+        with cancel_when(self._done.is_set, "the query ended"):
             while not self._done.wait(GATE_LEASE_MS / _RENEWALS / 1000):
                 try:
                     if not self._ledger.renew_gate(claim.gate, claim.owner, GATE_LEASE_MS):

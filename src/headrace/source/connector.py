@@ -7,7 +7,7 @@ from typing import Final
 
 from pyspark.sql.datasource import DataSource
 
-from headrace.control import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.ledger import PlannedRange
 from headrace.source.log import Log
 from headrace.source.replay import beginnings, ends, gone

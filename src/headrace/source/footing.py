@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.errors import DataLossError
 from headrace.source.log import Topic
-from headrace.source.positions import Positions, StreamOffset
+from headrace.source.positions import StreamOffset
 
 _NAMED: Final = 10
 """So many partitions are named in a sentence."""

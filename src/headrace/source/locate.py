@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.errors import OptionError
 from headrace.source.bounds import (
     EARLIEST_OFFSET,
@@ -14,7 +14,6 @@ from headrace.source.bounds import (
     Edge,
 )
 from headrace.source.log import Log
-from headrace.source.positions import Positions
 
 
 def locate(

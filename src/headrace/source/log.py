@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.control.ranges import OffsetRange, TopicPartition
-from headrace.source.positions import Checksums, ChecksumsBefore, Positions
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
+from headrace.source.positions import Checksums, ChecksumsBefore
 
 
 @dataclass(frozen=True, slots=True)

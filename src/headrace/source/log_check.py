@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from headrace.control.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.ledger import Kept
 from headrace.source.checkpoint_check import Comparison
 from headrace.source.log import Log, Topic
-from headrace.source.positions import Positions, partitions_of
 
 
 def compare(known: Kept | None, log_of: Callable[[Sequence[OffsetRange]], Log]) -> Comparison:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 
 # A task reads this many records in about twice its own fixed cost. Below it, what a task more would
 # gain in reading at the same time it would lose in starting.

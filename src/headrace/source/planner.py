@@ -11,17 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.control import OffsetRange, Plan, TopicPartition, empty_plan, plan, should_wait
+from headrace.control import Plan, empty_plan, plan, should_wait
+from headrace.core.clock import Clock
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
 from headrace.errors import BrokerError, DataLossError
 from headrace.ledger import Admission, PlannedRange
-from headrace.ledger.tiles import merged, pieces
-from headrace.source.books import Clock, GateBooks, GateIdentity
+from headrace.source.books import GateBooks, GateIdentity
 from headrace.source.footing import Footing, Loss, described, find_footing
 from headrace.source.locate import starting_positions
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount
 from headrace.source.options import SourceOptions
-from headrace.source.positions import Checksums, ChecksumsBefore, Positions, StreamOffset, nested
+from headrace.source.positions import Checksums, ChecksumsBefore, StreamOffset
 from headrace.source.replay import gone, next_replay
 
 _LOG: Final = logging.getLogger("headrace.source")
@@ -269,11 +270,11 @@ class StreamPlanner:
             )
             self._books.record_losses(lost, until.topic_ids, until, ranges)
             account = self._books.account(until, ranges)
-        cover = merged(loss.missing for loss in lost)
+        cover = merge(loss.missing for loss in lost)
         left = [
             piece
             for r in ranges
-            for piece, is_lost in pieces(r, cover.get(r.topic_partition, ()))
+            for piece, is_lost in r.split_by(cover.get(r.topic_partition, ()))
             if not is_lost
         ]
         fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.control.ranges import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.errors import READ, OptionError
 from headrace.source.locate import bounded_ranges
 from headrace.source.log import Log

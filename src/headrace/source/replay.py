@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.control import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.errors import SourceError
 from headrace.ledger import PlannedRange
 from headrace.source.log import Log, Topic
-from headrace.source.positions import Positions, StreamOffset
+from headrace.source.positions import StreamOffset
 
 
 def replay_end(ranges: Sequence[PlannedRange], following: Path) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from headrace.control.ranges import TopicPartition
+from headrace.core.ranges import TopicPartition, flat
 from headrace.errors import OptionError
-from headrace.source.positions import flat
 
 _Value = TypeVar("_Value")
 

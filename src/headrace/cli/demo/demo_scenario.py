@@ -23,6 +23,7 @@ from headrace.cli.gate_view import gate_view
 from headrace.cli.interrupts import ENDS, leave
 from headrace.cli.printing import UNKNOWN, count, duration, plural, write_picture
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError
 from headrace.execution import Batch, Gate
 from headrace.ledger import Ledger
@@ -199,7 +200,7 @@ class DemoScenario:
 def _snapshot(ledger: Ledger) -> GateSnapshot | None:
     """The gate's snapshot, once its source has declared it."""
     gates = [gate for gate in ledger.gates() if gate.name == GATE]
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     return take_snapshot(GateHistory.read(ledger, gates[0]), now_ms) if gates else None
 
 

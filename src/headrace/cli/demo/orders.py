@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (as everybody who uses Spark names it)
 
 from headrace.cli.demo.targets import PARTITIONS, Target
-from headrace.control import TopicPartition
+from headrace.core.ranges import TopicPartition
 from headrace.execution import Batch
 
 SCHEMA: Final = "id long, region string, total double"

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from headrace.control import TopicPartition
+from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError, ReceiverError
 from headrace.journal import Journal
 from headrace.kafka.consumers import ClientConfig

@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from headrace.control.hop import InputQueue
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import LaneTakenError, NoJournalError, OptionError
 from headrace.flow.channels.channel import (
     ancestry,
@@ -285,7 +286,7 @@ def _claimed(journal: Journal, lane: int, timeout_s: float) -> BatchWriter:
 def _staged(output: DataFrame, journal: Journal, lane: int) -> list[str]:
     """Have tasks write the records; their blocks, in the order of the tasks."""
     url, journal_id = journal.storage.url, journal.id
-    attempt, timestamp_ms = new_attempt(), time.time_ns() // 1_000_000
+    attempt, timestamp_ms = new_attempt(), wall_clock_ms()
 
     def staged_by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()

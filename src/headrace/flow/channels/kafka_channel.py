@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from headrace.control.hop import InputQueue
-from headrace.control.ranges import TopicPartition
+from headrace.core.ranges import Positions, TopicPartition
 from headrace.errors import BrokerError, LedgerError, SourceError
 from headrace.flow.channels.channel import ancestry, output_columns
 from headrace.flow.stage import option_text
@@ -24,7 +24,6 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.topic_log import KafkaLog, lookup_with
 from headrace.ledger import Ledger
 from headrace.source.log import Topic
-from headrace.source.positions import Positions
 
 _LOG: Final = logging.getLogger("headrace.flow")
 

@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final, NoReturn
 
 from headrace.control.pressure import MAX_LEASE_MS, Epoch, PressureSignal, require_level
-from headrace.control.validation import require_name, require_whole
+from headrace.core.validation import require_name, require_whole
 from headrace.errors import OptionError
 
 MAX_BYTES: Final = 4096

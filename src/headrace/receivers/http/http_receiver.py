@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hmac
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import JournalError, ReceiverError
 from headrace.journal.records import Records
 from headrace.receivers.connections import Connections, ListeningReceiver
@@ -190,7 +190,7 @@ async def _handle(
     _check_token(request, settings.token)
     form = RequestFormat(request, check_json=settings.check_json)
     data = await body.read()
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     if len(data) < _LARGE_BYTES:
         records = form.records(data, now_ms)
     else:

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import JournalError
 from headrace.journal.records import Records
 from headrace.receivers.deduplicator import MAX_ID_CHARACTERS, Receipt
@@ -169,7 +169,7 @@ async def _take(
                 " and others like it are stored without, and stored twice if they come twice.",
                 MAX_ID_CHARACTERS,
             )
-        receipt = intake.submit_nowait(records_of(messages, time.time_ns() // 1_000_000))
+        receipt = intake.submit_nowait(records_of(messages, wall_clock_ms()))
         submitted.put_nowait((messages, receipt))
         await intake.buffered(receipt)
 

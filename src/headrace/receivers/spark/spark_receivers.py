@@ -15,12 +15,13 @@ from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
+from headrace.core.validation import require_whole
 from headrace.errors import OptionError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.names import checked_lane
 from headrace.ledger import normalize_url
 from headrace.receivers import Hosting, Receiver
-from headrace.receivers.settings import require_at_least, require_port
+from headrace.receivers.settings import require_port
 from headrace.receivers.spark.receiver_task import Assignment, TaskOutcome, work
 from headrace.receivers.spark.reporting import ReportServer
 from headrace.receivers.spark.supervisor import HostedState, LaneSupervisor, ReceiverStatus
@@ -237,7 +238,7 @@ class Receivers:
             LedgerError: The ledger's URL is not one.
             ReceiverError: The port for reports cannot be opened.
         """
-        require_at_least("n", n, 1)
+        require_whole("n", n, 1)
         lanes = [checked_lane(hosting.lane + number) for number in range(n)]
         pickled = _pickled(receiver)
         ledger = _ledger_url(hosting.ledger, self._setting("spark.master"))

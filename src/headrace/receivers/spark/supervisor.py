@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headrace.backfill.schedule import Backoff
+from headrace.core.backoff import Backoff
 from headrace.receivers.spark.receiver_task import TaskOutcome
 from headrace.receivers.spark.reporting import Order, Report, ReportServer
 

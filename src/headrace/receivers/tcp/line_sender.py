@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import hmac
 import socket
-import time
 from typing import Final
 
 import pyarrow.compute as pc
 
+from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
 from headrace.journal.records import Records
 from headrace.receivers.connections import Connections, set_unless_done
@@ -303,7 +303,7 @@ class LineSender:
         return rest
 
     async def _submit(self, whole: bytes) -> None:
-        records, error = self._lines.records(whole, time.time_ns() // 1_000_000)
+        records, error = self._lines.records(whole, wall_clock_ms())
         if records.count:
             await self._unanswered.acquire()
             receipt = self._shared.intake.submit_nowait(records)
