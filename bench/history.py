@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import sqlalchemy
-from headrace.core.ranges import OffsetRange
 from sqlalchemy import Table
 
 from headrace.control import EstimatorSettings
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
     Ledger,

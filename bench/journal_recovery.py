@@ -15,9 +15,9 @@ from bench.scale import Scale
 from bench.stage import Stage
 from headrace.journal import Journal
 from headrace.journal.block import encode
-from headrace.journal.log import JournalLog
+from headrace.journal.journal_log import JournalLog
+from headrace.journal.journal_options import parse_options
 from headrace.journal.names import BLOCK, file_name
-from headrace.journal.options import parse_options
 from headrace.receivers import IntakeSettings
 from headrace.receivers.deduplicator import newest_ids
 

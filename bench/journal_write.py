@@ -16,7 +16,7 @@ from bench.stage import Stage
 from bench.synced import synced_writes
 from headrace.journal import Journal
 from headrace.journal.block import Compression, encode
-from headrace.journal.lane import LaneWriter
+from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.records import Records
 
 PLAIN: Final = "plain"

@@ -4,13 +4,12 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.core.ranges import TopicPartition
-
 from bench.figures import AtMost, Figure
 from bench.pairs import Spread
 from bench.scale import Scale
 from bench.stage import Stage
 from headrace.control import BatchLimits, plan
+from headrace.core.ranges import TopicPartition
 
 PARTITIONS: Final = 10_000
 RATE_PER_S: Final = 1_000_000.0

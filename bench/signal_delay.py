@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
-from headrace.core.ranges import OffsetRange
 from tests.services.zookeeper import ZookeeperServer
 
 from bench.figures import AtMost, Figure
@@ -17,6 +16,7 @@ from bench.scale import Scale
 from bench.signal_load import SERVER
 from bench.stage import Stage
 from headrace.control import Epoch, HopSettings, InputQueue, PressureSignal
+from headrace.core.ranges import OffsetRange
 from headrace.errors import HeadraceError
 from headrace.flow import (
     Signals,

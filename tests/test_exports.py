@@ -25,7 +25,7 @@ def test_the_import_alone_does_without_pyspark() -> None:
 def test_a_task_of_spark_s_does_without_the_ledger() -> None:
     code = """if True:
         import sys
-        import headrace.journal.source, headrace.kafka.kafka_source
+        import headrace.journal.journal_source, headrace.kafka.kafka_source
         print({"sqlalchemy", "psycopg", "headrace.source.planner"} & set(sys.modules))
     """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

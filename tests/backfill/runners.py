@@ -4,11 +4,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.clock import WallClock
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.ledger.samples import a_batch
 
 from headrace.backfill import BackfillEvent, BackfillScheduler, Cost, OwnerSettings
+from headrace.core.clock import WallClock
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, PlannedRange
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")

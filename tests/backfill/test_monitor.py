@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from headrace.core.backoff import Backoff
-from headrace.core.ranges import OffsetRange, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.backfill.runners import ERROR, LEASE_MS, one_that_failed
@@ -12,6 +10,8 @@ from tests.ledger.samples import ManualClock, batch_number
 
 from headrace.backfill import Monitor, OpenBatch
 from headrace.backfill.monitor import RetentionWatch, near_retention
+from headrace.core.backoff import Backoff
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, Ledger, PlannedRange
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.backfill.runners import (
     ERROR,
     HALVES,
@@ -21,6 +20,7 @@ from tests.backfill.runners import (
 from tests.ledger.samples import ManualClock, a_batch
 
 from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError
 from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.core.backoff import Backoff
-from headrace.core.ranges import OffsetRange, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.backfill.runners import (
@@ -27,6 +25,8 @@ from tests.backfill.runners import (
 from tests.ledger.samples import ManualClock, a_batch
 
 from headrace.backfill import Monitor
+from headrace.core.backoff import Backoff
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Ledger, Status
 
 PARTITIONS = 3

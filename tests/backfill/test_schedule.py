@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from headrace.core.backoff import Backoff
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.backfill import Cron, Every, Manual, Spare, parse_schedule
 from headrace.backfill.schedule import Timetable
+from headrace.core.backoff import Backoff
 from headrace.errors import OptionError
 
 

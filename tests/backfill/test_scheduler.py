@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from headrace.core.backoff import Backoff
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.backfill.runners import (
     ERROR,
     LEASE_MS,
@@ -21,6 +19,8 @@ from tests.ledger.samples import ManualClock, batch_number
 from tests.services.waiting import wait_until
 
 from headrace.backfill import Every, Manual, Monitor, NearRetention, Schedule, Spare
+from headrace.core.backoff import Backoff
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, LedgerError
 from headrace.ledger import BatchRecord, Ledger, Status
 

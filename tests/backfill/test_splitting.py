@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-from headrace.core.ranges import OffsetRange, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.backfill.runners import (
@@ -23,6 +22,7 @@ from tests.ledger.samples import ManualClock, a_batch
 
 from headrace.backfill import Done, Failed, MarkedDead, Skipped, Split
 from headrace.backfill.splitting import earlier_and_later, gone_and_there, one_of_each
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import CorruptionError, DataLossError
 from headrace.ledger import BatchRecord, Ledger, PlannedRange, Status
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.cli.outcomes import Shop
 from tests.services.ledgers import new_ledger
 
 from headrace.cli import main
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 
 

@@ -1,7 +1,6 @@
 """Batches that have failed, for ``headrace backfill``."""
 
 from headrace.core.ranges import OffsetRange
-
 from headrace.ledger import BatchRecord, Ledger, PlannedBatch, PlannedRange
 
 

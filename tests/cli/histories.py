@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from io import StringIO
 
-from headrace.core.ranges import OffsetRange
 from rich.console import Console, RenderableType
 
 from headrace.cli.snapshot import GateHistory
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     BatchRecord,
     ErrorReport,

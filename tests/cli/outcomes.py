@@ -5,12 +5,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from headrace.core.ranges import OffsetRange
 from sqlalchemy import Executable, create_engine
 from tests.services.ledgers import new_ledger
 from typer.testing import CliRunner, Result
 
 from headrace.cli.app import app
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
     ErrorReport,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from tests.cli.commands import interrupted, run
@@ -31,6 +30,7 @@ from headrace.cli.backfill_run import (
 )
 from headrace.cli.interrupts import stopped_by_signals
 from headrace.cli.options import SourceAccess
+from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP
 from headrace.kafka.kafka_connector import KAFKA

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.cli.conftest import Complain
 from tests.cli.failed import add_failed, one_range
 from tests.cli.outcomes import Shop, invoke
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
 from headrace.source.connector import Connector
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from headrace.core.clock import wall_clock_ms
 from tests.cli.conftest import Complain
 from tests.cli.outcomes import ERROR, GONE, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 
+from headrace.core.clock import wall_clock_ms
 from headrace.ledger import Kind, Ledger, LetterStatus, Status
 
 NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")

@@ -4,10 +4,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.cli.outcomes import rows, told
 from tests.journal.samples import numbered, values_of
 
+from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.cli.commands import run
 from tests.cli.histories import NOW_MS, a_batch
 
 from headrace.cli.simulate import load_of, with_history
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.simulation import Load, Scenario, SimulatedStage

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.cli.histories import (
     INTERVAL_MS,
     NOW_MS,
@@ -17,6 +16,7 @@ from tests.cli.histories import (
 from headrace.cli.gate_view import gate_view, overview
 from headrace.cli.snapshot import GateHistory, GateState, take_snapshot
 from headrace.control import EstimatorSettings
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
     Ledger,

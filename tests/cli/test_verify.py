@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from sqlalchemy import Executable, delete, update
 from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned, rows, told
 from tests.journal.samples import numbered
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.journal import Journal
 from headrace.ledger import (

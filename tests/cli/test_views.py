@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -35,11 +34,16 @@ from headrace.cli.snapshot import GateHistory, take_snapshot
 from headrace.cli.status import stages_of, stages_view
 from headrace.cli.verify import verification_view
 from headrace.control import EstimatorSettings
+from headrace.core.ranges import OffsetRange
 from headrace.flow.signals.codec import encode
-from headrace.journal import Finding as JournalFinding
-from headrace.journal import FindingKind as JournalFindingKind
-from headrace.journal import Journal, prune, verify
-from headrace.journal import Verification as JournalVerification
+from headrace.journal import (
+    Journal,
+    JournalFinding,
+    JournalFindingKind,
+    JournalVerification,
+    prune,
+    verify,
+)
 from headrace.ledger import (
     BatchRecord,
     DeadLetterRecord,

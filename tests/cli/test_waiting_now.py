@@ -13,7 +13,7 @@ from tests.journal.journals import fill
 from tests.services.kafka import TopicFactory
 from tests.services.ledgers import new_ledger
 
-from headrace.control import OffsetRange
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import PlannedBatch, PlannedRange
 from headrace.local.server import free_ports
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from headrace.core.ranges import TopicPartition
-
 from headrace.control import BatchLimits, Plan, plan
+from headrace.core.ranges import TopicPartition
 
 
 def orders(offsets: Sequence[int]) -> dict[TopicPartition, int]:

@@ -1,11 +1,11 @@
 import math
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.control.isolation import Isolated, Isolation, IsolationBudget, Ranges, halves
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError
 
 ranges = st.lists(

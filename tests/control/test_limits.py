@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import pytest
-from headrace.core.ranges import TopicPartition
 
 from headrace.control import BatchLimits, PartitionLimit
+from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
 
 ORDERS_3 = TopicPartition("orders", 3)

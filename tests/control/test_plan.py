@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from headrace.core.ranges import TopicPartition
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.control.plans import counts, orders, plan_lags
@@ -20,6 +19,7 @@ from headrace.control import (
     plan,
     should_wait,
 )
+from headrace.core.ranges import TopicPartition
 
 OFF = BatchLimits(1.0, initial_rate=None)
 

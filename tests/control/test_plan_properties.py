@@ -2,12 +2,12 @@
 
 from fractions import Fraction
 
-from headrace.core.ranges import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.control.plans import counts, orders, plan_lags
 
 from headrace.control import BatchLimits, PartitionLimit, Reason, plan
+from headrace.core.ranges import TopicPartition
 
 
 @st.composite

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from headrace.core.ranges import TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.control import BatchLimits, PartitionLimit, max_messages_per_partition
+from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
 
 

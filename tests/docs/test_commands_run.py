@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.cli.failed import add_failed
 from tests.cli.outcomes import invoke
 from tests.docs.test_pages import PAGES
 from tests.journal.journals import fill
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
 
 # In a block or in a sentence; what only names an option of it leaves out what is run.

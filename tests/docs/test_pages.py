@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.app import COMMANDS
 from headrace.execution import RECOMMENDED_CONF
-from headrace.journal.options import OPTIONS as JOURNAL_OPTIONS
+from headrace.journal.journal_options import OPTIONS as JOURNAL_OPTIONS
 from headrace.kafka.kafka_options import OPTIONS as KAFKA_OPTIONS
 
 ROOT = Path(__file__).parents[2]

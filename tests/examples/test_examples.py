@@ -12,12 +12,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from headrace.core.ranges import OffsetRange
 from pyspark.sql import SparkSession
 from tests.ledger.servers import postgresql_server
 from tests.services.kafka import TopicFactory
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal
 from headrace.ledger import Ledger
 

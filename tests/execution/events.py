@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from headrace.core.ranges import OffsetRange, TopicPartition, nested
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
@@ -13,8 +12,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from headrace.core.ranges import OffsetRange, TopicPartition, nested
 from headrace.ledger import PlannedBatch, PlannedRange
-from headrace.source.positions import StreamOffset
+from headrace.source.stream_offset import StreamOffset
 
 RUN = "the checkpoint's life"
 

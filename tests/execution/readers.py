@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from headrace.core.ranges import OffsetRange
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch
 from headrace.execution.batch_reader import BatchReader
 from headrace.kafka.kafka_connector import KAFKA

@@ -8,10 +8,10 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.execution.events import planned
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import OffsetRange
 from headrace.execution.batch_leases import BatchLeases
 from headrace.ledger import Ledger, Status, sqlite_file
 from headrace.processes import is_gone, new_owner

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.cli.outcomes import invoke
@@ -15,6 +14,7 @@ from tests.execution.events import planned
 from tests.execution.readers import FakeReader, frame
 
 from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
+from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
 from headrace.execution import Batch, Gate
 from headrace.execution.batch import Handler, check_handler

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from headrace.core.lease import LEASE_MS
-from headrace.core.ranges import OffsetRange
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.events import planned
 from tests.execution.readers import FakeReader
 
 from headrace.backfill import OwnerSettings
+from headrace.core.lease import LEASE_MS
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution import Batch
 from headrace.execution.batch import Handler

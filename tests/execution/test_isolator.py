@@ -7,8 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from headrace.core.lease import LEASE_MS
-from headrace.core.ranges import OffsetRange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PythonException
@@ -27,6 +25,8 @@ from tests.services.ledgers import new_ledger
 
 from headrace.backfill import MAX_BACKFILLS, OwnerSettings
 from headrace.control import EstimatorSettings
+from headrace.core.lease import LEASE_MS
+from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from headrace.core.ranges import OffsetRange
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.listener import (
 from tests.execution.events import gated_source, progress
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import OffsetRange
 from headrace.execution.listener import JsonStreamingQueryListener, progress_event
 
 

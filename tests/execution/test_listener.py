@@ -8,10 +8,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.execution.events import gated_source, planned, progress, source, started, terminated
 
 from headrace.control import EstimatorSettings
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.gate_state import state_of
 from headrace.execution.listener import GateListener

@@ -14,7 +14,6 @@ from uuid import uuid4
 import psycopg
 import pytest
 import sqlalchemy
-from headrace.core.ranges import OffsetRange
 from psycopg.sql import SQL, Identifier
 from tests.execution.events import gated_source, planned, progress
 from tests.ledger.servers import postgresql_server
@@ -22,6 +21,7 @@ from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until
 
 from headrace.control import EstimatorSettings
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.listener import GateListener
 from headrace.ledger import Ledger, Status

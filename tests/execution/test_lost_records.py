@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from headrace.core.ranges import OffsetRange
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.execution.queries import finish, read
@@ -27,6 +26,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli.app import app
+from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate
 from headrace.execution.batch_reader import BatchReader, DerivedStream
 from headrace.journal import Journal, repair

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -27,6 +26,7 @@ from tests.services.kafka import TopicFactory
 
 import headrace
 from headrace.control import Reason
+from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate
 from headrace.execution.listener import GateListener
 from headrace.ledger import Ledger, Status

@@ -13,7 +13,6 @@ from typing import cast
 
 import pytest
 import sqlalchemy
-from headrace.core.ranges import OffsetRange
 from pyspark.sql import DataFrame
 from sqlalchemy import Connection, Engine, text
 from tests.execution.events import planned
@@ -23,6 +22,7 @@ from tests.services.ledgers import new_ledger
 
 from headrace.backfill import BackfillScheduler, Done, OwnerSettings, UnlimitedBudget
 from headrace.control import EstimatorSettings
+from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, LedgerError
 from headrace.execution import Batch
 from headrace.execution.gate_state import shared_ledger

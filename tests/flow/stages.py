@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from headrace.core.ranges import OffsetRange
 from tests.flow.worlds import World
 
 from headrace.control import HopSettings, InputQueue
+from headrace.core.ranges import OffsetRange
 from headrace.flow.agent import StageAgent, StageSpec
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 

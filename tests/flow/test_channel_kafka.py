@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.execution.queries import finish
@@ -14,6 +13,7 @@ from tests.journal.journals import fill
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, LedgerError, OptionError, SourceError
 from headrace.execution import Batch, Gate
 from headrace.flow.channels import Channel, KafkaChannel, journal, kafka

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from headrace.core.clock import wall_clock_ms
-from headrace.core.ranges import OffsetRange
 from tests.flow.stages import RunningStage
 from tests.flow.worlds import LedgerWorld
 from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until
 
 from headrace.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
+from headrace.core.clock import wall_clock_ms
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.flow import Signals, StageState
 from headrace.flow.agent import SavedPressure, StageAgent, StageSpec

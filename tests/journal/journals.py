@@ -4,8 +4,8 @@ from pathlib import Path
 from unittest import mock
 
 from headrace.journal import Journal, Records
-from headrace.journal.local import LocalStorage
 from headrace.journal.storage import Unlocked
+from headrace.journal.storage.local import LocalStorage
 
 TIME_MS = 1_700_000_000_000
 

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from headrace.journal.options import parse_options
-from headrace.journal.source import JournalReading
+from headrace.journal.journal_options import parse_options
+from headrace.journal.journal_source import JournalReading
 from headrace.source.readers import SourceStreamReader
 
 

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.journal.queries import Query
 from tests.journal.samples import numbered, values_of
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError, JournalError, LaneTakenError
-from headrace.journal import FindingKind, Journal, LaneWriter, repair, verify
+from headrace.journal import Journal, JournalFindingKind, LaneWriter, repair, verify
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class RemoteStories:
             with pytest.raises(JournalError, match="ends at offset 3, although it had reached 12"):
                 look()
         found = [(each.kind, each.first, each.until) for each in repair(journal)]
-        assert found == [(FindingKind.GAP, 3, 12)]
+        assert found == [(JournalFindingKind.GAP, 3, 12)]
         assert verify(journal).whole
         with journal.writer(0) as writer:
             assert writer.append(numbered(12, 14)).start == 12
@@ -216,7 +216,7 @@ class RemoteStories:
         remote.files.pipe_file(path, data[:-1])
         found = verify(journal)
         assert [(each.kind, each.first, each.until) for each in found.findings] == [
-            (FindingKind.DAMAGED, 3, 10)
+            (JournalFindingKind.DAMAGED, 3, 10)
         ]
         assert repair(journal) == found.findings
         assert verify(journal).whole

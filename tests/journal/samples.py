@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from headrace.core.ranges import OffsetRange
 from hypothesis import strategies as st
 
+from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal, Records
 
 NOW_MS: Final = 1_700_000_000_000

@@ -20,7 +20,7 @@ from typing import Final
 import pytest
 
 from headrace.journal.block import Part
-from headrace.journal.disk import Disk
+from headrace.journal.storage.local import Disk
 
 EVERY_SIXTH_OR_EACH: Final = pytest.mark.parametrize(
     "every", [6, pytest.param(1, marks=pytest.mark.soak)]

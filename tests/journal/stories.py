@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.core.ranges import OffsetRange
 from tests.journal.samples import numbered
 from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
 from tests.services.planners import ManualTime
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import HeadraceError, JournalError
-from headrace.journal import DEFECTS, Finding, FindingKind, Journal, verify
-from headrace.journal.disk import Disk
-from headrace.journal.local import LocalStorage
+from headrace.journal import DEFECTS, Journal, JournalFinding, JournalFindingKind, verify
 from headrace.journal.names import is_temporary
+from headrace.journal.storage.local import Disk, LocalStorage
 
 T = TypeVar("T")
 StorageOf = Callable[[Path, Disk], LocalStorage]
@@ -143,8 +142,8 @@ def _violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
         yield f"it has left {left}"
 
 
-def _unasked(finding: Finding, told: Told) -> bool:
-    is_spare = finding.kind is FindingKind.SPARE
+def _unasked(finding: JournalFinding, told: Told) -> bool:
+    is_spare = finding.kind is JournalFindingKind.SPARE
     return is_spare and finding.first is not None and finding.first >= told.acknowledged
 
 

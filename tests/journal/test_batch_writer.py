@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.journal.samples import numbered
 from tests.journal.shim import EVERY_SIXTH_OR_EACH, Fast, Files, Mark, Recorder, crashes
 from tests.journal.stories import again, on_disk, opened
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import (
     CorruptionError,
     HeadraceError,
@@ -21,10 +21,9 @@ from headrace.errors import (
     OptionError,
 )
 from headrace.journal import Journal, verify
-from headrace.journal.batch_writer import BatchWriter
-from headrace.journal.local import LocalStorage
+from headrace.journal.batch_writer import BatchWriter, new_attempt, stage
 from headrace.journal.records import HEADERS
-from headrace.journal.staging import new_attempt, stage
+from headrace.journal.storage.local import LocalStorage
 
 NOW_MS = 1_700_000_000_000
 KEYS = ("a", "b")

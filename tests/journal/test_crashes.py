@@ -12,9 +12,8 @@ from tests.journal.stories import append, explored, explored_twice, life, opened
 from headrace.errors import JournalError
 from headrace.journal import Journal
 from headrace.journal.block import Part
-from headrace.journal.disk import Disk, write_all
-from headrace.journal.local import LocalStorage, PreparedFile
 from headrace.journal.names import temporary_name
+from headrace.journal.storage.local import Disk, LocalStorage, PreparedFile, write_all
 
 
 @pytest.fixture

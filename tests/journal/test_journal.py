@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.samples import NOW_MS, numbered, values_of
 from tests.journal.shim import Fast
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, JournalError, OptionError
 from headrace.journal import ARROW_SCHEMA, Journal, Records, repair
 from headrace.journal.block import Compression, Part
-from headrace.journal.local import LocalStorage
+from headrace.journal.storage.local import LocalStorage
 from headrace.kafka.record_batches import ARROW_SCHEMA as KAFKA_SCHEMA
 
 
@@ -67,21 +67,24 @@ def test_other_urls_are_refused(url: str, says: str) -> None:
         Journal.open(url, create=True)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1, "id": 5}', '{"id": "00"}'])
-def test_an_identity_that_is_damaged_is_told(journal: Journal, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *((text, r"journal\.json is damaged") for text in ("", "{", "[]", '{"id": "00"}')),
+        ('{"format": 1, "id": 5}', r"journal\.json is damaged"),
+        ('{"format": 2, "id": "00"}', "reads format 1 with 16"),
+        ('{"format": 1, "id": "00"}', "reads format 1 with 16"),
+    ],
+)
+def test_an_identity_that_is_damaged_or_of_another_format_is_refused(
+    journal: Journal, text: str, says: str
+) -> None:
     (folder(journal).parent / "journal.json").write_text(text)
-    with pytest.raises(CorruptionError, match=r"journal\.json is damaged"):
+    with pytest.raises(CorruptionError, match=says):
         Journal.open(journal.storage.url, create=True)
 
 
-@pytest.mark.parametrize("text", ['{"format": 2, "id": "00"}', '{"format": 1, "id": "00"}'])
-def test_an_identity_of_another_format_is_told(journal: Journal, text: str) -> None:
-    (folder(journal).parent / "journal.json").write_text(text)
-    with pytest.raises(CorruptionError, match="reads format 1 with 16"):
-        Journal.open(journal.storage.url, create=True)
-
-
-def test_a_lost_identity_is_not_made_anew_over_lanes(journal: Journal) -> None:
+def test_a_lost_identity_is_not_recreated_over_lanes(journal: Journal) -> None:
     (folder(journal).parent / "journal.json").unlink()
     with pytest.raises(CorruptionError, match=r"journal\.json is missing, although .* lane 0"):
         Journal.open(journal.storage.url, create=True)
@@ -175,12 +178,14 @@ def test_what_cannot_be_read_is_refused_at_once(journal: Journal) -> None:
 def test_offsets_behind_the_end_are_not_there(journal: Journal) -> None:
     batches = journal.read(OffsetRange("orders", 0, 10, 13))
     assert next(batches).num_rows == 2
-    with pytest.raises(JournalError, match=r"Offset 12 of lane 0 .* is not there: it ends at 12"):
-        next(batches)
-    with pytest.raises(JournalError, match=r"Offset 50 of lane 0 .* is not there: it ends at 12"):
-        next(journal.read(OffsetRange("orders", 0, 50, 51)))
-    with pytest.raises(JournalError, match=r"Offset 0 of lane 3 .* is not there: it ends at 0"):
-        next(journal.read(OffsetRange("orders", 3, 0, 1)))
+    for lane, offset, end, left in (
+        (0, 12, 12, batches),
+        (0, 50, 12, journal.read(OffsetRange("orders", 0, 50, 51))),
+        (3, 0, 0, journal.read(OffsetRange("orders", 3, 0, 1))),
+    ):
+        says = rf"Offset {offset} of lane {lane} .* is not there: it ends at {end}"
+        with pytest.raises(JournalError, match=says):
+            next(left)
 
 
 def test_a_gap_is_told_with_file_and_offset(journal: Journal) -> None:
@@ -249,18 +254,26 @@ def test_an_empty_file_is_damaged(journal: Journal) -> None:
             look()
 
 
-@pytest.mark.parametrize("text", ["", "{}", "5", '{"first": 3, "until": "9", "reason": ""}'])
-def test_a_loss_that_does_not_say_what_is_lost_is_damaged(journal: Journal, text: str) -> None:
-    (folder(journal) / "00000000000000000003.lost").write_text(text)
-    with pytest.raises(CorruptionError, match="does not say which offsets are lost"):
-        journal.lost(0)
+UNSAID, OTHERS = "does not say which offsets are lost", "speaks of the offsets"
 
 
-@pytest.mark.parametrize("bounds", [(4, 10), (3, 3), (3, 2)])
-def test_a_loss_of_other_offsets_is_damaged(journal: Journal, bounds: tuple[int, int]) -> None:
-    text = f'{{"first": {bounds[0]}, "until": {bounds[1]}, "reason": ""}}'
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", UNSAID),
+        ("{}", UNSAID),
+        ("5", UNSAID),
+        ('{"first": 3, "until": "9", "reason": ""}', UNSAID),
+        ('{"first": 4, "until": 10, "reason": ""}', OTHERS),
+        ('{"first": 3, "until": 3, "reason": ""}', OTHERS),
+        ('{"first": 3, "until": 2, "reason": ""}', OTHERS),
+    ],
+)
+def test_a_loss_that_does_not_say_what_is_lost_there_is_damaged(
+    journal: Journal, text: str, says: str
+) -> None:
     (folder(journal) / "00000000000000000003.lost").write_text(text)
-    with pytest.raises(CorruptionError, match="speaks of the offsets"):
+    with pytest.raises(CorruptionError, match=says):
         journal.lost(0)
 
 

@@ -22,10 +22,11 @@ from tests.journal.queries import Query
 from tests.services.queries import sentence
 
 from headrace.errors import DataLossError
-from headrace.execution import Batch, Gate
-from headrace.journal import FindingKind, Journal, Records, repair, verify
+from headrace.execution.batch import Batch
+from headrace.execution.gate import Gate
+from headrace.journal import Journal, JournalFindingKind, Records, repair, verify
 from headrace.journal.block import BlockHeader, decode_header
-from headrace.journal.local import LocalStorage
+from headrace.journal.storage.local import LocalStorage
 
 REFUSED = r"is not the one that this query has read.* new checkpoint"
 
@@ -120,20 +121,19 @@ def test_it_is_refused_at_once_where_the_lane_ends_just_there(path: Path, tmp_pa
         query.run()
 
 
-def test_a_query_that_has_read_no_further_than_the_copy_goes_on(path: Path, tmp_path: Path) -> None:
-    query = Query(path, maxOffsetsPerTrigger=3)
-    assert query.run() == values("a", 0, 3)
+@pytest.mark.parametrize(
+    ("limit", "then"),
+    [(3, [values("b", 3, 6), values("b", 6, 9)]), (2, [["a2", "b3"], values("b", 4, 6)])],
+)
+def test_a_query_that_has_read_no_further_than_the_copy_goes_on(
+    path: Path, tmp_path: Path, limit: int, then: list[list[str]]
+) -> None:
+    """At the copy's end, and within a block that it has."""
+    query = Query(path, maxOffsetsPerTrigger=limit)
+    assert query.run() == values("a", 0, limit)
     put_back(tmp_path / "backup", path)
     write(path, "b", 10)
-    assert [query.run(), query.run()] == [values("b", 3, 6), values("b", 6, 9)]
-
-
-def test_a_query_within_a_block_that_the_copy_has_goes_on(path: Path, tmp_path: Path) -> None:
-    query = Query(path, maxOffsetsPerTrigger=2)
-    assert query.run() == values("a", 0, 2)
-    put_back(tmp_path / "backup", path)
-    write(path, "b", 10)
-    assert [query.run(), query.run()] == [["a2", "b3"], values("b", 4, 6)]
+    assert [query.run(), query.run()] == then
 
 
 def test_a_lane_that_is_put_back_as_it_was_is_the_same(path: Path, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_blocks_of_two_copies_are_found_by_verify(path: Path, tmp_path: Path) ->
     found = verify(Journal.open(str(path)))
     assert not found.whole
     assert [(each.kind, each.first, each.until) for each in found.findings] == [
-        (FindingKind.MIXED, 10, 15)
+        (JournalFindingKind.MIXED, 10, 15)
     ]
     assert repair(Journal.open(str(path))) == ()
 

@@ -7,7 +7,6 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import HealthCheck, given, settings
 from tests.journal.samples import numbered, values_of
 from tests.journal.shim import Fast, Recorder, crashes
@@ -15,11 +14,11 @@ from tests.journal.stories import on_disk
 from tests.ledger.readers import LANES, Readers, Step, steps
 from tests.services.ledgers import new_ledger
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
-from headrace.journal import Journal, Kept, LanePruning, prune, repair
+from headrace.journal import Journal, KeptReason, LanePruning, prune, repair
 from headrace.journal.block import Part
-from headrace.journal.disk import Disk
-from headrace.journal.local import LocalStorage
+from headrace.journal.storage.local import Disk, LocalStorage
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
 
 NUMBERS = itertools.count()
@@ -122,7 +121,7 @@ def test_blocks_that_every_gate_is_through_with_are_removed(
         stored_bytes=sum(sizes[:2]),
         kept_blocks=2,
         kept_bytes=sum(sizes[2:]),
-        kept=Kept.NEEDED,
+        kept=KeptReason.NEEDED,
         needed_by=Processed("orders", 0, 7, last, Status.SUCCESS),
     )
     assert pruned(journal, ledger, dry_run=True) == expected
@@ -167,10 +166,10 @@ def test_blocks_are_kept_as_long_as_they_are_young(
         (lane,) = prune(journal, ledger, 5_000, now_ms=now_ms, dry_run=True)
         ends[now_ms] = (lane.until, lane.kept)
     assert ends == {
-        4_999: (0, Kept.YOUNG),
-        5_000: (3, Kept.YOUNG),
-        6_500: (6, Kept.YOUNG),
-        8_000: (9, Kept.NEEDED),
+        4_999: (0, KeptReason.YOUNG),
+        5_000: (3, KeptReason.YOUNG),
+        6_500: (6, KeptReason.YOUNG),
+        8_000: (9, KeptReason.NEEDED),
     }
 
 
@@ -181,7 +180,7 @@ def test_a_journal_that_no_gate_has_read_is_not_pruned_unless_that_is_meant(
         pruned(journal, ledger)
     assert journal.lane_bounds(0) == (0, 12)
     (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, unread=True)
-    assert (lane.until, lane.kept_blocks, lane.kept) == (9, 1, Kept.LAST)
+    assert (lane.until, lane.kept_blocks, lane.kept) == (9, 1, KeptReason.LAST)
     assert values_of(journal) == [b"9", b"10", b"11"]
 
 
@@ -212,7 +211,7 @@ def test_a_lane_that_a_gate_will_never_read_is_pruned_apart(
     (lane,) = prune(
         journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[1], without=["orders"], unread=True
     )
-    assert (lane.lane, lane.until, lane.kept) == (1, 2, Kept.LAST)
+    assert (lane.lane, lane.until, lane.kept) == (1, 2, KeptReason.LAST)
     assert journal.bounds() == {0: (0, 12), 1: (2, 4)}
     (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[0])
     assert (lane.lane, lane.until) == (0, 3)

@@ -12,7 +12,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.cli.outcomes import invoke
@@ -22,14 +21,14 @@ from tests.services.planners import ManualTime, next_batch
 from tests.services.queries import sentence
 
 import headrace
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import CorruptionError
 from headrace.journal import Journal, repair, verify
-from headrace.journal.log import JournalLog
-from headrace.journal.options import parse_options
+from headrace.journal.journal_log import JournalLog
+from headrace.journal.journal_options import parse_options
 from headrace.ledger import PlannedBatch, PlannedRange
-from headrace.source.bounds import Bound, Edge
-from headrace.source.locate import bounded_ranges
 from headrace.source.planner import StreamPlanner
+from headrace.source.read_bounds import Edge, ReadBound, bounded_ranges
 
 TO_DO = r"start the receiver of the lane, or run `headrace journal repair .*/orders`"
 LANE = TopicPartition("orders", 0)
@@ -107,8 +106,8 @@ def test_a_bounded_read_waits_for_a_writer_that_is_about_to_name_its_block(path:
     clock = ManualTime(on_sleep=lambda: named_again(path))
     ends = bounded_ranges(
         bounded_log(path, clock),
-        Bound("startingOffsets", Edge.EARLIEST),
-        Bound("endingOffsets", Edge.LATEST),
+        ReadBound("startingOffsets", Edge.EARLIEST),
+        ReadBound("endingOffsets", Edge.LATEST),
         "error",
     )
     assert ends == [OffsetRange("orders", 0, 0, 12)]

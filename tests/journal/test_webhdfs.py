@@ -22,10 +22,11 @@ from tests.services.hdfs import HdfsServer, hdfs_jars
 from tests.services.waiting import wait_until
 
 from headrace.errors import JournalError, OptionError, SetupError
-from headrace.journal import Journal, LaneWriter, verify, webhdfs
+from headrace.journal import Journal, LaneWriter, verify
 from headrace.journal.batch_writer import BatchWriter
 from headrace.journal.names import is_temporary
-from headrace.journal.webhdfs import WebHdfsStorage
+from headrace.journal.storage import webhdfs
+from headrace.journal.storage.webhdfs import WebHdfsStorage
 from headrace.local import Java
 
 BLOCK = "0/00000000000000000012.block"
@@ -206,7 +207,7 @@ def test_a_namenode_that_is_down_is_told_in_one_sentence() -> None:
 def test_a_namenode_that_says_nothing_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(webhdfs, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(webhdfs, "TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(JournalError, match=f"127.0.0.1:{port} has not answered for 0.1 s"):
@@ -287,6 +288,6 @@ def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 
 def test_without_the_packages_it_is_told_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "requests", None)
-    monkeypatch.delitem(sys.modules, "headrace.journal.webhdfs")
+    monkeypatch.delitem(sys.modules, "headrace.journal.storage.webhdfs")
     with pytest.raises(SetupError, match=re.escape("pip install 'headrace[hdfs]'")):
         Journal.open("webhdfs://host/orders")

@@ -7,10 +7,10 @@ import pyarrow as pa
 from confluent_kafka import IsolationLevel, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from headrace.core.ranges import OffsetRange
 from tests.services.kafka import Topic
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import OffsetRange
 from headrace.kafka.consumers import ClientConfig
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.kafka.record_batches import ARROW_SCHEMA

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.kafka.reads import reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, SourceError
 from headrace.journal.records import HEADERS
 from headrace.kafka.attempts import HEADER, Attempts, known_id, produce, tag
@@ -98,15 +98,18 @@ def test_a_log_ends_where_an_attempt_that_is_not_decided_began(
         topics = log.topics(must_exist=True)
         topic_id = known_id(to.name, topics[to.name])
         ends = log.latest(log.partitions(topics))
-        assert log.decided(ends) == ends
+        assert log.readable_until(ends) == ends
         ledger.begin_output(topic_id, "key", "a", {0: 3})
-        assert log.decided(ends) == {TopicPartition(to.name, 0): 3, TopicPartition(to.name, 1): 0}
+        assert log.readable_until(ends) == {
+            TopicPartition(to.name, 0): 3,
+            TopicPartition(to.name, 1): 0,
+        }
         ledger.begin_output(topic_id, "key", "b", {0: 4, 1: 0})
-        assert log.decided(ends)[TopicPartition(to.name, 0)] == 4
-        assert log.left_out([whole(to, 3)]) == ()
-        assert log.left_out([whole(to, 4)]) == ("key/a",)
+        assert log.readable_until(ends)[TopicPartition(to.name, 0)] == 4
+        assert log.aborted([whole(to, 3)]) == ()
+        assert log.aborted([whole(to, 4)]) == ("key/a",)
         assert ledger.finish_output(topic_id, "key", "b")
-        assert log.decided(ends) == ends
+        assert log.readable_until(ends) == ends
     log.close()
 
 

@@ -4,10 +4,10 @@ import pickle
 from collections.abc import Mapping
 
 import pytest
-from headrace.core.ranges import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
 from headrace.kafka.kafka_options import OPTIONS, KafkaOptions, parse_options, parse_subscription
 from headrace.source.options import BATCH_ONLY

@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from headrace.core.ranges import TopicPartition
 from tests.kafka.reads import Transactions, client
 from tests.services.kafka import Topic, TopicFactory, Topics
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError
 from headrace.kafka.lookup import Lookup
 from headrace.local import KafkaBroker

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import TopicPartition
 from tests.kafka.reads import offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, Topics
 
+from headrace.core.ranges import TopicPartition
 from headrace.errors import BrokerError
 from headrace.kafka.consumers import close_idle_consumers
 from headrace.kafka.lookup import Lookup

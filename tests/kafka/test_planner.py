@@ -4,11 +4,11 @@ import json
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from headrace.core.ranges import OffsetRange
 from tests.services.changes import add_partitions
 from tests.services.kafka import TopicFactory
 from tests.services.planners import ManualTime, next_batch, planner_of
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError, SourceError
 
 
@@ -79,7 +79,7 @@ def test_an_offset_of_the_native_connector_is_a_place_to_go_on_from(topic: Topic
     with planner_of(orders) as planner:
         end, ranges = next_batch(planner, {orders.name: {"0": 2}})
         assert ranges == [OffsetRange(orders.name, 0, 2, 5)]
-        assert end["@run"]
+        assert end["@checkpoint"]
 
 
 def test_a_partition_that_joins_is_read_from_its_beginning_and_the_offset_says_so(

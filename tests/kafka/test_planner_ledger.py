@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.services.kafka import TopicFactory
 from tests.services.planners import gated, next_batch, planner_of
 
 from headrace.control import Reason
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, PlannedRange, RateSample, Status
 
@@ -49,7 +49,7 @@ def test_the_first_batch_is_bounded_and_is_in_the_ledger_before_it_is_read(
             1,
         )
         assert (batch.lag, batch.planned_records, batch.rate_per_s) == (400, 100, 100)
-        assert batch.run_id == end["@run"]
+        assert batch.run_id == end["@checkpoint"]
         topic_id = end["@ids"][orders.name]
         assert ledger.ranges(batch.schedule_id) == (
             PlannedRange(ranges[0], 300, Reason.INITIAL_RATE, topic_id),

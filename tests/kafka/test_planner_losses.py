@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.services.changes import add_partitions, create_again, delete_records, delete_topic
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.planners import ManualTime, gated, next_batch, planner_of
 
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.kafka import lookup
 from headrace.kafka.lookup import Lookup

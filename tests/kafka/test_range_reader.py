@@ -5,13 +5,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from headrace.core.ranges import OffsetRange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kafka.reads import Transactions, offsets, reader_config, rows, whole
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, SourceError
 from headrace.kafka.consumers import warm_consumer
 from headrace.kafka.range_reader import ReaderConfig, read_ranges

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Position
-from headrace.core.ranges import OffsetRange
 from tests.kafka.reads import offsets, reader_config
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, DataLossError, SourceError
 from headrace.kafka.consumers import MakeConsumer, close_idle_consumers
 from headrace.kafka.range_reader import ReaderConfig, read_ranges

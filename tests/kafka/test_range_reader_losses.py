@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
-from headrace.core.ranges import OffsetRange
 from tests.kafka.reads import offsets, reader_config, rows, whole
 from tests.services.changes import delete_topic
 from tests.services.kafka import Topic, TopicFactory
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from headrace.core.ranges import OffsetRange
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -15,6 +14,7 @@ from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.queries import available_now, running, sentence, stream_of
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, OptionError, SourceError
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.kafka.kafka_source import KafkaSource

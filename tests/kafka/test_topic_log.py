@@ -2,19 +2,25 @@
 
 import pytest
 from confluent_kafka import Consumer
-from headrace.core.ranges import TopicPartition
 from tests.services.groups import committed
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
+from headrace.core.ranges import TopicPartition
 from headrace.errors import OptionError
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.topic_log import GroupOffsets, KafkaLog
-from headrace.source.bounds import AtOffsets, AtTimes, Bound, Edge
-from headrace.source.locate import bounded_ranges, locate
+from headrace.source.read_bounds import (
+    AtOffsets,
+    AtTimes,
+    Edge,
+    ReadBound,
+    bounded_ranges,
+    resolve_offsets,
+)
 
-EARLIEST = Bound("startingOffsets", Edge.EARLIEST)
-LATEST = Bound("endingOffsets", Edge.LATEST)
+EARLIEST = ReadBound("startingOffsets", Edge.EARLIEST)
+LATEST = ReadBound("endingOffsets", Edge.LATEST)
 
 
 def log_of(topic: Topic, option: str = "subscribe", value: str = "") -> KafkaLog:
@@ -34,7 +40,7 @@ def test_a_bound_by_partition_has_one_value_for_each_and_no_other(topic: TopicFa
     ):
         for at in (AtOffsets(given), AtTimes(given)):
             with pytest.raises(OptionError) as raised:
-                locate(log, Bound("endingOffsets", at), partitions)
+                resolve_offsets(log, ReadBound("endingOffsets", at), partitions)
             assert str(raised.value) == (
                 f"endingOffsets {said}; it must have a value for each partition that is read, and"
                 " no other (-1 is the latest offset, -2 the earliest)."

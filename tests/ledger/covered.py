@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from headrace.core.ranges import OffsetRange
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from headrace.control.isolation import halves
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import Covered, Loss, Status
 
 DONE = (Status.SUCCESS, Status.DEAD)

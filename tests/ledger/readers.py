@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.ranges import OffsetRange
 from hypothesis import strategies as st
 
 from headrace.control.isolation import halves
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
     ErrorReport,

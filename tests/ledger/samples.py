@@ -4,7 +4,6 @@ import traceback
 from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange
-
 from headrace.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverSeen
 
 

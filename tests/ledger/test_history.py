@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     BatchRecord,
     Covered,

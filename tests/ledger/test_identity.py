@@ -2,10 +2,10 @@ import subprocess
 import sys
 from random import Random
 
-from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import schedule_id
 
 offset_ranges = st.builds(

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from headrace.core.lease import LEASE_MS, LONGEST_LEASE_MS
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_batch
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import Monitor
+from headrace.core.lease import LEASE_MS, LONGEST_LEASE_MS
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status
 

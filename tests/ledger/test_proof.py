@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sqlalchemy import delete, update
@@ -13,6 +12,7 @@ from tests.ledger.conftest import Execute
 from tests.ledger.covered import DONE, Told, a_range, covered, in_order, pruned, valid_histories
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DEFECTS,
     BatchRecord,

@@ -1,8 +1,8 @@
-from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import a_batch
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.ledger import ErrorReport, schedule_id
 from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH

@@ -2,10 +2,10 @@
 
 import itertools
 
-from headrace.core.ranges import OffsetRange
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import ERROR, LANES, Readers, Step, steps
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
     Ledger,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
-from headrace.core.ranges import OffsetRange
 from sqlalchemy import event
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import DeadLetter, ErrorReport, Kind, Ledger, LetterStatus, RateSample, Status
 
 GATE = GATES[0]

@@ -5,7 +5,6 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from headrace.core.ranges import OffsetRange
 from sqlalchemy import Engine, delete, inspect, select, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 from tests.ledger.conftest import Execute, NewUrl
@@ -13,6 +12,7 @@ from tests.ledger.samples import a_batch
 from tests.ledger.servers import url_as_new_role
 from tests.services.ledgers import make_tables
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger import (
     ErrorReport,

@@ -1,9 +1,9 @@
 from typing import Any
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import DeadLetter, ErrorReport, Ledger, NotMadeGood, Status
 
 ERROR = ErrorReport("ValueError", "no", "")

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH

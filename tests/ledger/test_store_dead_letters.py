@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from sqlalchemy import text
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import (
     DeadLetter,

@@ -2,9 +2,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, GateRecord, Ledger, Loss, Status
 

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headrace.core.ranges import OffsetRange
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,6 +20,7 @@ from hypothesis.stateful import (
 )
 from tests.ledger.samples import ManualClock, a_sample, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     Attached,
     BatchRecord,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from sqlalchemy import select, update
 from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
@@ -12,6 +11,7 @@ from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, bat
 from tests.services.ledgers import new_ledger
 from tests.services.planners import ManualTime
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import DeadLetter, ErrorReport, Ledger, LetterStatus, Status
 from headrace.ledger.patience import QUERY_PATIENCE_S

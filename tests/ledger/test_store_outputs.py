@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_batch
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
 from headrace.ledger.outputs import SLACK_MS
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_batch, batch_number
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedBatch, Status
 

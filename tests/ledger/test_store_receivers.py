@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import ManualClock, a_receiver, a_sample
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, ReceiverRecord, StreamRate
 from headrace.ledger.receivers import PRESENT_MS, REMEMBERED_MS
 

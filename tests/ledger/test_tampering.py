@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import Readers, Step, steps
 from tests.ledger.samples import ManualClock
 from tests.services.ledgers import new_ledger
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
     ErrorReport,

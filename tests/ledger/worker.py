@@ -10,9 +10,9 @@ import sys
 from typing import Any, Self
 
 import alembic.command  # noqa: F401  (a ledger's file is locked where it would be imported else)
-from headrace.core.ranges import OffsetRange
 from tests.ledger.samples import a_batch, a_sample
 
+from headrace.core.ranges import OffsetRange
 from headrace.ledger import ErrorReport, Ledger, PlannedBatch
 
 RANGES = 20

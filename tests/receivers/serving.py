@@ -11,8 +11,8 @@ from typing import Any, ParamSpec
 
 import httpx
 import pytest
-from headrace.core.ranges import OffsetRange
 
+from headrace.core.ranges import OffsetRange
 from headrace.journal.records import Records
 from headrace.receivers import HttpReceiver, HttpSettings, Intake, IntakeSettings, Receiver
 

@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.journal.shim import Fast
@@ -27,10 +26,11 @@ from tests.receivers.virtual import (
     values_of,
 )
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, ReceiverError
 from headrace.journal import Journal
-from headrace.journal.local import LocalStorage
 from headrace.journal.records import Records
+from headrace.journal.storage.local import LocalStorage
 from headrace.receivers import Hosting, Intake, IntakeSettings, Receipt
 from headrace.receivers.deduplicator import StoredIds, newest_ids
 from headrace.receivers.host import serve

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
 from tests.receivers.finite import Finite
 from tests.receivers.serving import in_loop, run, until
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, LaneTakenError, LedgerError, ReceiverError
 from headrace.journal import Journal
 from headrace.journal.records import Records

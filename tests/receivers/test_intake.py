@@ -4,7 +4,6 @@ import asyncio
 import logging
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from tests.receivers.virtual import (
     NO_SPACE,
     Lane,
@@ -17,6 +16,7 @@ from tests.receivers.virtual import (
     values_of,
 )
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, OptionError, ReceiverError
 from headrace.journal.records import Records
 from headrace.receivers import Intake, IntakeSettings, Receipt, RetryAfter

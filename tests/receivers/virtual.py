@@ -8,7 +8,6 @@ from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 from headrace.core.ranges import OffsetRange
-
 from headrace.errors import JournalError
 from headrace.journal.records import Records
 from headrace.receivers import Intake, Receipt

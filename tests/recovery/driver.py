@@ -22,7 +22,6 @@ from functools import partial
 from typing import Final
 from unittest import mock
 
-from headrace.core.backoff import Backoff
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,6 +30,7 @@ from tests.recovery.job import GATE, Job
 
 import headrace
 from headrace.backfill import Monitor, OwnerSettings, budget
+from headrace.core.backoff import Backoff
 from headrace.execution import gate
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.recovery.job import GATE, Job
 
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.ledger import DEFECTS, FindingKind, Ledger, Status, verify
 
 

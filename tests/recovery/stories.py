@@ -5,10 +5,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from headrace.core.ranges import TopicPartition
 from tests.recovery.drivers import Driver
 from tests.recovery.job import Job
 from tests.services.kafka import Topic
+
+from headrace.core.ranges import TopicPartition
 
 Produced = Mapping[TopicPartition, int]
 

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import TopicPartition
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
 from tests.services.kafka import TopicFactory
 from tests.services.spark_home import spark_home
+
+from headrace.core.ranges import TopicPartition
 
 PARTITIONS = 4
 RECORDS = 60

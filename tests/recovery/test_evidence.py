@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.recovery.evidence import Evidence, Run, problems, values
+
+from headrace.core.ranges import OffsetRange, TopicPartition
 
 BATCHES = {
     "a": (OffsetRange("t", 0, 0, 3), OffsetRange("t", 1, 0, 2)),

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import TopicPartition
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import collect, require_sound
 from tests.recovery.job import Job
 from tests.recovery.stories import chance, in_turn
 from tests.recovery.test_sigkill import Kill, kills, live_through
 
+from headrace.core.ranges import TopicPartition
 from headrace.journal import Journal, Records, prune
 from headrace.ledger import Ledger
 

@@ -6,10 +6,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.clock import Clock
-from headrace.core.ranges import OffsetRange
 from tests.services.kafka import Topic
 
+from headrace.core.clock import Clock
+from headrace.core.ranges import OffsetRange
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.topic_log import KafkaLog
 from headrace.source.planner import StreamPlanner

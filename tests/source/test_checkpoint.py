@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from headrace.core.ranges import OffsetRange, TopicPartition
 from tests.services.ledgers import new_ledger
 
+from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
 from headrace.ledger import FindingKind, Ledger, PlannedBatch, PlannedRange
 from headrace.source.checkpoint import Checkpoint
-from headrace.source.checkpoint_check import Comparison, compare, refuse_a_stranger
 from headrace.source.checkpoint_export import export, starting_offsets
+from headrace.source.comparison import (
+    Comparison,
+    compare_with_checkpoint,
+    compare_with_log,
+    refuse_a_stranger,
+)
 from headrace.source.log import Log, Topic
-from headrace.source.log_check import compare as compare_with_log
 
 GATE, RUN, ID = "orders", "5ca1ab1e", "kA2bX0zTQ5q1sV3nY7wZ8g"
 BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -24,7 +28,7 @@ OTHER = '{"logOffset":3}'
 
 def ours(until: int, *, begins: int | None = None, gate: str = GATE, run: str = RUN) -> str:
     """The offset of a source of one partition, as Headrace writes it."""
-    offset: dict[str, Any] = {"orders": {"0": until}, "@gate": gate, "@run": run}
+    offset: dict[str, Any] = {"orders": {"0": until}, "@gate": gate, "@checkpoint": run}
     offset["@ids"] = {"orders": ID}
     if begins is not None:
         offset["@from"] = {"orders": {"0": begins}}
@@ -112,12 +116,12 @@ def test_the_first_batch_is_run_again_where_it_began(tmp_path: Path) -> None:
         ({1: [OTHER]}, [1], "has no offset of Headrace's; the native source takes"),
         ({1: ['{"a":{"0":1},"@replay":"/f"}']}, [1], "reads batches once more; export that"),
         (
-            {1: [OTHER, json.dumps({"a": {"0": 1}, "@run": "r", "@ids": {"a": "0f" * 16}})]},
+            {1: [OTHER, json.dumps({"a": {"0": 1}, "@checkpoint": "r", "@ids": {"a": "0f" * 16}})]},
             [1],
             "Source 1 of the checkpoint .* reads the journal 'a', which no source of Spark's own",
         ),
         ({7: [ours(10)]}, [], "the one before it is not there, so nobody knows where it began"),
-        ({1: ['{"a":{"0":"x"},"@run":"r"}']}, [1], "is not one of a Kafka source"),
+        ({1: ['{"a":{"0":"x"},"@checkpoint":"r"}']}, [1], "is not one of a Kafka source"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(
@@ -165,7 +169,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def compared(ledger: Ledger, path: Path) -> Comparison:
-    return compare(ledger, GATE, str(path), ledger.kept(GATE))
+    return compare_with_checkpoint(ledger, GATE, str(path), ledger.kept(GATE))
 
 
 def test_what_is_in_both_is_told(ledger: Ledger, tmp_path: Path) -> None:
@@ -298,7 +302,7 @@ def test_a_file_of_offsets_that_is_cut_anywhere_is_told_to_be_cut(
         file.write_bytes(content[:length])
         for read in (
             lambda: Checkpoint.read(str(path)),
-            lambda: compare(ledger, GATE, str(path), ledger.kept(GATE)),
+            lambda: compare_with_checkpoint(ledger, GATE, str(path), ledger.kept(GATE)),
         ):
             with pytest.raises(SourceError) as raised:
                 read()

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headrace.core.ranges import OffsetRange
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import a_batch
 from tests.services.ledgers import new_ledger
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
 from headrace.ledger import Ledger
 from headrace.source.losses import LossAccount, Losses

@@ -3,10 +3,10 @@ from collections import Counter
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
-from headrace.core.ranges import OffsetRange
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from headrace.core.ranges import OffsetRange
 from headrace.source.packing import RECORDS_WORTH_A_TASK, pack
 
 counts = st.lists(st.integers(0, 200_000), max_size=40)

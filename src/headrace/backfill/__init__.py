@@ -22,16 +22,12 @@ from headrace.backfill.events import (
 from headrace.backfill.monitor import Monitor, OpenBatch
 from headrace.backfill.schedule import Cron, Every, Manual, Schedule, Spare, parse_schedule
 from headrace.backfill.scheduler import MAX_BACKFILLS, BackfillScheduler, OwnerSettings
-from headrace.core.backoff import Backoff
-from headrace.core.lease import LEASE_MS
 
 __all__ = [
-    "LEASE_MS",
     "MAX_BACKFILLS",
     "BackfillBudget",
     "BackfillEvent",
     "BackfillScheduler",
-    "Backoff",
     "Claimed",
     "Cost",
     "Cron",

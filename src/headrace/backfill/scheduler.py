@@ -28,7 +28,7 @@ from headrace.backfill.splitting import (
     split_batch,
 )
 from headrace.core.clock import WallClock
-from headrace.core.lease import is_in_force
+from headrace.core.lease import LEASE_MS, is_in_force
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import (
     DataLossError,
@@ -50,8 +50,6 @@ default."""
 _NEVER: Final = 2**31 - 1
 """Backfills after which a batch is dead that cannot be read: nothing was wrong with its records."""
 
-LEASE_MS: Final = 30_000
-"""How long a batch is kept from others without a sign of life from its owner (ms)."""
 
 _RETENTION_MS: Final = 60_000
 """The time between two looks at where the logs begin (ms)."""

@@ -13,7 +13,15 @@ from headrace.cli import options as opt
 from headrace.cli import printing as out
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.journal import DEFECTS, Finding, FindingKind, Journal, Kept, LanePruning, Verification
+from headrace.journal import (
+    DEFECTS,
+    Journal,
+    JournalFinding,
+    JournalFindingKind,
+    JournalVerification,
+    KeptReason,
+    LanePruning,
+)
 from headrace.journal import prune as prune_journal
 from headrace.journal import repair as repair_journal
 from headrace.journal import verify as verify_journal
@@ -23,10 +31,10 @@ from headrace.ledger import Ledger, Processed, Status
 FINDINGS: Final = 100
 """Findings with a line of their own; beyond it they are counted."""
 
-_STYLES: Final = {**dict.fromkeys(DEFECTS, "bold red"), FindingKind.LOST: "red"}
+_STYLES: Final = {**dict.fromkeys(DEFECTS, "bold red"), JournalFindingKind.LOST: "red"}
 _BECAUSE: Final = {
-    Kept.YOUNG: "the next block is too young",
-    Kept.LAST: "the last block of a lane stays",
+    KeptReason.YOUNG: "the next block is too young",
+    KeptReason.LAST: "the last block of a lane stays",
     None: "there is no block",
 }
 
@@ -175,7 +183,7 @@ def repair_blocks(
     raise typer.Exit(0 if found.whole else opt.BROKEN)
 
 
-def _values(opened: Journal, found: Verification) -> dict[str, object]:
+def _values(opened: Journal, found: JournalVerification) -> dict[str, object]:
     return {
         "journal": opened.name,
         "id": opened.id,
@@ -202,7 +210,7 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
     return reached
 
 
-def journal_view(name: str, found: Verification) -> RenderableType:
+def journal_view(name: str, found: JournalVerification) -> RenderableType:
     """What was found of a journal: a verdict, and what there is to say."""
     records = out.plural(sum(lane.records for lane in found.lanes), "record")
     blocks = out.plural(sum(lane.blocks for lane in found.lanes), "block")
@@ -216,7 +224,7 @@ def journal_view(name: str, found: Verification) -> RenderableType:
     return Group(headline, Text(), _findings(found.findings))
 
 
-def _findings(findings: Sequence[Finding]) -> Table:
+def _findings(findings: Sequence[JournalFinding]) -> Table:
     """A sentence for each, beyond ``FINDINGS`` a count."""
     rows = [
         (
@@ -231,7 +239,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
     return out.grid(rows)
 
 
-def _offsets(finding: Finding) -> str:
+def _offsets(finding: JournalFinding) -> str:
     return "" if finding.first is None else f" [{finding.first}, {finding.until})"
 
 

@@ -33,7 +33,7 @@ from headrace.ledger import (
 from headrace.ledger import verify as verify_gate
 
 if TYPE_CHECKING:
-    from headrace.source.checkpoint_check import Comparison
+    from headrace.source.comparison import Comparison
 
 _EXIT_STATUS: Final = {
     Verdict.PROVEN: 0,
@@ -126,7 +126,7 @@ def verify(
         names = _names(opened, gate, ledger)
         if checkpoint is not None:
             from headrace.source.checkpoint import Checkpoint  # noqa: PLC0415
-            from headrace.source.checkpoint_check import refuse_a_stranger  # noqa: PLC0415
+            from headrace.source.comparison import refuse_a_stranger  # noqa: PLC0415
 
             refuse_a_stranger(Checkpoint.read(checkpoint), names)
         for each in names:
@@ -189,16 +189,16 @@ def _comparisons(
     """What a checkpoint says of a gate, and its source where options of it are given."""
     # They read what sources write; a proof from the ledger alone does without.
     if checkpoint is not None:
-        from headrace.source import checkpoint_check  # noqa: PLC0415
+        from headrace.source.comparison import compare_with_checkpoint  # noqa: PLC0415
 
-        yield checkpoint_check.compare(ledger, gate, checkpoint, known)
+        yield compare_with_checkpoint(ledger, gate, checkpoint, known)
     newest = () if given is None else ledger.batches(gate, 1, parts=False)
     if newest and given is not None:
-        from headrace.source import log_check  # noqa: PLC0415
+        from headrace.source.comparison import compare_with_log  # noqa: PLC0415
 
         key = newest[0].schedule_id
         connector, options = opt.source_access(ledger, {key: gate}, given)[key]
-        yield log_check.compare(known, lambda each: connector.log_of(options, each))
+        yield compare_with_log(known, lambda each: connector.log_of(options, each))
 
 
 def _values(

@@ -23,7 +23,6 @@ from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, 
 from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
 from headrace.control.rate_law import Reason, max_messages_per_partition
 from headrace.control.token_bucket import TokenBucket
-from headrace.core.ranges import OffsetRange, TopicPartition
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
@@ -48,7 +47,6 @@ __all__ = [
     "Reason",
     "SignalOutcome",
     "TokenBucket",
-    "TopicPartition",
     "Upstream",
     "UpstreamThrottle",
     "batch_stats",

@@ -39,7 +39,7 @@ from headrace.execution.stream_reader import (
 )
 from headrace.ledger import Ledger, normalize_url
 from headrace.processes import new_owner
-from headrace.source.claim import await_turn
+from headrace.source.gate_ledger import await_turn
 
 _LOG: Final = logging.getLogger("headrace.execution")
 

@@ -35,7 +35,7 @@ from headrace.errors import HeadraceError, OptionError
 from headrace.execution.gate_state import BatchEnd, state_of
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, RateSample, schedule_id
 from headrace.processes import is_here
-from headrace.source.positions import StreamOffset
+from headrace.source.stream_offset import StreamOffset
 
 _LOG: Final = logging.getLogger("headrace.execution")
 
@@ -292,14 +292,14 @@ def _reports(progress: StreamingQueryProgress) -> Iterator[_Report]:
         if end is None or end.gate is None:
             continue
         ranges = end.ranges_from(_offset(source.startOffset) or StreamOffset(positions={}))
-        batch = schedule_id(end.gate, end.run, ranges, end.topic_ids) if ranges else ""
+        batch = schedule_id(end.gate, end.checkpoint_id, ranges, end.topic_ids) if ranges else ""
         times = BatchProgress(
             start_ms=_epoch_ms(progress.timestamp),
             duration_ms=progress.durationMs["triggerExecution"],
             records=sum(r.count for r in ranges) if source.numInputRows > 0 else 0,
             left_over=_left_over(end, _offset(source.latestOffset)),
         )
-        yield _Report(end.gate, end.run, batch, progress.batchId, times)
+        yield _Report(end.gate, end.checkpoint_id, batch, progress.batchId, times)
 
 
 def _process(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:

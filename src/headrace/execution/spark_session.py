@@ -14,13 +14,13 @@ from pyspark.sql.udf import _wrap_function
 from headrace.errors import OptionError
 from headrace.execution.gate_state import ledger_of, shared_ledger
 from headrace.execution.listener import GateListener
-from headrace.journal.connector import JOURNAL
+from headrace.journal.journal_source import JOURNAL
 from headrace.kafka.client.option_values import REDACTED, is_secret
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import normalize_url, without_secrets
 from headrace.processes import this_process
 from headrace.source.connector import Connector
-from headrace.source.secrets import LEDGERS
+from headrace.source.options import LEDGERS
 
 CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}
 """By the name that ``Gate.read`` takes, which is also the one in the ledger."""

@@ -5,29 +5,36 @@ what a topic is in Kafka. Its lanes are what partitions are there: each has one 
 offsets from 0.
 """
 
-from headrace.journal.blocks import Lost
-from headrace.journal.columns import ARROW_SCHEMA
 from headrace.journal.journal import BlockRef, Journal
-from headrace.journal.lane import LaneWriter
+from headrace.journal.journal_check import (
+    DEFECTS,
+    JournalFinding,
+    JournalFindingKind,
+    JournalVerification,
+    LaneSummary,
+    repair,
+    verify,
+)
+from headrace.journal.lane_files import Lost
+from headrace.journal.lane_writer import LaneWriter
+from headrace.journal.reading import ARROW_SCHEMA
 from headrace.journal.records import Records
-from headrace.journal.repair import repair
-from headrace.journal.retention import Kept, LanePruning, prune
-from headrace.journal.verify import DEFECTS, Finding, FindingKind, LaneSummary, Verification, verify
+from headrace.journal.retention import KeptReason, LanePruning, prune
 
 __all__ = [
     "ARROW_SCHEMA",
     "DEFECTS",
     "BlockRef",
-    "Finding",
-    "FindingKind",
     "Journal",
-    "Kept",
+    "JournalFinding",
+    "JournalFindingKind",
+    "JournalVerification",
+    "KeptReason",
     "LanePruning",
     "LaneSummary",
     "LaneWriter",
     "Lost",
     "Records",
-    "Verification",
     "prune",
     "repair",
     "verify",

@@ -1,26 +1,106 @@
-"""The second phase of writing a batch: the whole of it is in its lane, once, or nothing is."""
+"""Writing batches in two phases: tasks stage blocks; then all are in the lane, or none is."""
 
 import logging
-from collections.abc import Collection, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Self
 
+import pyarrow as pa
+
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, OptionError
-from headrace.journal.block import HEADER_BYTES, decode_header
-from headrace.journal.blocks import LaneFiles
-from headrace.journal.faults import told
+from headrace.journal.block import HEADER_BYTES, MAX_RECORDS, decode_header, encode
 from headrace.journal.journal import Journal
-from headrace.journal.local import LocalStorage
+from headrace.journal.lane_files import LaneFiles
+from headrace.journal.lane_mark import LaneMark
 from headrace.journal.manifests import Manifest, StagedBlock, complete, manifests, path_of
-from headrace.journal.marks import LaneMark
 from headrace.journal.names import (
     MAX_OFFSET,
+    STAGED,
     checked_lane,
     key_of,
     manifest_name,
     staged_folder,
 )
+from headrace.journal.records import HEADERS, SCHEMA, Records
+from headrace.journal.storage import as_journal_error
+from headrace.journal.storage.local import LocalStorage
+
+_BLOCK_BYTES: Final = 32 * 2**20
+"""A block has no more, unless Spark hands out more at once; a reader holds one in memory."""
+
+
+def new_attempt() -> str:
+    """What tells the blocks of one attempt from those of any other."""
+    return secrets.token_hex(8)
+
+
+def stage(
+    journal: Journal,
+    lane: int,
+    attempt: str,
+    task: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    timestamp_ms: int,
+) -> Iterator[str]:
+    """Write records as blocks; answers their files' names in order, each durable by then.
+
+    Args:
+        journal: Where; in a directory.
+        lane: For which lane; whoever calls for the tasks has it, and has made the folder.
+        attempt: As `new_attempt` makes it.
+        task: Its number, which no other task of the attempt has, nor any other run of the task.
+        batches: With the columns key, value (binary) and headers.
+        timestamp_ms: The records' time (ms since the epoch).
+
+    Raises:
+        JournalError: The storage fails.
+    """
+    for number, records in enumerate(_blocks(batches, timestamp_ms)):
+        block = encode(
+            records,
+            journal_id=journal.identity.id,
+            writer=bytes.fromhex(attempt).rjust(16, b"\0"),
+            lane=lane,
+            first=0,
+        )
+        name = f"{attempt}.{task}.{number}.{STAGED}"
+        with as_journal_error(
+            f"Records for lane {lane} of the journal {journal.storage.url} cannot be staged"
+        ):
+            journal.storage.put(f"{staged_folder(lane)}/{name}", block.parts)
+        yield name
+
+
+def _blocks(batches: Iterable[pa.RecordBatch], timestamp_ms: int) -> Iterator[Records]:
+    """The records in portions that are neither too small nor too large for a block."""
+    held: list[Records] = []
+    count = size = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, MAX_RECORDS):
+            records = _records(batch.slice(start, MAX_RECORDS), timestamp_ms)
+            count, size = count + records.count, size + records.batch.nbytes
+            if held and (size > _BLOCK_BYTES or count > MAX_RECORDS):
+                yield Records.concat(held)
+                held, count, size = [], records.count, records.batch.nbytes
+            held.append(records)
+    if held:
+        yield Records.concat(held)
+
+
+def _records(batch: pa.RecordBatch, timestamp_ms: int) -> Records:
+    count = batch.num_rows
+    columns = {
+        "key": batch.column("key").cast(pa.binary()),
+        "value": batch.column("value").cast(pa.binary()),
+        "timestamp": pa.repeat(pa.scalar(timestamp_ms, SCHEMA.field("timestamp").type), count),
+        "headers": batch.column("headers").cast(HEADERS),
+        "id": pa.nulls(count, pa.string()),
+    }
+    return Records(pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA))
+
 
 _LOG: Final = logging.getLogger("headrace.journal")
 
@@ -59,7 +139,7 @@ class BatchWriter:
         self._files = LaneFiles(storage, journal.identity, checked_lane(lane))
         self._folder = staged_folder(lane)
         self._mark = LaneMark(self._files)
-        with told(f"Lane {lane} of the journal {storage.url} cannot be opened"):
+        with as_journal_error(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(self._files.folder)
             storage.create_folder(self._folder)
             self._lock = storage.lock(self._files.folder)
@@ -83,7 +163,7 @@ class BatchWriter:
         Raises:
             JournalError: The storage fails.
         """
-        with told(f"Batches written to {self._files.what} cannot be forgotten"):
+        with as_journal_error(f"Batches written to {self._files.what} cannot be forgotten"):
             self._files.storage.remove(self._folder, [manifest_name(key) for key in keys])
         for key in keys:
             self._written.pop(key, None)
@@ -106,13 +186,13 @@ class BatchWriter:
             OptionError: The key is none of a batch.
             JournalError: The storage fails, or the lane is full.
         """
-        with told(f"Batch {key} cannot be written to {self._files.what}"):
+        with as_journal_error(f"Batch {key} cannot be written to {self._files.what}"):
             manifest = self._planned(key, names)
             self._decide(manifest)
         self._written[key] = manifest
         try:
             done = f"Batch {key} is written to {self._files.what}"
-            with told(f"{done}, but not yet to be read there"):
+            with as_journal_error(f"{done}, but not yet to be read there"):
                 complete(self._files)
                 self._mark.note()
         except JournalError as error:

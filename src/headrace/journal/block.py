@@ -5,7 +5,7 @@ stream::
 
     0   magic           8 bytes, b"HRBLOCK" and the version, 1
     8   journal id     16 bytes
-    24  writer         16 bytes, made anew for each writer
+    24  writer         16 bytes, a new one for each writer
     40  first offset    8
     48  raw bytes       8   of keys, values and headers
     56  payload length  8

@@ -14,12 +14,8 @@ from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, NoJournalError, OptionError
 from headrace.journal.block import Compression
-from headrace.journal.blocks import Identity, LaneFiles, LaneLook, Lost
-from headrace.journal.columns import ARROW_SCHEMA, checked_columns
-from headrace.journal.faults import told
-from headrace.journal.index import LaneIndex
-from headrace.journal.lane import LaneWriter
-from headrace.journal.local import LocalStorage
+from headrace.journal.lane_files import Identity, LaneFiles, LaneIndex, LaneLook, Lost
+from headrace.journal.lane_writer import LaneWriter
 from headrace.journal.names import (
     BLOCK,
     END,
@@ -32,9 +28,10 @@ from headrace.journal.names import (
     parsed,
     written_lane,
 )
-from headrace.journal.reading import read_lane
+from headrace.journal.reading import ARROW_SCHEMA, checked_columns, read_lane
 from headrace.journal.records import Records
-from headrace.journal.storage import Storage
+from headrace.journal.storage import Storage, as_journal_error
+from headrace.journal.storage.local import LocalStorage
 
 FORMAT: Final = 1
 _HDFS: Final = ("webhdfs", "swebhdfs")
@@ -55,7 +52,8 @@ class Journal:
     """A journal, to read it and to get writers for its lanes; made by ``Journal.open``.
 
     It holds nothing open and nothing in memory: each answer is that of the moment. What is once
-    listed, as a bound or as a block, no crash takes back.
+    listed, as a bound or as a block, no crash takes back. Every method raises ``JournalError``
+    where the journal cannot be read, or a lane's last block is damaged.
     """
 
     def __init__(self, storage: Storage, identity: Identity) -> None:
@@ -87,7 +85,7 @@ class Journal:
         Raises:
             JournalError: There is none, or it cannot be read or made.
         """
-        with told(f"The journal {storage.url} cannot be opened"):
+        with as_journal_error(f"The journal {storage.url} cannot be opened"):
             if create:
                 storage.create()  # and make durable what another may have made just now
             try:
@@ -111,56 +109,32 @@ class Journal:
         return self.identity.id.hex()
 
     def lanes(self) -> list[int]:
-        """Its lanes, ascending.
-
-        Raises:
-            JournalError: It cannot be read.
-        """
-        with told(f"The journal {self.storage.url} cannot be read"):
+        """Its lanes, ascending."""
+        with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             folders = self.storage.folders()
         return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
 
     def written_lanes(self) -> list[int]:
-        """Those that have had records, ascending, be their folders there or not.
-
-        Raises:
-            JournalError: It cannot be read.
-        """
-        with told(f"The journal {self.storage.url} cannot be read"):
+        """Those that have had records, ascending, be their folders there or not."""
+        with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             names = self.storage.names("")
         return sorted(lane for each in names if (lane := written_lane(each)) is not None)
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Of each lane, its first offset and the one after its last; costs a listing and a header.
-
-        Raises:
-            JournalError: It cannot be read, or a lane's last block is damaged.
-        """
+        """Each lane's first offset and the one after its last; costs a listing and a header."""
         return {lane: self.lane_bounds(lane) for lane in self.lanes()}
 
     def lane_bounds(self, lane: int) -> tuple[int, int]:
-        """A lane's first offset and the one after its last.
-
-        Raises:
-            JournalError: It cannot be read, or its last block is damaged.
-        """
+        """A lane's first offset and the one after its last."""
         return self.look(lane).bounds
 
     def look(self, lane: int) -> LaneLook:
-        """The same, with what else is known of the lane's end.
-
-        Raises:
-            JournalError: It cannot be read, or its last block is damaged.
-        """
+        """The same, with what else is known of the lane's end."""
         with self._reading(lane) as files:
             return files.look()
 
     def firsts(self, lane: int) -> list[int]:
-        """Where a lane's blocks and losses begin, ascending; costs the names alone.
-
-        Raises:
-            JournalError: It cannot be read.
-        """
+        """Where a lane's blocks and losses begin, ascending; costs the names alone."""
         with self._reading(lane) as files:
             firsts: list[int] = files.index().firsts.tolist()
         return firsts
@@ -169,9 +143,6 @@ class Journal:
         """A lane's blocks by their offsets, without those that were lost; each costs a `stat`.
 
         They are not read: damage is found by reading, or by `verify`.
-
-        Raises:
-            JournalError: It cannot be read, or its last block is damaged.
         """
         with self._reading(lane) as files:
             entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
@@ -188,11 +159,7 @@ class Journal:
         return found
 
     def lost(self, lane: int) -> list[Lost]:
-        """The offsets of a lane that were declared lost, ascending.
-
-        Raises:
-            JournalError: It cannot be read.
-        """
+        """The offsets of a lane that were declared lost, ascending."""
         with self._reading(lane) as files:
             return [files.lost(first) for first in sorted(files.index().lost)]
 
@@ -246,8 +213,8 @@ class Journal:
                 on_loss(replace(offsets, start=first, until=until), why)
 
         with self._reading(offsets.partition) as files:
-            told = None if on_loss is None else lost
-            yield from read_lane(files, offsets.start, offsets.until, columns, told, after=after)
+            report = None if on_loss is None else lost
+            yield from read_lane(files, offsets.start, offsets.until, columns, report, after=after)
 
     def records(self, lane: int, first: int) -> Records:
         """One block's records with all they have, their ids as well.
@@ -302,7 +269,7 @@ class Journal:
     @contextmanager
     def _reading(self, lane: int) -> Iterator[LaneFiles]:
         files = LaneFiles(self.storage, self.identity, checked_lane(lane))
-        with told(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
+        with as_journal_error(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
             yield files
 
 
@@ -319,7 +286,7 @@ def _storage_at(url: str) -> tuple[str, Storage]:
         return _hdfs_at(scheme, path.rstrip("/"))
     name = checked_journal_name(path.rstrip("/").rpartition("/")[2])
     if separator and scheme == "s3":
-        from headrace.journal.remote import ObjectStorage  # noqa: PLC0415  (needs the extra "s3")
+        from headrace.journal.storage.object_store import ObjectStorage  # noqa: PLC0415  (needs the extra "s3")
 
         return name, ObjectStorage(path.rstrip("/"))
     if separator and not path.startswith("/"):
@@ -328,7 +295,7 @@ def _storage_at(url: str) -> tuple[str, Storage]:
 
 
 def _hdfs_at(scheme: str, place: str) -> tuple[str, Storage]:
-    from headrace.journal.webhdfs import WebHdfsStorage  # noqa: PLC0415  (needs the extra "hdfs")
+    from headrace.journal.storage.webhdfs import WebHdfsStorage  # noqa: PLC0415  (needs the extra "hdfs")
 
     storage = WebHdfsStorage(scheme, place)
     return checked_journal_name(storage.url.rpartition("/")[2]), storage

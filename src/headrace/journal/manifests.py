@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from headrace.errors import CorruptionError
 from headrace.journal.block import BlockHeader, decode_header
-from headrace.journal.blocks import LaneFiles
-from headrace.journal.local import LocalStorage
+from headrace.journal.lane_files import LaneFiles
 from headrace.journal.names import END, key_of, manifest_name, staged_folder
+from headrace.journal.storage.local import LocalStorage
 
 
 @dataclass(frozen=True, slots=True)

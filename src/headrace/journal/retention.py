@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.ledger import Ledger, Processed
 
 
-class Kept(StrEnum):
+class KeptReason(StrEnum):
     """Why a lane's first block that is kept is kept."""
 
     NEEDED = "needed"
@@ -48,7 +48,7 @@ class LanePruning:
     stored_bytes: int
     kept_blocks: int
     kept_bytes: int
-    kept: Kept | None
+    kept: KeptReason | None
     needed_by: "Processed | None"
 
 
@@ -145,19 +145,19 @@ def _planned(
         kept_blocks=len(rest),
         kept_bytes=sum(block.stored_bytes for block in rest),
         kept=kept,
-        needed_by=least if kept is Kept.NEEDED else None,
+        needed_by=least if kept is KeptReason.NEEDED else None,
     )
 
 
 def _removable(
     blocks: Sequence[BlockRef], least: "Processed | None", before_ms: int
-) -> tuple[int, Kept | None]:
+) -> tuple[int, KeptReason | None]:
     """How many of a lane's first blocks can go, and why the next one cannot."""
     for number, block in enumerate(blocks):
         if least is not None and block.until > least.until:
-            return number, Kept.NEEDED
+            return number, KeptReason.NEEDED
         if block.created_ms > before_ms:
-            return number, Kept.YOUNG
+            return number, KeptReason.YOUNG
         if number == len(blocks) - 1:
-            return number, Kept.LAST
+            return number, KeptReason.LAST
     return 0, None

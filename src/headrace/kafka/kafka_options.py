@@ -12,7 +12,6 @@ from headrace.errors import OptionError
 from headrace.kafka.client.config import client_config
 from headrace.kafka.client.option_values import PREFIX, client_options
 from headrace.kafka.consumers import ClientConfig
-from headrace.source.bounds import Edge
 from headrace.source.options import (
     SHARED,
     SourceOptions,
@@ -20,6 +19,7 @@ from headrace.source.options import (
     parse_source_options,
     whole,
 )
+from headrace.source.read_bounds import Edge
 
 FORMAT: Final = "headrace-kafka"
 

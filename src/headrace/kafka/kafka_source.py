@@ -13,9 +13,9 @@ from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.kafka.same_topics import read_same_topics
 from headrace.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
 from headrace.kafka.topic_log import KafkaLog
-from headrace.source.bounds import span_by_options
 from headrace.source.options import SourceOptions
 from headrace.source.packing import pack
+from headrace.source.read_bounds import span_by_options
 from headrace.source.readers import SourceFormat, SourceTask, chosen_columns
 
 
@@ -100,7 +100,7 @@ class KafkaReading:
             columns=self._columns,
             on_loss=on_loss,
             timeout_ms=self._options.poll_timeout_ms,
-            aborted=frozenset(name.encode() for name in task.left_out),
+            aborted=frozenset(name.encode() for name in task.aborted),
         )
         read = partial(read_ranges, config)
         return read_same_topics(self._options.client, task.topic_ids, task.ranges, on_loss, read)

@@ -20,7 +20,7 @@ from headrace.kafka.lookup import Lookup
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.source.log import Topic
 from headrace.source.losses import Losses
-from headrace.source.positions import Checksums, ChecksumsBefore
+from headrace.source.stream_offset import Checksums, ChecksumsBefore
 
 _LOG: Final = logging.getLogger("headrace.kafka")
 
@@ -40,8 +40,8 @@ def lookup_with(options: KafkaOptions) -> Lookup:
 class KafkaLog:
     """The `headrace.source.Log` of one source; it is not connected before the first request.
 
-    Every method raises ``BrokerError`` where the cluster cannot be reached, and `decided` and
-    `left_out` raise ``LedgerError`` where the topics are a channel and its ledger cannot be read.
+    Every method raises ``BrokerError`` if the cluster cannot be reached. `readable_until` and
+    `aborted` raise ``LedgerError`` if the topics are a channel and its ledger cannot be read.
     """
 
     name = "Kafka"
@@ -139,13 +139,13 @@ class KafkaLog:
         """None: in Kafka's log, a gap is compaction's or a transaction's."""
         return []
 
-    def decided(self, latest: Positions) -> Positions:
+    def readable_until(self, latest: Positions) -> Positions:
         """Up to the first record of an attempt that a stage may yet finish or abort."""
         if self._attempts is None:
             return latest
         return self._attempts.readable_until(self._ids(tp.topic for tp in latest), latest)
 
-    def left_out(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+    def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
         """The tags of aborted attempts; none where the topics are no channel."""
         if self._attempts is None:
             return ()

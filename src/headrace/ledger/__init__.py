@@ -4,7 +4,6 @@ What a batch is about to read stands in it before it is processed, its outcome a
 where the processes of a query meet, for they share no memory.
 """
 
-from headrace.core.clock import WallClock
 from headrace.ledger.checkpoints import CheckpointRecord, Kept
 from headrace.ledger.claims import GateClaim, GateQuery
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
@@ -66,7 +65,6 @@ __all__ = [
     "StreamRate",
     "Verdict",
     "Verification",
-    "WallClock",
     "extended",
     "lost_records",
     "normalize_url",

@@ -1,12 +1,11 @@
 """What all parts of the ledger have: its database, and its clock."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy import Connection, Executable, select
 from sqlalchemy.exc import IntegrityError
 
-from headrace.core.clock import wall_clock_ms
+from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger.engine import Database, changed_rows
 from headrace.ledger.leases import lease
@@ -15,22 +14,13 @@ from headrace.ledger.now import NowMs
 from headrace.ledger.records import BatchRecord, ErrorReport
 from headrace.ledger.rows import Values, batch_from, error_values
 
-Clock = Callable[[], int]
-"""Answers the time, in ms since the epoch."""
-
-
 _NOW: Final = select(NowMs())
-
-
-def wall_clock_ms() -> int:
-    """The machine's time, in ms since the epoch."""
-    return wall_clock_ms()
 
 
 class Base:
     """A database, and where the times of batches come from."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: WallClock) -> None:
         self._database = database
         self._clock = clock
 

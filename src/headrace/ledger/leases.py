@@ -4,15 +4,10 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, or_
 
+from headrace.core.lease import LONGEST_LEASE_MS
 from headrace.errors import LedgerError
 from headrace.ledger.now import NowMs
 from headrace.ledger.tables import control
-
-LONGEST_LEASE_MS: Final = 60_000
-"""How long a lease can be (ms). One that ends later than this from now was written before the
-database's clock was set back: it has run out, lest its batch wait for as long as the clock was
-wrong. Twice as long as the leases in use, so that a clock that is set back by less than half a
-minute takes no batch from an owner that is alive."""
 
 LEASE_END: Final[ColumnElement[int]] = NowMs() + bindparam("lease_ms", type_=BigInteger)
 """When a lease ends that begins now; null where there is none."""
@@ -22,15 +17,6 @@ def has_run_out() -> ColumnElement[bool]:
     """Whether the lease of a batch is not in force; unknown where it has none."""
     until_ms = control.c.lease_until_ms
     return or_(until_ms <= NowMs(), until_ms > NowMs() + LONGEST_LEASE_MS)
-
-
-def is_in_force(lease_until_ms: int, now_ms: int) -> bool:
-    """Whether a lease is in force at a time of the database's clock.
-
-    >>> [is_in_force(until_ms, now_ms=1_000) for until_ms in (1_000, 1_001, 61_000, 61_001)]
-    [False, True, True, False]
-    """
-    return now_ms < lease_until_ms <= now_ms + LONGEST_LEASE_MS
 
 
 def lease(lease_ms: int | None) -> dict[str, Any]:

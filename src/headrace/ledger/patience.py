@@ -3,11 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
+from headrace.core.backoff import Backoff
+from headrace.core.stop import cancellation
 from headrace.errors import LedgerError
 
 QUERY_PATIENCE_S: Final = 600.0
@@ -15,11 +15,9 @@ QUERY_PATIENCE_S: Final = 600.0
 a database server takes, so that none of these ends a query; and short enough that whoever looks
 after the query hears the same morning of a database that is gone for good."""
 
-FIRST_WAIT_S: Final = 0.1
-"""After the first try. A connection that was cut alone is replaced within that time."""
-
-LONGEST_WAIT_S: Final = 2.0
-"""Between two tries: how long a database can be back before it is noticed."""
+_BACKOFF: Final = Backoff(first_ms=100, most_ms=2_000)
+"""Between two tries. A connection that was cut alone is replaced within the first wait; a database
+that is back is noticed within the longest."""
 
 _LOG: Final = logging.getLogger("headrace.ledger")
 
@@ -33,53 +31,25 @@ class OutageError(LedgerError):
     """
 
 
-class _End(NamedTuple):
-    """What ends the waiting of a thread before its patience does."""
-
-    has_come: Callable[[], bool]
-    what: str
-
-
-_END: Final[ContextVar[_End | None]] = ContextVar("_END", default=None)
-
-
-@contextmanager
-def waiting_ends(has_come: Callable[[], bool], what: str) -> Iterator[None]:
-    """Have this thread, within, wait for a ledger only until something has come.
-
-    Who waits asks between two tries: it raises then what it would raise at the end of its patience.
-    One try is made in any case, and one may be going on.
-
-    Args:
-        has_come: Answers whether it has; soon, and any number of times.
-        what: For the error, such as ``the query was stopped``.
-    """
-    before = _END.set(_End(has_come, what))
-    try:
-        yield
-    finally:
-        _END.reset(before)
-
-
-def next_wait_s(last_wait_s: float, waited_s: float, patience_s: float) -> float | None:
+def next_wait_s(tries: int, waited_s: float, patience_s: float) -> float | None:
     """How long to wait before the next try: twice as long as before the last one.
 
     Args:
-        last_wait_s: The wait before; 0 if there was none.
+        tries: How many were made; 1 or more.
         waited_s: Since the first try.
         patience_s: How long may be waited in all.
 
     Returns:
         Seconds; None once patience is at its end.
 
-    >>> [next_wait_s(last_s, 10, 600) for last_s in (0, 0.1, 0.8, 1.6, 2)]
+    >>> [next_wait_s(tries, 10, 600) for tries in (1, 2, 5, 6, 60)]
     [0.1, 0.2, 1.6, 2.0, 2.0]
-    >>> next_wait_s(2, 599.5, 600), next_wait_s(0.5, 600, 600)
+    >>> next_wait_s(9, 599.5, 600), next_wait_s(9, 600, 600)
     (0.5, None)
     """
     if waited_s >= patience_s:
         return None
-    return min(max(2 * last_wait_s, FIRST_WAIT_S), LONGEST_WAIT_S, patience_s - waited_s)
+    return min(_BACKOFF.wait_ms(tries) / 1000, patience_s - waited_s)
 
 
 class Patience:
@@ -107,7 +77,7 @@ class Patience:
 
         Raises:
             LedgerError: The last try's, with the time that was waited, and by what it was ended if
-                not by patience: see `waiting_ends`.
+                not by patience: see `cancel_when`.
         """
         try:
             return attempt()
@@ -115,20 +85,20 @@ class Patience:
             return self._again(attempt, outage)
 
     def _again(self, attempt: Callable[[], _Answer], outage: OutageError) -> _Answer:
-        began_s, wait_s, end = time.monotonic(), 0.0, _END.get()
+        began_s, tries, cancel = time.monotonic(), 0, cancellation()
         try:
             while True:
                 waited_s = time.monotonic() - began_s
-                next_s = next_wait_s(wait_s, waited_s, self._patience_s)
-                ended = end is not None and end.has_come()
-                if next_s is None or ended:
-                    until = f", until {end.what}" if end is not None and ended else ""
+                tries += 1
+                wait_s = next_wait_s(tries, waited_s, self._patience_s)
+                cancelled = cancel is not None and cancel.is_requested()
+                if wait_s is None or cancelled:
+                    until = f", until {cancel.reason}" if cancel is not None and cancelled else ""
                     raise LedgerError(
                         f"{str(outage).removesuffix('.')}; it was waited for {waited_s:.0f} s"
                         f"{until}."
                     ) from outage
                 self._tell_it_is_away(outage)
-                wait_s = next_s
                 time.sleep(wait_s)
                 try:
                     answer = attempt()

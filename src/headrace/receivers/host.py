@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
-from headrace.journal.lane import LaneWriter
+from headrace.journal.lane_writer import LaneWriter
 from headrace.ledger import Ledger, ReceiverSeen
 from headrace.receivers.deduplicator import newest_ids
 from headrace.receivers.event_log import event, readable

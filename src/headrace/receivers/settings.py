@@ -1,11 +1,11 @@
 """The settings of an intake and of receivers, checked when they are made."""
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from headrace.core.validation import require_number, require_whole
 from headrace.errors import OptionError
 
 MIB: Final = 1024 * 1024
@@ -42,9 +42,9 @@ class IntakeSettings:
     remembered_ids: int = 100_000
 
     def __post_init__(self) -> None:
-        require_above_zero("block_interval_ms", self.block_interval_ms, "ms")
-        require_at_least("block_bytes", self.block_bytes, 1)
-        require_at_least("remembered_ids", self.remembered_ids, 0)
+        require_number("block_interval_ms", self.block_interval_ms, "ms", above=True)
+        require_whole("block_bytes", self.block_bytes, 1)
+        require_whole("remembered_ids", self.remembered_ids, 0)
         if self.buffer_bytes < self.block_bytes:
             raise OptionError(
                 f"buffer_bytes is {self.buffer_bytes}, less than one block of {self.block_bytes}"
@@ -92,10 +92,10 @@ class TcpSettings:
 
     def __post_init__(self) -> None:
         require_port(self.port)
-        require_at_least("max_line_bytes", self.max_line_bytes, 1)
-        require_at_least("unfinished_bytes", self.unfinished_bytes, self.max_line_bytes)
-        require_above_zero("line_s", self.line_s, "s")
-        require_at_least("max_connections", self.max_connections, 1)
+        require_whole("max_line_bytes", self.max_line_bytes, 1)
+        require_whole("unfinished_bytes", self.unfinished_bytes, self.max_line_bytes)
+        require_number("line_s", self.line_s, "s", above=True)
+        require_whole("max_connections", self.max_connections, 1)
         require_token(self.token)
 
 
@@ -146,18 +146,15 @@ class HttpSettings:
     def __post_init__(self) -> None:
         require_port(self.port)
         require_token(self.token)
-        if not (math.isfinite(self.wait_s) and self.wait_s >= 0):
-            raise OptionError(
-                f"wait_s is {self.wait_s:g} s; it must be a finite number, 0 or more."
-            )
-        require_at_least("max_header_bytes", self.max_header_bytes, 1)
-        require_above_zero("header_s", self.header_s, "s")
-        require_at_least("max_body_bytes", self.max_body_bytes, 1)
-        require_at_least("max_decompressed_bytes", self.max_decompressed_bytes, 1)
-        require_above_zero("body_s", self.body_s, "s")
+        require_number("wait_s", self.wait_s, "s")
+        require_whole("max_header_bytes", self.max_header_bytes, 1)
+        require_number("header_s", self.header_s, "s", above=True)
+        require_whole("max_body_bytes", self.max_body_bytes, 1)
+        require_whole("max_decompressed_bytes", self.max_decompressed_bytes, 1)
+        require_number("body_s", self.body_s, "s", above=True)
         largest = max(self.max_body_bytes, self.max_decompressed_bytes)
-        require_at_least("bodies_bytes", self.bodies_bytes, largest)
-        require_at_least("max_connections", self.max_connections, 1)
+        require_whole("bodies_bytes", self.bodies_bytes, largest)
+        require_whole("max_connections", self.max_connections, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +215,10 @@ class MqttSettings:
             raise OptionError(
                 f"Certificates are given, and {self.url!r} is without TLS; use mqtts."
             )
-        require_at_least("receive_maximum", self.receive_maximum, 1, most=65_535)
-        require_at_least("session_expiry_s", self.session_expiry_s, 1, most=2**32 - 1)
-        require_at_least("keepalive_s", self.keepalive_s, 1, most=65_535)
-        require_above_zero("reconnect_s", self.reconnect_s, "s")
+        require_whole("receive_maximum", self.receive_maximum, 1, most=65_535)
+        require_whole("session_expiry_s", self.session_expiry_s, 1, most=2**32 - 1)
+        require_whole("keepalive_s", self.keepalive_s, 1, most=65_535)
+        require_number("reconnect_s", self.reconnect_s, "s", above=True)
 
     @property
     def tls(self) -> bool:
@@ -283,25 +280,3 @@ def require_token(token: str | None) -> None:
             "The token cannot be sent; it must be 1 or more visible characters of ASCII, without"
             " spaces."
         )
-
-
-def require_above_zero(name: str, value: float, unit: str) -> None:
-    """Refuse what is not a finite number above 0.
-
-    Raises:
-        OptionError: It is not.
-    """
-    if not (math.isfinite(value) and value > 0):
-        raise OptionError(f"{name} is {value:g} {unit}; it must be a finite number above 0.")
-
-
-def require_at_least(name: str, value: int, least: int, most: int | None = None) -> None:
-    """Refuse a number that is too small, or larger than ``most``.
-
-    Raises:
-        OptionError: It is.
-    """
-    if value < least:
-        raise OptionError(f"{name} is {value}; it must be {least} or more.")
-    if most is not None and value > most:
-        raise OptionError(f"{name} is {value}; it must be {most} or less.")

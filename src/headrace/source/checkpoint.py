@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import SourceError
-from headrace.source.positions import StreamOffset
+from headrace.source.stream_offset import StreamOffset
 
 VOID: Final = "-"
 """What stands for the offset of a source that has none yet."""
@@ -118,7 +118,7 @@ class Checkpoint:
     def reads(self) -> Iterator[PlannedRead]:
         """What its batches read from Headrace's sources, the earliest first.
 
-        Nothing is told of the oldest one that Spark has kept, for where that began is not known.
+        The oldest one that Spark has kept is left out, for where it began is not known.
         """
         for number in sorted(self.planned):
             before = self.planned.get(number - 1)

@@ -18,7 +18,7 @@ from typing import Final
 from headrace.core.ranges import Positions, nested
 from headrace.errors import SourceError
 from headrace.source.checkpoint import Checkpoint, LoggedBatch, PlannedRead, SourceOffset
-from headrace.source.positions import StreamOffset
+from headrace.source.stream_offset import StreamOffset
 
 _JOURNAL_ID: Final = re.compile(r"[0-9a-f]{32}")
 

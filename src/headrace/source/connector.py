@@ -1,16 +1,101 @@
 """What a gate has to know of a kind of source, besides how to plan it."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource
 
-from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
+from headrace.errors import SourceError
 from headrace.ledger import PlannedRange
-from headrace.source.log import Log
-from headrace.source.replay import beginnings, ends, gone
+from headrace.source.log import Log, Topic
+from headrace.source.stream_offset import StreamOffset
+
+
+def replay_end(ranges: Sequence[PlannedRange], following: Path) -> dict[str, Any]:
+    """The end of a batch of exactly these ranges, for a query that reads batches once more.
+
+    Args:
+        ranges: at most one of each partition, none of them empty.
+        following: the file in which the end of the batch after it will be found.
+    """
+    return StreamOffset(
+        positions={each.offsets.topic_partition: each.offsets.until for each in ranges},
+        begins={each.offsets.topic_partition: each.offsets.start for each in ranges},
+        topic_ids=planned_ids(ranges),
+        replay=str(following),
+    ).to_json()
+
+
+def planned_ids(ranges: Sequence[PlannedRange]) -> dict[str, str]:
+    """The ids of these ranges' topics when they were planned, where that is known."""
+    return {each.offsets.topic: each.topic_id for each in ranges if each.topic_id is not None}
+
+
+def next_replay(end: StreamOffset) -> dict[str, Any] | None:
+    """The end of the batch that is to be read after this one, once somebody has asked for it.
+
+    Raises:
+        SourceError: the file has something else in it.
+    """
+    try:
+        text = Path(end.replay).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return StreamOffset.from_json(json.loads(text)).to_json()
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise SourceError(
+            f"The file {end.replay} is to say what is read again, and does not; start the query"
+            " again."
+        ) from error
+
+
+def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
+    """Where each of these partitions begins now, of those that are as planned.
+
+    Raises:
+        BrokerError: the brokers cannot be reached.
+    """
+    return log.earliest(_there(log, ranges))
+
+
+def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+    """Those parts of the ranges that are not in the log any more, and whole ranges of no topic.
+
+    A topic that was recreated under its name is not the one that was planned. Neither is what was
+    declared lost in the log any more, wherever it lies.
+
+    Raises:
+        BrokerError: the brokers cannot be reached.
+    """
+    begins = beginnings(log, ranges)
+    found: list[OffsetRange] = []
+    for planned in ranges:
+        offsets = planned.offsets
+        begin = begins.get(offsets.topic_partition, offsets.until)
+        missing, there = offsets.split_at(begin)
+        found += [missing] if missing.count else []
+        found += log.lost([there]) if there.count else []
+    return found
+
+
+def _there(log: Log, ranges: Sequence[PlannedRange]) -> list[TopicPartition]:
+    """The partitions of these ranges that are as planned."""
+    topics = log.topics()
+    return sorted({each.offsets.topic_partition for each in ranges if _is_of(each, topics)})
+
+
+def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
+    topic = topics.get(planned.offsets.topic)
+    if topic is None or planned.offsets.partition not in topic.partitions:
+        return False
+    return None in {planned.topic_id, topic.topic_id} or planned.topic_id == topic.topic_id
+
 
 OF_A_GATE: Final = {"headrace.gate": "gate", "headrace.ledger": "sqlite:///headrace.db"}
 """What a stream also has to have, to check its options where nothing is read with them."""
@@ -19,6 +104,9 @@ OF_A_GATE: Final = {"headrace.gate": "gate", "headrace.ledger": "sqlite:///headr
 @dataclass(frozen=True)
 class Connector:
     """One kind of source.
+
+    Every method raises ``OptionError`` where an option is wrong, and ``BrokerError`` or
+    ``JournalError`` where the log cannot be read.
 
     Attributes:
         name: what ``Gate.read`` calls it.
@@ -48,43 +136,30 @@ class Connector:
         return self.source.name()
 
     def gone(self, options: Mapping[str, str], ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What is not there any more of what a stream with these options has planned.
-
-        Raises:
-            OptionError: an option is wrong.
-            BrokerError: the brokers cannot be reached.
-        """
-        return gone(self.log_of(options, [planned.offsets for planned in ranges]), ranges)
+        """What is not there any more of what a stream with these options has planned."""
+        with self._log_of_planned(options, ranges) as log:
+            return gone(log, ranges)
 
     def beginnings(
         self, options: Mapping[str, str], ranges: Sequence[OffsetRange]
     ) -> Mapping[TopicPartition, int]:
-        """Where the log begins now in each of these ranges' partitions; of those that there are.
-
-        Raises:
-            OptionError: an option is wrong.
-            BrokerError: the brokers cannot be reached.
-        """
-        return beginnings(self.log_of(options, ranges), [PlannedRange(each) for each in ranges])
+        """Where the log begins now in each of these ranges' partitions; of those that there are."""
+        planned = [PlannedRange(each) for each in ranges]
+        with self._log_of_planned(options, planned) as log:
+            return beginnings(log, planned)
 
     def ends(
         self, options: Mapping[str, str], ranges: Sequence[PlannedRange]
     ) -> Mapping[TopicPartition, int]:
-        """How far the log is written in each of these ranges' partitions; of those there are.
-
-        Raises:
-            OptionError: an option is wrong.
-            BrokerError: the brokers cannot be reached.
-            JournalError: the journal cannot be read.
-        """
-        log = self.log_of(options, [planned.offsets for planned in ranges])
-        with closing(log):
-            return ends(log, ranges)
+        """How far the log is written in each of these ranges' partitions; of those there are."""
+        with self._log_of_planned(options, ranges) as log:
+            return log.reached(_there(log, ranges))
 
     def log_of(self, options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> Log:
-        """The log that these ranges, at most one of each partition, are read from.
-
-        Raises:
-            OptionError: an option is wrong.
-        """
+        """The log that these ranges, at most one of each partition, are read from."""
         return self.log(self.replay_options(options, ranges))
+
+    def _log_of_planned(
+        self, options: Mapping[str, str], ranges: Sequence[PlannedRange]
+    ) -> closing[Log]:
+        return closing(self.log_of(options, [planned.offsets for planned in ranges]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
-from headrace.source.positions import Checksums, ChecksumsBefore
+from headrace.source.stream_offset import Checksums, ChecksumsBefore
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +99,15 @@ class Log(Protocol):
     def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Those of the offsets that lie between others, but are known to be lost."""
 
-    def decided(self, latest: Positions) -> Positions:
-        """How far of what ends there it is known what is to be read.
+    def readable_until(self, latest: Positions) -> Positions:
+        """The offset up to which records can be read, such as Kafka's last stable offset.
 
         Args:
             latest: What `latest` or `bounds` answered just now.
         """
 
-    def left_out(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
-        """Names, for the readers of these ranges, of what is not to be read of them."""
+    def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+        """The names of aborted attempts, whose records the readers of these ranges skip."""
 
     def processed(self, positions: Positions) -> None:
         """Take note that everything before these offsets has been processed."""

@@ -18,6 +18,53 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("headrace.source")
 
+_NAMED: Final = 10
+"""So many partitions are named in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """Offsets that will never be read, and the reason.
+
+    The range is empty where nobody can say how many there were: the rest of a deleted topic, or
+    what was cut from the end of a log, of which this query had read a part.
+    """
+
+    missing: OffsetRange
+    reason: str
+
+
+def describe_losses(losses: Sequence[MissingOffsets]) -> str:
+    """Losses in one text; what is the same of several partitions is said once, with their numbers.
+
+    ::
+
+        >>> gone = [MissingOffsets(OffsetRange("t", n, 7, 7), "t was deleted") for n in (0, 1)]
+        >>> pruned = MissingOffsets(OffsetRange("t", 2, 7, 9), "the log begins at 9")
+        >>> describe_losses([*gone, pruned])
+        't was deleted (partitions 0, 1); t-2 [7, 9) is gone (the log begins at 9)'
+    """
+    partitions: dict[str, list[int]] = {}
+    for loss in losses:
+        # A sentence of one partition, or of offsets, names what it is about.
+        missing = loss.missing
+        if not missing.count and str(missing.topic_partition) not in loss.reason:
+            partitions.setdefault(loss.reason, []).append(missing.partition)
+        elif missing.count:
+            partitions[f"{missing} is gone ({loss.reason})"] = []
+        else:
+            partitions[loss.reason] = []
+    return "; ".join(why + _numbered(numbers) for why, numbers in partitions.items())
+
+
+def _numbered(partitions: Sequence[int]) -> str:
+    if not partitions:
+        return ""
+    named, more = sorted(partitions)[:_NAMED], len(partitions) - _NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return f" (partition{'s' * (len(partitions) > 1)} {', '.join(map(str, named))}{rest})"
+
+
 OnLoss = Callable[[OffsetRange, str], None]
 """Is called with offsets that cannot be read, and why, before they are passed over; where it
 raises, they are not."""
@@ -74,9 +121,7 @@ class LossAccount:
     def _is_recorded(self, ledger: "Ledger", missing: OffsetRange) -> bool:
         """Whether there is nothing to write: a handler may hold the only lock of a SQLite file."""
         return any(
-            loss.offsets.topic_partition == missing.topic_partition
-            and loss.offsets.start <= missing.start
-            and missing.until <= loss.offsets.until
+            loss.offsets.contains(missing)
             for loss in ledger.losses_of([self.schedule_id]).get(self.schedule_id, ())
         )
 

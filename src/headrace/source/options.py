@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, overload
 
 from headrace.control import BatchLimits, EstimatorSettings, PartitionLimit
-from headrace.errors import OptionError
-from headrace.source import values
-from headrace.source.bounds import Bound, Edge, ending_bound, starting_bound
+from headrace.core import options as text_of
+from headrace.errors import LedgerError, OptionError
+from headrace.source.read_bounds import Edge, ReadBound, ending_bound, starting_bound
 
 STREAM_ONLY: Final = (
     "headrace.gate",
@@ -51,7 +51,7 @@ MIN_RATE_PER_S: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What every source is told, checked.
+    """The options that every source has, checked.
 
     Attributes:
         starting: where to begin.
@@ -72,8 +72,8 @@ class SourceOptions:
         topic_ids: the ids of topics as they were planned, by name: none of another id is read.
     """
 
-    starting: Bound
-    ending: Bound
+    starting: ReadBound
+    ending: ReadBound
     timestamp_strategy: Literal["error", "latest"]
     fail_on_data_loss: bool
     include_headers: bool
@@ -117,7 +117,7 @@ def exactly_named(
     """
     exact_name = {name.lower(): name for name in (*both, *stream_only, *SHARED)}
     misplaced = BATCH_ONLY if streaming else (*stream_only, *STREAM_ONLY)
-    given = {}
+    raw = {}
     for name, value in options.items():
         exact = exact_name.get(name.lower())
         if exact is None:
@@ -125,8 +125,8 @@ def exactly_named(
         if exact in misplaced:
             kind = "a bounded read (spark.read)" if streaming else "a stream (spark.readStream)"
             raise OptionError(f"The option {exact} is for {kind}; leave it out here.")
-        given[exact] = value
-    return given
+        raw[exact] = value
+    return raw
 
 
 def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
@@ -143,63 +143,63 @@ def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> Optio
 
 
 def parse_source_options(
-    given: Mapping[str, str], *, streaming: bool, stream_begins: Edge
+    raw: Mapping[str, str], *, streaming: bool, stream_begins: Edge
 ) -> SourceOptions:
     """Check the options that every source has, each for itself and all against each other.
 
     Args:
-        given: by exact name; others are left to the source.
+        raw: by exact name; others are left to the source.
         streaming: whether for a stream or for a bounded read.
-        stream_begins: where a stream begins unless it is told otherwise.
+        stream_begins: where a stream begins by default.
 
     Raises:
         OptionError: an option is of the wrong type, out of range or contradicts another; names it,
             its value and what is allowed.
     """
-    minimum = whole(given, "minOffsetsPerTrigger")
-    limits = _limits(given)
-    _refuse_contradictions(given, minimum, limits.max_records)
+    minimum = whole(raw, "minOffsetsPerTrigger")
+    limits = _limits(raw)
+    _refuse_contradictions(raw, minimum, limits.max_records)
     return SourceOptions(
         starting=starting_bound(
-            given, stream_begins if streaming else Edge.EARLIEST, streaming=streaming
+            raw, stream_begins if streaming else Edge.EARLIEST, streaming=streaming
         ),
-        ending=ending_bound(given),
-        timestamp_strategy=_timestamp_strategy(given),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-        include_headers=_flag(given, "includeHeaders", default=False),
-        min_partitions=whole(given, "minPartitions"),
-        max_records_per_partition=whole(given, "maxRecordsPerPartition"),
-        gate=given.get("headrace.gate"),
-        ledger=given.get("headrace.ledger"),
-        read=given.get("headrace.read"),
-        interval_ms=_interval_ms(given),
-        estimator=_estimator(given),
+        ending=ending_bound(raw),
+        timestamp_strategy=_timestamp_strategy(raw),
+        fail_on_data_loss=_flag(raw, "failOnDataLoss", default=True),
+        include_headers=_flag(raw, "includeHeaders", default=False),
+        min_partitions=whole(raw, "minPartitions"),
+        max_records_per_partition=whole(raw, "maxRecordsPerPartition"),
+        gate=raw.get("headrace.gate"),
+        ledger=raw.get("headrace.ledger"),
+        read=raw.get("headrace.read"),
+        interval_ms=_interval_ms(raw),
+        estimator=_estimator(raw),
         limits=limits,
         min_offsets_per_trigger=minimum,
-        max_trigger_delay_ms=values.duration_ms(
-            "maxTriggerDelay", given.get("maxTriggerDelay", "15m")
+        max_trigger_delay_ms=text_of.duration_ms(
+            "maxTriggerDelay", raw.get("maxTriggerDelay", "15m")
         ),
-        topic_ids=values.text_by_topic(TOPIC_IDS, given.get(TOPIC_IDS, "{}")),
+        topic_ids=text_of.text_by_topic(TOPIC_IDS, raw.get(TOPIC_IDS, "{}")),
     )
 
 
 def _refuse_contradictions(
-    given: Mapping[str, str], minimum: int | None, maximum: int | None
+    raw: Mapping[str, str], minimum: int | None, maximum: int | None
 ) -> None:
     if minimum is not None and maximum is not None and minimum > maximum:
         raise OptionError(
             f"minOffsetsPerTrigger is {minimum}, more than the {maximum} of maxOffsetsPerTrigger;"
             " lower the first or raise the second."
         )
-    if "headrace.gate" in given:
-        values.gate_name("headrace.gate", given["headrace.gate"])
-        if "headrace.ledger" not in given:
+    if "headrace.gate" in raw:
+        text_of.gate_name("headrace.gate", raw["headrace.gate"])
+        if "headrace.ledger" not in raw:
             raise OptionError(
-                f"headrace.gate is {given['headrace.gate']!r} without a headrace.ledger; name the"
+                f"headrace.gate is {raw['headrace.gate']!r} without a headrace.ledger; name the"
                 " ledger's database, such as sqlite:///headrace.db."
             )
         return
-    for name in given:
+    for name in raw:
         if name.startswith("backpressure.") or name == "headrace.ledger":
             raise OptionError(
                 f"The option {name} needs a gate, for the rate is kept under its name; set"
@@ -207,64 +207,64 @@ def _refuse_contradictions(
             )
 
 
-def _limits(given: Mapping[str, str]) -> BatchLimits:
-    learns = "headrace.gate" in given and _flag(given, "backpressure.enabled", default=True)
-    least = _min_rate(given)
-    initial = _rate(given, "backpressure.initialRate", default=least)
-    if "headrace.gate" in given and initial < least:
+def _limits(raw: Mapping[str, str]) -> BatchLimits:
+    learns = "headrace.gate" in raw and _flag(raw, "backpressure.enabled", default=True)
+    least = _min_rate(raw)
+    initial = _rate(raw, "backpressure.initialRate", default=least)
+    if "headrace.gate" in raw and initial < least:
         raise OptionError(
             f"backpressure.initialRate is {initial:g} records/s, below the {least:g} of"
             " backpressure.pid.minRate; raise the first or lower the second."
         )
-    cap, caps = values.number_by_partition(
+    cap, caps = text_of.number_by_partition(
         "maxRatePerPartition",
-        given.get("maxRatePerPartition", "0"),
-        lambda option, text: values.number(option, text, above_zero=False),
+        raw.get("maxRatePerPartition", "0"),
+        lambda option, text: text_of.number(option, text, above_zero=False),
         0.0,
     )
-    floor, floors = values.number_by_partition(
+    floor, floors = text_of.number_by_partition(
         "minRatePerPartition",
-        given.get("minRatePerPartition", "1"),
-        lambda option, text: values.whole_number(option, text, at_least=1),
+        raw.get("minRatePerPartition", "1"),
+        lambda option, text: text_of.whole_number(option, text, at_least=1),
         1,
     )
     return BatchLimits(
-        seconds_per_batch=_interval_ms(given) / 1000,
+        seconds_per_batch=_interval_ms(raw) / 1000,
         initial_rate=initial if learns else None,
         max_rate_per_partition=PartitionLimit(cap, caps),
         min_per_partition=PartitionLimit(floor, floors),
-        max_records=whole(given, "maxOffsetsPerTrigger"),
-        max_bytes=whole(given, "maxBytesPerTrigger"),
+        max_records=whole(raw, "maxOffsetsPerTrigger"),
+        max_bytes=whole(raw, "maxBytesPerTrigger"),
     )
 
 
-def _estimator(given: Mapping[str, str]) -> EstimatorSettings:
+def _estimator(raw: Mapping[str, str]) -> EstimatorSettings:
     def gain(term: str, default: float) -> float:
         name = f"backpressure.pid.{term}"
-        return values.number(name, given.get(name, str(default)), above_zero=False)
+        return text_of.number(name, raw.get(name, str(default)), above_zero=False)
 
     settings = EstimatorSettings(
-        name=given.get("backpressure.rateEstimator", "pid"),
+        name=raw.get("backpressure.rateEstimator", "pid"),
         proportional=gain("proportional", 1.0),
         integral=gain("integral", 0.2),
         derivative=gain("derived", 0.0),
-        min_rate=_min_rate(given),
+        min_rate=_min_rate(raw),
     )
-    settings.create(_interval_ms(given))  # refuses what the estimator would
+    settings.create(_interval_ms(raw))  # refuses what the estimator would
     return settings
 
 
-def _min_rate(given: Mapping[str, str]) -> float:
-    return _rate(given, "backpressure.pid.minRate", default=MIN_RATE_PER_S)
+def _min_rate(raw: Mapping[str, str]) -> float:
+    return _rate(raw, "backpressure.pid.minRate", default=MIN_RATE_PER_S)
 
 
-def _interval_ms(given: Mapping[str, str]) -> int:
-    return values.interval_ms("headrace.interval", given.get("headrace.interval", "1 second"))
+def _interval_ms(raw: Mapping[str, str]) -> int:
+    return text_of.interval_ms("headrace.interval", raw.get("headrace.interval", "1 second"))
 
 
-def _timestamp_strategy(given: Mapping[str, str]) -> Literal["error", "latest"]:
+def _timestamp_strategy(raw: Mapping[str, str]) -> Literal["error", "latest"]:
     name = "startingOffsetsByTimestampStrategy"
-    match given.get(name, "error").strip().lower():
+    match raw.get(name, "error").strip().lower():
         case "error":
             return "error"
         case "latest":
@@ -273,28 +273,71 @@ def _timestamp_strategy(given: Mapping[str, str]) -> Literal["error", "latest"]:
             raise OptionError(f"{name} is {other!r}; it must be error or latest.")
 
 
-def _rate(given: Mapping[str, str], name: str, *, default: float) -> float:
-    return values.number(name, given[name], above_zero=True) if name in given else default
+def _rate(raw: Mapping[str, str], name: str, *, default: float) -> float:
+    return text_of.number(name, raw[name], above_zero=True) if name in raw else default
 
 
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    return values.boolean(name, given[name]) if name in given else default
-
-
-@overload
-def whole(given: Mapping[str, str], name: str) -> int | None: ...
+def _flag(raw: Mapping[str, str], name: str, *, default: bool) -> bool:
+    return text_of.boolean(name, raw[name]) if name in raw else default
 
 
 @overload
-def whole(given: Mapping[str, str], name: str, *, at_least: int, default: int) -> int: ...
+def whole(raw: Mapping[str, str], name: str) -> int | None: ...
+
+
+@overload
+def whole(raw: Mapping[str, str], name: str, *, at_least: int, default: int) -> int: ...
 
 
 def whole(
-    given: Mapping[str, str], name: str, *, at_least: int = 1, default: int | None = None
+    raw: Mapping[str, str], name: str, *, at_least: int = 1, default: int | None = None
 ) -> int | None:
-    """An option that is a whole number; the default where it is not given.
+    """An option that is a whole number; the default where it is not set.
 
     Raises:
         OptionError: it is not a whole number, or too small.
     """
-    return values.whole_number(name, given[name], at_least=at_least) if name in given else default
+    return text_of.whole_number(name, raw[name], at_least=at_least) if name in raw else default
+
+
+LEDGERS: Final = frozenset({"headrace.ledger", "headrace.channel"})
+"""The options that are URLs of ledgers, in lower case."""
+
+
+def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
+    """The options as they are meant, from what Spark was given.
+
+    Spark shows options in plans, its web UI and its event log, so it is given something in the
+    place of each secret. The secrets travel in the class of the source, of which it shows nothing.
+
+    Args:
+        options: By name, in any case.
+        secrets: By what stands in their place; a ledger's URL by itself without its secrets.
+
+    Raises:
+        OptionError: A ledger's URL has a secret in it that Spark shows by now.
+    """
+    return {
+        name: _ledger(name, value, secrets)
+        if name.lower() in LEDGERS
+        else secrets.get(value, value)
+        for name, value in options.items()
+    }
+
+
+def _ledger(option: str, url: str, secrets: Mapping[str, str]) -> str:
+    # Here, for most sources have no ledger, and its import takes long.
+    from headrace.ledger import normalize_url, without_secrets  # noqa: PLC0415
+
+    try:
+        public = without_secrets(url)
+        holds_a_secret = public != normalize_url(url)
+    except LedgerError:
+        return url  # whoever opens it says what is wrong
+    if holds_a_secret:
+        raise OptionError(
+            f"The option {option} has a password in its URL, which Spark would show in its plans;"
+            " give the whole URL to headrace.register(spark, ledger=...) and leave the password out"
+            " here, or keep it where PostgreSQL's client looks for it (PGPASSFILE, PGPASSWORD)."
+        )
+    return secrets.get(public, url)

@@ -16,14 +16,14 @@ from headrace.core.clock import Clock
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
 from headrace.errors import BrokerError, DataLossError
 from headrace.ledger import Admission, PlannedRange
-from headrace.source.books import GateBooks, GateIdentity
-from headrace.source.footing import Footing, Loss, described, find_footing
-from headrace.source.locate import starting_positions
+from headrace.source.connector import gone, next_replay
+from headrace.source.gate_ledger import GateIdentity, GateLedger
 from headrace.source.log import Log, Topic
-from headrace.source.losses import LossAccount
+from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
 from headrace.source.options import SourceOptions
-from headrace.source.positions import Checksums, ChecksumsBefore, StreamOffset
-from headrace.source.replay import gone, next_replay
+from headrace.source.read_bounds import starting_positions
+from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
+from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
 
 _LOG: Final = logging.getLogger("headrace.source")
 
@@ -35,7 +35,7 @@ class _Planned:
     end: dict[str, Any]
     plan: Plan
     latest: Mapping[TopicPartition, int]
-    losses: Sequence[Loss]
+    losses: Sequence[MissingOffsets]
     """Of what it reads."""
 
 
@@ -78,7 +78,7 @@ class StreamPlanner:
         self._log = log
         self._options = options
         self._clock = clock
-        self._books = _open_books(log, options, clock, driver)
+        self._gate_ledger = _open_gate_ledger(log, options, clock, driver)
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
@@ -99,7 +99,7 @@ class StreamPlanner:
         return StreamOffset(
             positions=positions,
             gate=options.gate,
-            run=uuid.uuid4().hex,
+            checkpoint_id=uuid.uuid4().hex,
             topic_ids={n: t.topic_id for n, t in topics.items() if t.topic_id is not None},
             after=self._log.checksums(positions),
             first=True,
@@ -130,25 +130,29 @@ class StreamPlanner:
         offset = StreamOffset.from_json(start)
         if offset.replay:
             return next_replay(offset) or start
-        self._claim()
+        # Not earlier: a query that reads batches once more plans none, and has no gate.
+        if self._gate_ledger is not None:
+            self._gate_ledger.claim()
         if not offset.first:
             self._log.processed(offset.positions)
         topics, earliest, latest = self._look()
-        footing = find_footing(offset, topics, earliest, latest, cut=self._log.cut)
-        known = offset.after_of(footing.topic_ids)
+        starts = resolve_start_offsets(offset, topics, earliest, latest, cut=self._log.cut)
+        known = offset.after_of(starts.topic_ids)
         self._log.hold_to(known)
         self._latest = latest
-        self._account_for(footing.losses, footing.topic_ids)
-        decided = self._decide(footing, self._admissible(footing, latest), everything=everything)
-        lost = self._declared_lost(_ranges_between(footing.current, decided.until))
+        self._account_for(starts.losses, starts.topic_ids)
+        planned = self._plan(starts, self._admissible(starts, latest), everything=everything)
+        lost = self._declared_lost(_ranges_between(starts.current, planned.until))
         self._refuse_or_log(lost)
-        if decided.records == 0 and not offset.first and not footing.losses:
+        if planned.records == 0 and not offset.first and not starts.losses:
             return start
         # A query that had no gate, or another one, when its checkpoint was made has this one now.
-        begun = StreamOffset(offset.positions, self._options.gate, offset.run or uuid.uuid4().hex)
-        after = self._after(known, decided.until)
-        end = begun.moved(decided.until, footing.begins, footing.topic_ids, after).to_json()
-        self._planned = _Planned(end, decided, latest, lost)
+        begun = StreamOffset(
+            offset.positions, self._options.gate, offset.checkpoint_id or uuid.uuid4().hex
+        )
+        after = self._after(known, planned.until)
+        end = begun.moved(planned.until, starts.begins, starts.topic_ids, after).to_json()
+        self._planned = _Planned(end, planned, latest, lost)
         return end
 
     def _after(self, known: ChecksumsBefore, until: Positions) -> Checksums:
@@ -156,9 +160,11 @@ class StreamPlanner:
         kept = {tp: known[tp, end] for tp, end in until.items() if (tp, end) in known}
         return {**self._log.checksums({tp: e for tp, e in until.items() if tp not in kept}), **kept}
 
-    def _declared_lost(self, ranges: Sequence[OffsetRange]) -> list[Loss]:
+    def _declared_lost(self, ranges: Sequence[OffsetRange]) -> list[MissingOffsets]:
         """What is known to be lost in the middle of these ranges."""
-        return [Loss(missing, "it was declared lost") for missing in self._log.lost(ranges)]
+        return [
+            MissingOffsets(missing, "it was declared lost") for missing in self._log.lost(ranges)
+        ]
 
     def _look(self) -> tuple[Mapping[str, Topic], Positions, Positions]:
         """The topics, and where each partition's log begins and ends."""
@@ -174,41 +180,39 @@ class StreamPlanner:
                 topics = found
 
     def _admissible(
-        self, footing: Footing, latest: Mapping[TopicPartition, int]
+        self, starts: StartOffsets, latest: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """How far this run may read at most."""
-        decided = self._log.decided(latest)
-        known = {tp: max(end, footing.current[tp]) for tp, end in decided.items()}
+        readable = self._log.readable_until(latest)
+        known = {tp: max(end, starts.current[tp]) for tp, end in readable.items()}
         if self._target is None:
             return known
-        return {
-            tp: min(end, self._target.get(tp, footing.current[tp])) for tp, end in known.items()
-        }
+        return {tp: min(end, self._target.get(tp, starts.current[tp])) for tp, end in known.items()}
 
-    def _decide(
-        self, footing: Footing, latest: Mapping[TopicPartition, int], *, everything: bool
+    def _plan(
+        self, starts: StartOffsets, latest: Mapping[TopicPartition, int], *, everything: bool
     ) -> Plan:
         options = self._options
         if everything:
-            return plan(footing.current, latest, None, options.no_limits)
+            return plan(starts.current, latest, None, options.no_limits)
         sizes = (
-            self._log.sizes(footing.current, latest)
+            self._log.sizes(starts.current, latest)
             if options.limits.max_bytes is not None
             else None
         )
-        books = self._books
-        admission = books.admission() if books is not None else Admission(None, None)
-        decided = plan(
-            footing.current,
+        gate_ledger = self._gate_ledger
+        admission = gate_ledger.admission() if gate_ledger is not None else Admission(None, None)
+        planned = plan(
+            starts.current,
             latest,
             admission.rate_per_s,
             options.limits,
             sizes,
             rate_limit=admission.held,
         )
-        if self._too_few(decided.lag):
-            return empty_plan(footing.current, latest)
-        return decided
+        if self._too_few(planned.lag):
+            return empty_plan(starts.current, latest)
+        return planned
 
     def _too_few(self, unread: int) -> bool:
         """Whether ``minOffsetsPerTrigger`` has these wait for more.
@@ -228,23 +232,23 @@ class StreamPlanner:
         self._last_let_through = now
         return False
 
-    def _account_for(self, losses: Sequence[Loss], topic_ids: Mapping[str, str]) -> None:
+    def _account_for(self, losses: Sequence[MissingOffsets], topic_ids: Mapping[str, str]) -> None:
         """Write down what was gone before a batch was planned; or stop the query."""
         self._refuse_or_log(losses)
-        if losses and self._books is not None:
-            self._books.record_losses(losses, topic_ids)
+        if losses and self._gate_ledger is not None:
+            self._gate_ledger.record_losses(losses, topic_ids)
 
-    def _refuse_or_log(self, losses: Sequence[Loss]) -> None:
+    def _refuse_or_log(self, losses: Sequence[MissingOffsets]) -> None:
         if not losses:
             return
-        told = described(losses)
+        described = describe_losses(losses)
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"{self._log.name} has lost records that this query had still to read: {told}; to"
-                " go on without them, counted, set the option failOnDataLoss to false."
+                f"{self._log.name} has lost records that this query had still to read: {described};"
+                " to go on without them, counted, set the option failOnDataLoss to false."
             )
         _LOG.warning(
-            "%s has lost records that this query had still to read: %s", self._log.name, told
+            "%s has lost records that this query had still to read: %s", self._log.name, described
         )
 
     def begin(self, start: dict[str, Any], end: dict[str, Any]) -> ToRead:
@@ -257,73 +261,56 @@ class StreamPlanner:
         """
         since, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         ranges = until.ranges_from(since)
-        lost: Sequence[Loss] = ()
+        lost: Sequence[MissingOffsets] = ()
         account = None
-        if self._books is not None and not until.replay:
-            self._claim()
-        if self._books is not None and not until.replay and ranges:
-            # A batch that Spark runs again after a restart was planned by another process.
-            known = self._planned if self._planned and self._planned.end == end else None
-            lost = known.losses if known else self._lost_since(self._books, until, ranges)
-            self._books.begin(
-                until, ranges, known.plan if known else None, known.latest if known else {}
-            )
-            self._books.record_losses(lost, until.topic_ids, until, ranges)
-            account = self._books.account(until, ranges)
+        if (ledger := self._gate_ledger) is not None and not until.replay:
+            ledger.claim()
+            if ranges:
+                # A batch that Spark runs again after a restart was planned by another process.
+                known = self._planned if self._planned and self._planned.end == end else None
+                lost = known.losses if known else self._lost_since(ledger, until, ranges)
+                ledger.begin(
+                    until, ranges, known.plan if known else None, known.latest if known else {}
+                )
+                ledger.record_losses(lost, until.topic_ids, until, ranges)
+                account = ledger.account(until, ranges)
         cover = merge(loss.missing for loss in lost)
-        left = [
-            piece
-            for r in ranges
-            for piece, is_lost in r.split_by(cover.get(r.topic_partition, ()))
-            if not is_lost
-        ]
+        left = [part for r in ranges for part in r.subtract(cover.get(r.topic_partition, ()))]
         fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
         return ToRead(left, until.topic_ids, since.after_of(until.topic_ids), fail_on_loss, account)
 
     def _lost_since(
-        self, books: GateBooks, until: StreamOffset, ranges: Sequence[OffsetRange]
-    ) -> list[Loss]:
+        self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
+    ) -> list[MissingOffsets]:
         """What has gone of a batch since it was planned, unless nobody is to read it any more."""
-        if not books.is_to_run(until, ranges):
+        if not gate_ledger.is_to_run(until, ranges):
             return []
         planned = [PlannedRange(r, topic_id=until.topic_ids.get(r.topic)) for r in ranges]
         lost = [
-            Loss(missing, "it has gone since it was planned")
+            MissingOffsets(missing, "it has gone since it was planned")
             for missing in gone(self._log, planned)
         ]
         self._refuse_or_log(lost)
         return lost
 
-    def left_out(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
-        """Names, for the readers of these ranges, of what is not to be read of them."""
-        return self._log.left_out(ranges)
-
-    def _claim(self) -> None:
-        """Have the gate alone.
-
-        Not before the first plan: a query that reads batches once more plans none, and has no gate.
-        """
-        if self._books is not None:
-            self._books.claim()
+    def aborted(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
+        """The aborted attempts that the readers of these ranges skip."""
+        return self._log.aborted(ranges)
 
     def close(self) -> None:
         """Let go of the log, the gate and the ledger."""
         self._log.close()
-        if self._books is not None:
-            self._books.close()
+        if self._gate_ledger is not None:
+            self._gate_ledger.close()
 
 
 def _ranges_between(current: Positions, until: Positions) -> list[OffsetRange]:
-    return [
-        OffsetRange(tp.topic, tp.partition, current[tp], end)
-        for tp, end in until.items()
-        if current[tp] < end
-    ]
+    return [tp.range(current[tp], end) for tp, end in until.items() if current[tp] < end]
 
 
-def _open_books(
+def _open_gate_ledger(
     log: Log, options: SourceOptions, clock: Clock, driver: str | None
-) -> GateBooks | None:
+) -> GateLedger | None:
     if options.gate is None or options.ledger is None:
         return None
     gate = GateIdentity(
@@ -335,4 +322,4 @@ def _open_books(
         driver,
         options.read,
     )
-    return GateBooks(options.ledger, gate, clock)
+    return GateLedger(options.ledger, gate, clock)

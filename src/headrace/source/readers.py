@@ -32,12 +32,11 @@ from pyspark.sql.types import (
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import READ, OptionError
-from headrace.source.locate import bounded_ranges
 from headrace.source.log import Log
 from headrace.source.losses import Losses
-from headrace.source.options import SourceOptions
-from headrace.source.positions import ChecksumsBefore
-from headrace.source.secrets import revealed
+from headrace.source.options import SourceOptions, revealed
+from headrace.source.read_bounds import bounded_ranges
+from headrace.source.stream_offset import ChecksumsBefore
 
 if TYPE_CHECKING:
     from headrace.source.planner import StreamPlanner
@@ -82,7 +81,7 @@ class Reading(Protocol):
         """What each task reads of these ranges."""
 
     def read(self, task: "SourceTask") -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker; without those that `Log.left_out` names.
+        """The records of one task, in a Spark worker; without those of attempts that were aborted.
 
         Every record of the ranges is read, or what becomes of losses is asked with its offset.
         """
@@ -94,7 +93,7 @@ class SourceTask(InputPartition):
 
     Attributes:
         ranges: the offsets.
-        left_out: see `Log.left_out`.
+        aborted: the attempts of stages whose records are skipped.
         losses: what becomes of offsets that are gone by now.
         topic_ids: the topics' ids when the batch was planned, of those that have one.
         after: of offsets at which the batch begins, the checksums of what was read before them;
@@ -102,7 +101,7 @@ class SourceTask(InputPartition):
     """
 
     ranges: tuple[OffsetRange, ...]
-    left_out: tuple[str, ...]
+    aborted: tuple[str, ...]
     losses: Losses
     topic_ids: Mapping[str, str]
     after: ChecksumsBefore
@@ -127,13 +126,13 @@ class _TaskSide:
     def _tasks(
         self,
         ranges: Sequence[OffsetRange],
-        left_out: tuple[str, ...],
+        aborted: tuple[str, ...],
         losses: Losses,
         topic_ids: Mapping[str, str],
         after: ChecksumsBefore,
     ) -> list[SourceTask]:
         packed = self._reading.packed(ranges)
-        return [SourceTask(each, left_out, losses, topic_ids, after) for each in packed]
+        return [SourceTask(each, aborted, losses, topic_ids, after) for each in packed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
@@ -154,7 +153,7 @@ class SourceFormat(DataSource):
     """Names the process of the session's program; `headrace.register` sets it."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
-    """The session's, by what Spark is given in their place; see `headrace.source.secrets`."""
+    """The session's, by what Spark is given in their place; see `headrace.source.options`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         meant = options.copy()  # of Spark's own kind, for which names are the same in any case
@@ -224,8 +223,8 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
         with marked_as_read():
             begun = self._planner.begin(start, end)
             losses = Losses(self._reading.name, begun.fail_on_loss, begun.account)
-            left_out = self._planner.left_out(begun.ranges)
-            return self._tasks(begun.ranges, left_out, losses, begun.topic_ids, begun.after)
+            aborted = self._planner.aborted(begun.ranges)
+            return self._tasks(begun.ranges, aborted, losses, begun.topic_ids, begun.after)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -253,7 +252,7 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         known |= options.topic_ids
         # Of an empty list Spark would make one task, and give it nothing to read.
         nothing = SourceTask((), (), losses, {}, {})
-        return self._tasks(ranges, log.left_out(ranges), losses, known, {}) or [nothing]
+        return self._tasks(ranges, log.aborted(ranges), losses, known, {}) or [nothing]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:

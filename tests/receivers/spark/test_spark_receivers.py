@@ -206,7 +206,7 @@ def test_a_token_is_shown_nowhere(
 @pytest.mark.parametrize(
     ("receiver", "n", "changes", "why"),
     [
-        (HTTP, 0, {}, "n is 0; it must be 1 or more"),
+        (HTTP, 0, {}, "n is 0; it must be a whole number of 1 or more"),
         (HTTP, 1, {"lane": 100_000}, "lane 100000"),
         (HTTP, 2, {"lane": 99_999}, "lane 100000"),
         (HttpReceiver, 1, {}, "is the class HttpReceiver; pass a receiver"),

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from headrace.core.backoff import Backoff
 from tests.services.waiting import wait_until
 
+from headrace.core.backoff import Backoff
 from headrace.receivers.spark import HostedState, ReceiverStatus
 from headrace.receivers.spark.receiver_task import TaskOutcome
 from headrace.receivers.spark.reporting import Order, Report, ReportServer

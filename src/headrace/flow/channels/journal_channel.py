@@ -23,11 +23,10 @@ from headrace.flow.channels.channel import (
 )
 from headrace.flow.stage import option_text
 from headrace.journal import Journal
-from headrace.journal.batch_writer import BatchWriter
-from headrace.journal.blocks import LaneFiles
-from headrace.journal.faults import told
+from headrace.journal.batch_writer import BatchWriter, new_attempt, stage
+from headrace.journal.lane_files import LaneFiles
 from headrace.journal.names import checked_journal_name, checked_lane
-from headrace.journal.staging import new_attempt, stage
+from headrace.journal.storage import as_journal_error
 from headrace.ledger import Ledger
 
 _LOG: Final = logging.getLogger("headrace.flow")
@@ -128,7 +127,7 @@ class JournalQueue:
             return InputQueue(waiting_bytes=0, left_bytes=0, arrived_bytes=0)
         begun = self._ledger.stream_rate(self._gate, journal.id).begun
         before = {number: lane.arrived_bytes for number, lane in self._lanes.items()}
-        with told(f"The journal {journal.storage.url} cannot be read"):
+        with as_journal_error(f"The journal {journal.storage.url} cannot be read"):
             self._take_in(journal, begun)
         moved = False
         for number, lane in self._lanes.items():

@@ -68,7 +68,7 @@ class KafkaQueue:
             self._topics = dict(self._log.topics())
             self._earliest = self._log.earliest(self._log.partitions(self._topics))
         begun = self._positions()
-        ends = dict(self._log.decided(self._log.latest(begun)))
+        ends = dict(self._log.readable_until(self._log.latest(begun)))
         ends = {tp: max(end, begun[tp]) for tp, end in ends.items()}
         if ends != begun and (samples or not self._is_measured):
             for size in self._log.sizes(begun, ends).values():

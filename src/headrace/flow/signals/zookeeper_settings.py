@@ -1,10 +1,10 @@
 """How a flow's ZooKeeper is reached, checked when it is set."""
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from headrace.core.validation import require_number
 from headrace.errors import OptionError
 
 DEFAULT_CHROOT: Final = "/headrace"
@@ -78,9 +78,7 @@ class ZookeeperSettings:
                 f"unreachable is {self.unreachable!r}; it must be 'wait' or 'refuse'."
             )
         for name in ("session_timeout_s", "start_timeout_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise OptionError(f"{name} is {value!r} s; it must be a finite number above 0.")
+            require_number(name, getattr(self, name), "s", above=True)
 
     @property
     def servers(self) -> str:

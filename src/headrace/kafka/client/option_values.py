@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import LedgerError, OptionError
-from headrace.source.secrets import LEDGERS
+from headrace.source.options import LEDGERS
 
 Value = str | int | float | bool
 

@@ -1,0 +1,251 @@
+"""Values of options, from the text that Spark hands on; errors name the option and its value."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from headrace.core.ranges import TopicPartition, flat
+from headrace.errors import OptionError
+
+_Value = TypeVar("_Value")
+
+_UNITS_MS: Final = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_UNIT_WORDS: Final = {
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), "m"),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), "h"),
+    **dict.fromkeys(("d", "day", "days"), "d"),
+}
+_PART: Final = re.compile(r"(\d+)\s*([a-z]+)\s*")
+_DURATION: Final = re.compile(r"(?:interval\s+)?((?:\d{1,30}\s*[a-z]+\s*)+)")
+_BARE: Final = re.compile(r"[0-9]{1,15}")
+
+_GATE_NAME: Final = re.compile(r"[\w.\-]{1,200}")
+
+LONGEST_INTERVAL_MS: Final = 365 * _UNITS_MS["d"]
+"""Far beyond what anybody has a batch wait, and within what Spark's triggers take."""
+
+
+def gate_name(option: str, name: object) -> str:
+    """A gate's name, which is also the name of its query in Spark.
+
+    Raises:
+        OptionError: it is not of that form.
+    """
+    if not isinstance(name, str) or not _GATE_NAME.fullmatch(name):
+        raise OptionError(
+            f"{option} is {name!r}; it must have 1 to 200 letters, digits, '_', '.' and '-'."
+        )
+    return name
+
+
+def interval_ms(option: str, interval: object) -> int:
+    """A gate's interval (ms): a `timedelta`, or a duration as `duration_ms` takes it.
+
+    Raises:
+        OptionError: it is neither, or not above 0 and within `LONGEST_INTERVAL_MS`.
+    """
+    if isinstance(interval, timedelta):
+        found_ms = round(interval / timedelta(milliseconds=1))
+    elif isinstance(interval, str):
+        found_ms = duration_ms(option, interval)
+    else:
+        raise OptionError(
+            f"{option} is {interval!r}; it must be a duration with its unit such as '500 ms' or"
+            " '1 second', or a timedelta."
+        )
+    if not 0 < found_ms <= LONGEST_INTERVAL_MS:
+        raise OptionError(f"{option} is {interval}; it must be above 0, and at most 365 days.")
+    return found_ms
+
+
+def duration_ms(option: str, text: str) -> int:
+    """A duration (ms) as Spark's triggers and settings write it; a bare number is in ms.
+
+    >>> duration_ms("maxTriggerDelay", "15m"), duration_ms("interval", "1 minute 30 seconds")
+    (900000, 90000)
+
+    Raises:
+        OptionError: it is not a duration.
+    """
+    lowered = text.strip().lower()
+    if _BARE.fullmatch(lowered):
+        return int(lowered)
+    written = _DURATION.fullmatch(lowered)
+    parts = _PART.findall(written[1]) if written else []
+    if not parts or any(unit not in _UNIT_WORDS for _, unit in parts):
+        raise OptionError(
+            f"{option} is {text!r}; it must be a duration such as '500 ms', '1 second' or '15m'."
+        )
+    return sum(int(number) * _UNITS_MS[_UNIT_WORDS[unit]] for number, unit in parts)
+
+
+def boolean(option: str, text: str) -> bool:
+    """``true`` or ``false``, in any case.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise OptionError(f"{option} is {text!r}; it must be true or false.")
+
+
+def whole_number(option: str, text: str, *, at_least: int) -> int:
+    """A whole number with a smallest allowed value.
+
+    Raises:
+        OptionError: it is no such number.
+    """
+    number = _converted(int, text)
+    if number is None or number < at_least:
+        raise OptionError(f"{option} is {text!r}; it must be a whole number of {at_least} or more.")
+    return number
+
+
+def number(option: str, text: str, *, above_zero: bool) -> float:
+    """A finite number of 0 or more, or above 0.
+
+    Raises:
+        OptionError: it is no such number.
+    """
+    found = _converted(float, text)
+    if found is None or not math.isfinite(found) or found < 0 or (above_zero and found == 0):
+        allowed = "above 0" if above_zero else "of 0 or more"
+        raise OptionError(f"{option} is {text!r}; it must be a number {allowed}.")
+    return found
+
+
+def _converted(kind: Callable[[str], _Value], text: str) -> _Value | None:
+    try:
+        return kind(text.strip())
+    except ValueError:
+        return None
+
+
+def offsets_by_partition(option: str, text: str) -> dict[TopicPartition, int]:
+    """Kafka's JSON of a whole number for each partition: ``{"orders": {"0": 23, "1": -1}}``.
+
+    Raises:
+        OptionError: it is not of that shape.
+    """
+    try:
+        return flat(_object(text))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"{option} is {text!r}; it must be JSON with a whole number for each partition, such as"
+            ' {"orders": {"0": 23, "1": 345}}.'
+        ) from error
+
+
+def text_by_topic(option: str, text: str) -> dict[str, str]:
+    """JSON of a text for each topic: ``{"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}``.
+
+    Raises:
+        OptionError: it is not of that shape.
+    """
+    try:
+        found = _object(text)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or not all(isinstance(value, str) for value in found.values()):
+        raise OptionError(
+            f"{option} is {text!r}; it must be JSON with a text for each topic, such as"
+            ' {"orders": "kA2bX0zTQ5q1sV3nY7wZ8g"}.'
+        )
+    return found
+
+
+def partitions_by_topic(option: str, text: str) -> list[TopicPartition]:
+    """Kafka's JSON of partitions: ``{"orders": [0, 1], "returns": [3]}``.
+
+    Raises:
+        OptionError: it is not of that shape, or names no partition.
+    """
+    try:
+        found = [
+            TopicPartition(topic, _partition(partition))
+            for topic, partitions in _object(text).items()
+            for partition in partitions
+        ]
+    except (TypeError, ValueError) as error:
+        raise OptionError(_PARTITIONS_WANTED.format(option=option, text=text)) from error
+    if not found:
+        raise OptionError(_PARTITIONS_WANTED.format(option=option, text=text))
+    return found
+
+
+_PARTITIONS_WANTED: Final = (
+    '{option} is {text!r}; it must be JSON with the partitions of each topic, such as {{"orders":'
+    " [0, 1]}}."
+)
+
+
+def number_by_partition(
+    option: str, text: str, parse: Callable[[str, str], _Value], default: _Value
+) -> tuple[_Value, Mapping[TopicPartition, _Value]]:
+    """One number for all partitions, or JSON: some partitions' numbers, and one for the rest.
+
+    ::
+
+        100
+        {"default": 100, "orders": {"0": 500}}
+
+    Args:
+        option: the option's name.
+        text: its value.
+        parse: ``parse(option, number)`` reads one number.
+        default: for the rest, where the JSON names none.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if not text.lstrip().startswith("{"):
+        return parse(option, text), {}
+    try:
+        entries = _object(text)
+        rest = entries.pop("default", None) if not _is_topic(entries.get("default")) else None
+        numbers = {
+            TopicPartition(topic, int(partition)): parse(option, str(value))
+            for topic, partitions in entries.items()
+            for partition, value in partitions.items()
+        }
+    except OptionError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"{option} is {text!r}; it must be a number, or JSON with a number for some partitions"
+            ' and a default for the rest, such as {"default": 100, "orders": {"0": 500}}.'
+        ) from error
+    return default if rest is None else parse(option, str(rest)), numbers
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError("not a JSON object")
+    return found
+
+
+def _is_topic(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _partition(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError("not a partition's number")
+    return value

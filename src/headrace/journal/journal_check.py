@@ -1,0 +1,391 @@
+"""The proof that a journal is whole, and the repair of one that is not, which deletes nothing.
+
+Every block is read, and each must begin where one ends. What cannot be read is declared lost by a
+file that says which offsets and why: readers pass over them and count them, and no offset is used
+twice. The block itself is set aside under another name.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import CorruptionError
+from headrace.journal.block import MAX_RECORDS
+from headrace.journal.journal import Journal
+from headrace.journal.journal_log import pauses
+from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
+from headrace.journal.lane_mark import is_noted, nothing_left, restore
+from headrace.journal.names import (
+    BLOCK,
+    END,
+    IDENTITY,
+    LOST,
+    corrupt_name,
+    file_name,
+    is_foreign,
+    is_staged_folder,
+    is_temporary,
+    lane_of,
+    written_lane,
+)
+from headrace.journal.storage import as_journal_error
+
+if TYPE_CHECKING:
+    from headrace.core.clock import Clock
+
+
+class JournalFindingKind(StrEnum):
+    """What may be found of a journal's files, the worst first."""
+
+    DAMAGED = "damaged"
+    """A file is not what was written, or not under its own name."""
+    GAP = "gap"
+    """No file has these offsets."""
+    OVERLAP = "overlap"
+    """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
+    UNFINISHED = "unfinished"
+    """A block is still there although it was declared lost: a repair was cut short."""
+    SPARE = "spare"
+    """A lane's last block has lost its name, and only the lane's mark has it: nobody reads it until
+    the lane is opened to be written, or repaired."""
+    MIXED = "mixed"
+    """A block was written behind another one than the file before it: blocks of two copies of the
+    lane are mixed. No `repair` knows which are the right ones."""
+    LOST = "lost"
+    """These offsets were declared lost by a repair."""
+    FOREIGN = "foreign"
+    """A file or folder that no journal makes; it is never read."""
+
+
+DEFECTS: Final = (
+    JournalFindingKind.DAMAGED,
+    JournalFindingKind.GAP,
+    JournalFindingKind.OVERLAP,
+    JournalFindingKind.UNFINISHED,
+    JournalFindingKind.SPARE,
+    JournalFindingKind.MIXED,
+)
+"""What keeps a journal from being whole; all but the last is what `repair` is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFinding:
+    """Something found.
+
+    Attributes:
+        kind: What.
+        path: The file's, within the journal; for a gap, that of the file which is missing.
+        lane: Which; None for what is in no lane.
+        first: The first offset concerned; None for what has none.
+        until: The one after the last. Where a lane's last block can say nothing of itself, the
+            mark, or the highest that it may have reached; None where nothing says how far it went.
+        reason: What is wrong with it, as a sentence.
+    """
+
+    kind: JournalFindingKind
+    path: str
+    lane: int | None
+    first: int | None
+    until: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSummary:
+    """A lane: its bounds, its blocks that are whole, and their records."""
+
+    lane: int
+    start: int
+    until: int
+    blocks: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalVerification:
+    """What was found of a journal."""
+
+    lanes: tuple[LaneSummary, ...]
+    findings: tuple[JournalFinding, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything can be read that was not declared lost."""
+        return not any(finding.kind in DEFECTS for finding in self.findings)
+
+
+def verify(
+    journal: Journal, reached: Mapping[int, int] | None = None, *, clock: "Clock" = time
+) -> JournalVerification:
+    """Read every block of a journal; nothing is changed.
+
+    It may be done while the journal is written, read and pruned: each lane is looked at as it was
+    at one moment.
+
+    Args:
+        journal: Which.
+        reached: Offsets that lanes are known to have reached, from whoever has read them.
+        clock: To wait a second for a last block whose writer is about to name it.
+
+    Raises:
+        JournalError: The storage fails.
+    """
+    lanes: list[LaneSummary] = []
+    with as_journal_error(f"The journal {journal.storage.url} cannot be verified"):
+        findings = list(_foreign_in_root(journal))
+        for lane in known_lanes(journal, reached):
+            files = LaneFiles(journal.storage, journal.identity, lane)
+            summary, found = check_lane(files, (reached or {}).get(lane, 0), clock)
+            lanes.append(summary)
+            findings += found
+    return JournalVerification(tuple(lanes), tuple(findings))
+
+
+def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int]:
+    """The lanes that are there, or that were.
+
+    Raises:
+        JournalError: The journal cannot be read.
+    """
+    return sorted({*journal.lanes(), *journal.written_lanes(), *(reached or ())})
+
+
+def check_lane(
+    files: LaneFiles, reached: int = 0, clock: "Clock | None" = None
+) -> tuple[LaneSummary, list[JournalFinding]]:
+    """Read every block of a lane; what is found comes by offset, what is foreign first.
+
+    Args:
+        files: The lane's.
+        reached: An offset that it is known to have reached, beside what its mark says.
+        clock: See ``verify``; None where nobody can write the lane meanwhile.
+
+    Raises:
+        OSError: The storage fails.
+    """
+    names = set(files.storage.names(files.folder))
+    index = LaneIndex.of(names)
+    found = [
+        _foreign(f"{files.folder}/{name}", files.lane) for name in sorted(filter(is_foreign, names))
+    ]
+    at, blocks, records, checksum = index.start, 0, 0, 0
+    mark, is_open = max(index.mark, reached), False
+    firsts = index.firsts.tolist()
+    for first, following in zip_longest(firsts, firsts[1:]):
+        path = f"{files.folder}/{index.file_at(first)}"
+        look = _look(files, first, following, mark, lost=first in index.lost)
+        end = first if look.until is None else look.until
+        if first > at:
+            gap = f"No file has the offsets [{at}, {first}) of lane {files.lane}."
+            found.append(
+                JournalFinding(JournalFindingKind.GAP, files.path(at), files.lane, at, first, gap)
+            )
+            checksum = 0
+        if first < at:
+            # Of the offsets that only this file has, those are meant that no later file has.
+            until = max(at, min(end, following or end))
+            twice = f"It begins at {first}, but the file before it ends at {at}."
+            found.append(
+                JournalFinding(JournalFindingKind.OVERLAP, path, files.lane, at, until, twice)
+            )
+            at, checksum = until, checksum if until == at else 0
+            continue
+        found += _said_of(files, names, path, look, checksum)
+        blocks, records, at = blocks + look.blocks, records + look.records, max(at, end)
+        checksum, is_open = look.checksum, look.until is None
+    if not is_open:
+        found += _beyond(files, mark, at, clock)
+    return LaneSummary(files.lane, index.start, at, blocks, records), found
+
+
+def _said_of(
+    files: LaneFiles, names: set[str], path: str, look: "_Look", before: int
+) -> Iterator[JournalFinding]:
+    """What is found of one file in its place, behind a block with a checksum (0: unknown)."""
+    first = look.first
+    if 0 not in (before, look.previous) and look.previous != before:
+        mixed = (
+            "It was written behind another block than the one before it, so blocks of two copies"
+            " of the lane are mixed; put back those of one copy."
+        )
+        yield JournalFinding(JournalFindingKind.MIXED, path, files.lane, first, look.until, mixed)
+    if look.kind is not None:
+        yield JournalFinding(look.kind, path, files.lane, first, look.until, look.reason)
+    if look.kind is JournalFindingKind.LOST and file_name(first, BLOCK) in names:
+        left = "It was declared lost, but is still there."
+        yield JournalFinding(
+            JournalFindingKind.UNFINISHED, files.path(first), files.lane, first, first, left
+        )
+
+
+def _beyond(
+    files: LaneFiles, mark: int, end: int, clock: "Clock | None"
+) -> Iterator[JournalFinding]:
+    """What is gone of a lane's end."""
+    if mark == end == 0 and is_noted(files):
+        gone = nothing_left(files)
+        yield JournalFinding(JournalFindingKind.GAP, files.path(0), files.lane, 0, None, gone)
+    if mark <= end or _goes_on(files, mark, end):
+        return
+    spare = files.spare(mark)
+    is_left = spare is not None and spare.first >= end
+    if is_left and clock is not None and any(_goes_on(files, mark, end) for _ in pauses(clock)):
+        return
+    until = spare.first if spare is not None and is_left else mark
+    if end < until:
+        gone = (
+            f"The lane had reached offset {mark}, and no file has the offsets [{end}, {until}) of"
+            f" lane {files.lane}."
+        )
+        yield JournalFinding(JournalFindingKind.GAP, files.path(end), files.lane, end, until, gone)
+    if is_left:
+        path, left = files.path(mark, END), files.without_name(until, mark)
+        yield JournalFinding(JournalFindingKind.SPARE, path, files.lane, until, mark, left)
+
+
+def _goes_on(files: LaneFiles, mark: int, end: int) -> bool:
+    """Whether a lane that was seen to end has its files up to the mark by now."""
+    now = files.index()
+    return now.last is not None and now.last >= end and files.last_end(now).until >= mark
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What there is to say of one file by itself.
+
+    Attributes:
+        first: Where it begins.
+        until: Where it ends; None where nothing says that.
+        checksum: Its own as a block, if it is whole; 0 otherwise.
+        previous: That of the block that it was written behind; 0 where nothing says that.
+    """
+
+    first: int
+    until: int | None
+    blocks: int = 0
+    records: int = 0
+    kind: JournalFindingKind | None = None
+    reason: str = ""
+    checksum: int = 0
+    previous: int = 0
+
+
+def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, lost: bool) -> _Look:
+    try:
+        if lost:
+            word = files.lost(first)
+            return _Look(first, word.until, kind=JournalFindingKind.LOST, reason=word.reason)
+        header, _ = files.records(first)
+    except CorruptionError as error:
+        reason = str(error)
+        if lost:
+            until = _lost_until(files, first, following, mark)
+            if until is None:
+                reason += (
+                    " Nothing else says where the lane ended, so give `headrace journal repair`"
+                    f" --reached {files.lane}:OFFSET with an offset that the lane had not reached."
+                )
+        else:
+            until = following or files.claimed_end(first)
+            # The last file's own mark, or one of files behind it that are gone as well.
+            until = until or (mark if mark > first else first + MAX_RECORDS)
+        return _Look(first, until, kind=JournalFindingKind.DAMAGED, reason=reason)
+    except FileNotFoundError:  # pruned since the lane was listed
+        return _Look(first, first if following is None else following)
+    return _Look(
+        first, header.until, 1, header.count, checksum=header.checksum, previous=header.previous
+    )
+
+
+def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) -> int | None:
+    """Where the offsets end that a damaged word has declared lost; None if nothing else says so."""
+    if following is not None:
+        return following
+    unknown = None
+    with suppress(FileNotFoundError):
+        mark = max(mark, files.claimed_end(first) or 0)
+        unknown = first + MAX_RECORDS
+    return mark if mark > first else unknown
+
+
+def _foreign_in_root(journal: Journal) -> Iterator[JournalFinding]:
+    names = {*journal.storage.names(""), *journal.storage.folders()}
+    for name in sorted(names):
+        ours = name == IDENTITY or is_temporary(name) or is_staged_folder(name)
+        if not ours and lane_of(name) is None and written_lane(name) is None:
+            yield _foreign(name, None)
+
+
+def _foreign(path: str, lane: int | None) -> JournalFinding:
+    return JournalFinding(
+        JournalFindingKind.FOREIGN, path, lane, None, None, "A journal has no such file."
+    )
+
+
+_DAMAGED_WORD: Final = "What declared these offsets lost was damaged, and with it the reason."
+
+
+def repair(
+    journal: Journal, reached: Mapping[int, int] | None = None
+) -> tuple[JournalFinding, ...]:
+    """Declare lost what cannot be read; answers what was found and is mended by it.
+
+    Each lane is verified under its writer's lock first, and only what is found is mended. After a
+    crash it may be run again. A lane of which nothing is left stays as it is unless it is known
+    what it had reached, and so does a damaged file that declared a loss at a lane's end. Blocks of
+    two copies of a lane stay as well, for nobody knows which are the right ones.
+
+    Args:
+        journal: Which.
+        reached: Offsets that lanes are known to have reached, from whoever has read them.
+
+    Raises:
+        JournalError: A lane is being written: stop its writer first; or the storage fails.
+    """
+    mended: list[JournalFinding] = []
+    with as_journal_error(f"The journal {journal.storage.url} cannot be repaired"):
+        for lane in known_lanes(journal, reached):
+            files = LaneFiles(journal.storage, journal.identity, lane)
+            journal.storage.create_folder(files.folder)
+            with journal.storage.lock(files.folder):
+                while found := _round(files, (reached or {}).get(lane, 0)):
+                    mended += found
+    return tuple(mended)
+
+
+def _round(files: LaneFiles, reached: int) -> list[JournalFinding]:
+    """Mend what is to be seen; behind a file that was damaged itself there may be more."""
+    _, findings = check_lane(files, reached)
+    return [finding for finding in findings if _mended(files, finding)]
+
+
+def _mended(files: LaneFiles, finding: JournalFinding) -> bool:
+    """Mend one thing; answers whether it could be."""
+    first, until = finding.first, finding.until
+    if finding.kind is JournalFindingKind.SPARE and until is not None:
+        restore(files, until)
+        return True
+    if finding.kind not in DEFECTS or finding.kind is JournalFindingKind.MIXED or until is None:
+        return False
+    if finding.kind is JournalFindingKind.DAMAGED and finding.path.endswith(f".{LOST}"):
+        # It has the name itself that the new word is to have. What a crash between leaves is a gap.
+        _set_aside(files, finding.path)
+        if file_name(finding.first or 0, BLOCK) in files.storage.names(files.folder):
+            return True  # the next round says what there is to say of the block
+        finding = replace(finding, kind=JournalFindingKind.GAP, reason=_DAMAGED_WORD)
+    if first is not None and first < until:
+        lost = Lost(first, until, finding.reason)
+        # First the word, then the block: a crash between leaves both, and the word counts.
+        files.storage.put(files.path(first, LOST), [lost.encode()])
+    if finding.kind is not JournalFindingKind.GAP:
+        _set_aside(files, finding.path)
+    return True
+
+
+def _set_aside(files: LaneFiles, path: str) -> None:
+    folder, _, name = path.rpartition("/")
+    files.storage.set_aside(path, f"{folder}/{corrupt_name(name)}")

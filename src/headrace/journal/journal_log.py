@@ -1,0 +1,300 @@
+"""A journal as a log: its lanes are the partitions of one topic.
+
+Only a lane's mark may have its last block still. A writer that is about to name the block leaves
+that for some milliseconds; a power failure, until the lane is opened to be written: those records
+were never acknowledged. A damaged file system leaves it for good, of records that were. So nobody
+reads such a block, and what can wait does.
+"""
+
+import logging
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
+from headrace.errors import CorruptionError, NoJournalError, SourceError
+from headrace.journal.journal import Journal
+from headrace.journal.journal_options import JournalOptions
+from headrace.journal.lane_files import LaneFiles, LaneLook
+from headrace.journal.reading import hold_to
+from headrace.journal.storage import as_journal_error
+from headrace.source.log import Topic
+from headrace.source.stream_offset import Checksums, ChecksumsBefore
+
+if TYPE_CHECKING:
+    from headrace.core.clock import Clock
+
+_MOST_HEADERS: Final = 64
+"""So many blocks are looked at in one answer; on an object store each is a request."""
+
+
+class Ahead(NamedTuple):
+    """Records that come next: how many, and their bytes."""
+
+    records: float
+    bytes: float
+
+
+def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
+    """How many records from an offset on have so many bytes together, as the blocks' headers say.
+
+    Of a block that is not taken whole, records count as if all had its mean size. It stops at the
+    lane's end, and after 64 blocks. What was declared lost has no records.
+
+    Raises:
+        JournalError: The lane cannot be read.
+    """
+    files = LaneFiles(journal.storage, journal.identity, lane)
+    records = taken_bytes = 0.0
+    with as_journal_error(f"Lane {lane} of the journal {journal.storage.url} cannot be read"):
+        index = files.index()
+        start = index.holding(offset)
+        firsts = [first for first in index.firsts.tolist() if start is None or first >= start]
+        for first in islice((each for each in firsts if each not in index.lost), _MOST_HEADERS):
+            header = files.header(first)
+            mean_bytes = header.raw_bytes / header.count
+            here: float = header.until - max(first, offset)
+            if mean_bytes:
+                here = min(here, (most_bytes - taken_bytes) / mean_bytes)
+            records, taken_bytes = records + here, taken_bytes + here * mean_bytes
+            if taken_bytes >= most_bytes:
+                break
+    return Ahead(records, taken_bytes)
+
+
+def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
+    """The first offset of the first block with a record of this time or later.
+
+    A receiver gives records the time at which they came, so that blocks follow each other in time;
+    where its clock was put back in between, the answer is one of the blocks at which they reach
+    the time asked for. It costs a listing and a header for each halving of the lane.
+
+    Args:
+        journal: The journal.
+        lane: The lane.
+        timestamp_ms: The time (ms since the epoch).
+
+    Returns:
+        The offset; None where all records are older.
+
+    Raises:
+        JournalError: The lane cannot be read.
+    """
+    files = LaneFiles(journal.storage, journal.identity, lane)
+    with as_journal_error(f"Lane {lane} of the journal {journal.storage.url} cannot be read"):
+        index = files.index()
+        firsts = [first for first in index.firsts.tolist() if first not in index.lost]
+        place = bisect_left(firsts, timestamp_ms, key=lambda first: files.header(first).latest_ms)
+    return firsts[place] if place < len(firsts) else None
+
+
+_LOG: Final = logging.getLogger("headrace.journal")
+
+_LOOKS: Final = 5
+_PAUSE_S: Final = 0.2
+_LONG_S: Final = 5.0
+
+
+def settled(journal: Journal, lane: int, clock: "Clock" = time) -> LaneLook:
+    """Where a lane begins and ends, once its last block has its name; waits a second for that.
+
+    Raises:
+        CorruptionError: The last block has lost its name, or is damaged.
+        JournalError: The lane cannot be read.
+    """
+    look = journal.look(lane)
+    if look.end.spare:
+        for _ in pauses(clock):
+            look = journal.look(lane)
+            if not look.end.spare:
+                break
+        else:
+            raise CorruptionError(look.without_name)
+    return look
+
+
+def pauses(clock: "Clock") -> Iterator[None]:
+    """Wait a little before each of some further looks at a block without a name."""
+    for _ in range(_LOOKS):
+        clock.sleep(_PAUSE_S)
+        yield
+
+
+@dataclass(slots=True)
+class _Seen:
+    reached: int
+    since_s: float
+    logged: bool = False
+
+
+class SpareWatch:
+    """Logs, once, that a lane's last block has had no name for five seconds.
+
+    Args:
+        clock: The time.
+    """
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+        self._seen: dict[TopicPartition, _Seen] = {}
+
+    def note(self, lane: TopicPartition, look: LaneLook) -> None:
+        """Take note of one look at a lane."""
+        end, now_s = look.end, self._clock.monotonic()
+        seen = self._seen.get(lane)
+        if not end.spare:
+            self._seen.pop(lane, None)
+        elif seen is None or seen.reached != end.reached:
+            self._seen[lane] = _Seen(end.reached, now_s)
+        elif not seen.logged and now_s - seen.since_s >= _LONG_S:
+            seen.logged = True
+            _LOG.warning("%s Until then the query goes on without them.", look.without_name)
+
+
+class JournalLog:
+    """The `headrace.source.log.Log` of one source; nothing is read before the first question.
+
+    Every method raises ``JournalError`` where the journal cannot be read.
+
+    Args:
+        options: The source's.
+        clock: The time. A bounded read waits a second for a last block that has no name.
+    """
+
+    name = "The journal"
+    source = "journal"
+
+    def __init__(self, options: JournalOptions, clock: "Clock" = time) -> None:
+        self.servers = options.path
+        self._options = options
+        self._clock = clock
+        self._watch = SpareWatch(clock)
+        self._looks: dict[TopicPartition, LaneLook] = {}
+
+    @property
+    def cut(self) -> str:
+        return (
+            f"put them back, or declare the offsets lost with `headrace journal repair"
+            f" {self.servers}` and --reached LANE:OFFSET, the offset being the one that was read up"
+            " to"
+        )
+
+    def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
+        """The journal, with its lanes."""
+        journal = self._find()
+        if journal is None:
+            if must_exist:
+                raise SourceError(
+                    f"There is no journal at {self.servers} (path); start a receiver that writes"
+                    " it, or correct the path."
+                )
+            return {}
+        lanes = tuple(journal.lanes())
+        wanted = self._options.lanes
+        missing = sorted(set(wanted or ()) - set(lanes))
+        if missing and must_exist:
+            raise SourceError(
+                f"The journal at {self.servers} has no lane {missing[0]} (lanes); it has"
+                f" {', '.join(map(str, lanes)) or 'none'}."
+            )
+        chosen = lanes if wanted is None else tuple(lane for lane in wanted if lane in lanes)
+        return {journal.name: Topic(journal.id, chosen)}
+
+    def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        return partitions_of({name: topic.partitions for name, topic in topics.items()})
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        journal = self._open()
+        return {tp: journal.look(tp.partition).index.start for tp in partitions}
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        return self.bounds(partitions)[1]
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
+        """A stream goes on without a last block that has lost its name: it reads it later.
+
+        Raises:
+            CorruptionError: A bounded read would leave it out.
+        """
+        journal, looks = self._open(), self._looks
+        for tp in (wanted := list(partitions)):
+            if self._options.streaming:
+                looks[tp] = journal.look(tp.partition)
+                self._watch.note(tp, looks[tp])
+            else:
+                looks[tp] = settled(journal, tp.partition, self._clock)
+        return {tp: looks[tp].index.start for tp in wanted}, {
+            tp: looks[tp].end.until for tp in wanted
+        }
+
+    def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
+        journal = self._open()
+        return {tp: journal.look(tp.partition).end.reached for tp in partitions}
+
+    def checksums(self, positions: Positions) -> Checksums:
+        """Those of the blocks that have the records before; it costs a header within a lane."""
+        with as_journal_error(f"The journal {self.servers} cannot be read"):
+            found = {
+                tp: self._looks[tp].checksum_before(position)
+                for tp, position in positions.items()
+                if tp in self._looks
+            }
+        return {tp: checksum for tp, checksum in found.items() if checksum}
+
+    def hold_to(self, after: ChecksumsBefore) -> None:
+        for (tp, offset), checksum in after.items():
+            look = self._looks.get(tp)
+            if look is not None and look.end.until == offset:
+                hold_to(look.files, offset, look.end.checksum, checksum)
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int | None]:
+        """The first offset of the first block with a record at or after the time (ms)."""
+        journal = self._open()
+        return {tp: first_at(journal, tp.partition, ms) for tp, ms in timestamps_ms.items()}
+
+    def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
+        """The mean over the records that fit into ``maxBytesPerTrigger``, as headers tell it."""
+        journal = self._open()
+        behind = [tp for tp, end in latest.items() if current[tp] < end]
+        most_bytes = (self._options.shared.limits.max_bytes or math.inf) / max(1, len(behind))
+        found = [ahead(journal, tp.partition, current[tp], most_bytes) for tp in behind]
+        records = sum(each.records for each in found)
+        return {journal.name: sum(each.bytes for each in found) / records} if records else {}
+
+    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """What a repair has declared lost of these ranges."""
+        journal = self._open()
+        return [
+            shared
+            for r in ranges
+            for lost in journal.lost(r.partition)
+            if (shared := r.intersect(r.topic_partition.range(lost.first, lost.until)))
+        ]
+
+    def readable_until(self, latest: Positions) -> Positions:
+        """All of it: what is in a journal is to be read."""
+        return latest
+
+    def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+        return ()
+
+    def processed(self, positions: Positions) -> None:
+        """Nothing: what may be pruned the ledger tells."""
+
+    def close(self) -> None:
+        """Nothing: it holds nothing open."""
+
+    def _find(self) -> Journal | None:
+        try:
+            return Journal.open(self._options.path)
+        except NoJournalError:
+            return None
+
+    def _open(self) -> Journal:
+        return Journal.open(self._options.path)

@@ -1,0 +1,97 @@
+"""The options of ``format("headrace-journal")``."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.core.ranges import OffsetRange, nested
+from headrace.errors import OptionError
+from headrace.source.options import SHARED, SourceOptions, exactly_named, parse_source_options
+from headrace.source.read_bounds import Edge
+
+FORMAT: Final = "headrace-journal"
+
+_BOTH: Final = ("path", "lanes")
+OPTIONS: Final = (*_BOTH, *SHARED)
+"""Every option, as documented."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """The options of one source, checked.
+
+    Attributes:
+        shared: those that every source has.
+        streaming: whether of a stream, which reads later what it cannot read yet.
+        path: the journal's folder, or its URL in an object store or HDFS.
+        lanes: the lanes that are read; None for all there are, new ones too.
+    """
+
+    shared: SourceOptions
+    streaming: bool
+    path: str
+    lanes: tuple[int, ...] | None
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOptions:
+    """Check every option, each for itself and all against each other.
+
+    Unlike Kafka's, a stream begins with the earliest record there is, for whoever sent it has an
+    acknowledgement.
+
+    Args:
+        options: by name, in any case, as Spark hands them to a source.
+        streaming: whether for a stream or for a bounded read.
+
+    Raises:
+        OptionError: an option is unknown, of the wrong type, out of range or contradicts another;
+            names it, its value and what is allowed.
+    """
+    raw = exactly_named(FORMAT, options, streaming=streaming, both=_BOTH)
+    if not raw.get("path", "").strip():
+        raise OptionError(
+            "Nothing says which journal to read; set the option path to its folder, or name it in"
+            " load(...)."
+        )
+    return JournalOptions(
+        shared=parse_source_options(raw, streaming=streaming, stream_begins=Edge.EARLIEST),
+        streaming=streaming,
+        path=raw["path"].strip(),
+        lanes=_lanes(raw),
+    )
+
+
+def _lanes(raw: Mapping[str, str]) -> tuple[int, ...] | None:
+    if "lanes" not in raw:
+        return None
+    numbers = [each.strip() for each in raw["lanes"].split(",")]
+    if not all(each.isascii() and each.isdecimal() for each in numbers):
+        raise OptionError(
+            f"lanes is {raw['lanes']!r}; it must be the numbers of lanes, such as 0,1."
+        )
+    return tuple(sorted(set(map(int, numbers))))
+
+
+# Of a stream's options, those that say where the journal is and how tasks are made of it.
+_KEPT: Final = frozenset({"path", "includeheaders", "minpartitions", "maxrecordsperpartition"})
+
+
+def replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
+    """The options of a bounded read of exactly these ranges.
+
+    Offsets that are gone are an error, whatever the stream's ``failOnDataLoss``: nothing of a batch
+    that is run again may disappear.
+
+    Args:
+        options: the stream's, in any case.
+        ranges: at most one of each lane, none of them empty.
+    """
+    kept = {name: value for name, value in options.items() if name.lower() in _KEPT}
+    return {
+        **kept,
+        "lanes": ",".join(str(r.partition) for r in ranges),
+        "startingOffsets": json.dumps(nested({r.topic_partition: r.start for r in ranges})),
+        "endingOffsets": json.dumps(nested({r.topic_partition: r.until for r in ranges})),
+        "failOnDataLoss": "true",
+    }

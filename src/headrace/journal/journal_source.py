@@ -1,0 +1,158 @@
+"""``format("headrace-journal")``: Spark's face of the source, streaming and bounded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NoReturn
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from headrace.core.ranges import OffsetRange
+from headrace.errors import OptionError
+from headrace.journal.journal import Journal
+from headrace.journal.journal_log import JournalLog
+from headrace.journal.journal_options import FORMAT, JournalOptions, parse_options, replay_options
+from headrace.source.connector import OF_A_GATE, Connector
+from headrace.source.options import SourceOptions
+from headrace.source.packing import RECORDS_WORTH_A_TASK, pack
+from headrace.source.readers import SourceFormat, SourceTask, chosen_columns
+
+
+def cut_at_blocks(
+    ranges: Sequence[OffsetRange], firsts: Mapping[int, Sequence[int]], parallelism: int
+) -> list[OffsetRange]:
+    """The ranges in chunks that are worth a task each, as far as blocks allow it.
+
+    A lane has one writer and so there may be one lane only: its records are read by as many tasks
+    as there are cores, if there are enough of them. A block is cut only where a range begins or
+    ends in it, so that no block is read by two tasks.
+
+    Args:
+        ranges: what the batch reads.
+        firsts: by lane, the first offset of each block, rising.
+        parallelism: how many tasks the cluster runs at the same time.
+
+    >>> blocks = {0: range(0, 400_000, 30_000)}
+    >>> [str(r) for r in cut_at_blocks([OffsetRange("a", 0, 10_000, 250_000)], blocks, 4)]
+    ['a-0 [10000, 90000)', 'a-0 [90000, 150000)', 'a-0 [150000, 210000)', 'a-0 [210000, 250000)']
+    """
+    total = sum(r.count for r in ranges)
+    tasks = min(parallelism, -(-total // RECORDS_WORTH_A_TASK))
+    if tasks <= 1:
+        return list(ranges)
+    return [
+        chunk
+        for r in ranges
+        for chunk in r.chunks(max(1, tasks * r.count // total), at=firsts.get(r.partition, ()))
+    ]
+
+
+class JournalSource(SourceFormat):
+    """A journal, read under a gate."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def reading(self, schema: StructType, *, streaming: bool) -> "JournalReading":
+        """See `SourceFormat.reading`."""
+        options = parse_options(dict(self.options), streaming=streaming)
+        return JournalReading(options, chosen_columns(FORMAT, schema), self.parallelism)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse: a journal is written by receivers and by flows.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(
+            f"{FORMAT} cannot be written with a DataFrame's writer; have `headrace receive` or"
+            " headrace.journal.Journal.writer append records, or a flow write a channel."
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse, as `writer` does.
+
+        Raises:
+            OptionError: always.
+        """
+        self.writer(schema, overwrite)
+
+
+class JournalReading:
+    """How a journal is read; see `headrace.source.readers.Reading`."""
+
+    name = "the journal"
+
+    def __init__(self, options: JournalOptions, columns: tuple[str, ...], parallelism: int) -> None:
+        self._options = options
+        self._columns = columns
+        self._parallelism = parallelism
+
+    @property
+    def options(self) -> SourceOptions:
+        """Those that every source has."""
+        return self._options.shared
+
+    def log(self) -> JournalLog:
+        """What is read, to plan by."""
+        return JournalLog(self._options)
+
+    def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+        """What each task reads of these ranges: whole blocks, but at the ends of a range.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        minimum, most = self.options.min_partitions, self.options.max_records_per_partition
+        chunks = ranges
+        if ranges and minimum is None and most is None:
+            journal = self._journal()
+            firsts = {r.partition: journal.firsts(r.partition) for r in ranges}
+            chunks = cut_at_blocks(ranges, firsts, self._parallelism)
+        return pack(
+            chunks, self._parallelism, min_partitions=minimum, max_records_per_partition=most
+        )
+
+    def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a Spark worker; nothing is ever left out of a journal.
+
+        Raises:
+            CorruptionError: a block is damaged.
+            DataLossError: records are lost, and that is not passed over.
+        """
+        journal, on_loss = self._journal(), task.losses.pass_over
+        for each in task.ranges:
+            if task.topic_ids.get(each.topic, journal.id) != journal.id:
+                on_loss(each, "the journal was recreated since the batch was planned")
+            else:
+                after = task.after.get((each.topic_partition, each.start), 0)
+                yield from journal.read(each, self._columns, on_loss=on_loss, after=after)
+
+    def _journal(self) -> Journal:
+        return Journal.open(self._options.path)
+
+
+def _check(options: Mapping[str, str]) -> None:
+    JournalLog(parse_options(options, streaming=True)).topics(must_exist=True)
+
+
+def _bounded_log(options: Mapping[str, str]) -> JournalLog:
+    return JournalLog(parse_options(options, streaming=False))
+
+
+def _servers(options: Mapping[str, str]) -> str:
+    given = {name.lower(): value for name, value in options.items()}
+    return given["path"]
+
+
+def _located(options: Mapping[str, str], path: str | None) -> dict[str, str]:
+    complete = dict(options)
+    if "path" not in {name.lower() for name in options} and path is not None:
+        complete["path"] = path
+    parse_options(OF_A_GATE | complete, streaming=True)
+    return complete
+
+
+JOURNAL: Final = Connector(
+    "journal", JournalSource, _check, replay_options, _bounded_log, _servers, _located
+)

@@ -1,0 +1,382 @@
+"""One lane's files, read and checked: what the writer, readers, `verify` and `repair` share."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.core.ranges import OffsetRange
+from headrace.errors import CorruptionError
+from headrace.journal.block import HEADER_BYTES, BlockHeader, decode_header, decode_payload
+from headrace.journal.names import BLOCK, END, LOST, START, file_name, parsed
+from headrace.journal.records import SCHEMA, Records
+from headrace.journal.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class LaneIndex:
+    """A lane's files by their first offsets.
+
+    Attributes:
+        start: Where the lane begins; what is below was pruned, whatever of it is still there.
+        firsts: The first offset of each file, ascending. Each file ends where the next begins;
+            where the last one ends it says itself.
+        lost: The first offsets of those whose records are lost. Where a crash of a repair has left
+            both a block and the word that it is lost, that word counts.
+        marks: The offsets that the lane is known to have reached, ascending.
+    """
+
+    start: int
+    firsts: npt.NDArray[np.int64]
+    lost: frozenset[int]
+    marks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Self:
+        """What these names say; foreign ones say nothing."""
+        found: dict[str, set[int]] = {BLOCK: set(), LOST: set(), START: {0}, END: set()}
+        for name in names:
+            if (known := parsed(name)) is not None:
+                found[known[1]].add(known[0])
+        start = max(found[START])
+        firsts = np.array(sorted(found[BLOCK] | found[LOST]), np.int64)
+        lost = frozenset(first for first in found[LOST] if first >= start)
+        marks = tuple(sorted(found[END]))
+        return cls(start, firsts[np.searchsorted(firsts, start) :], lost, marks)
+
+    @property
+    def last(self) -> int | None:
+        """The first offset of the last file; None where there is none."""
+        return int(self.firsts[-1]) if len(self.firsts) else None
+
+    @property
+    def mark(self) -> int:
+        """The highest offset that the lane is known to have reached."""
+        return max(self.start, *self.marks, 0)
+
+    def holding(self, offset: int) -> int | None:
+        """The first offset of the file that holds an offset; the last file may end before it."""
+        place = int(np.searchsorted(self.firsts, offset, side="right")) - 1
+        return int(self.firsts[place]) if place >= 0 else None
+
+    def file_at(self, first: int) -> str:
+        """The name of the file that begins at an offset."""
+        return file_name(first, LOST if first in self.lost else BLOCK)
+
+
+_MOST_LOST_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A journal's name, and its id of 16 bytes: a later journal of the same name has another."""
+
+    name: str
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The word that the records of some offsets cannot be read any more, and why."""
+
+    first: int
+    until: int
+    reason: str
+
+    def encode(self) -> bytes:
+        """As it is stored."""
+        values = {"first": self.first, "until": self.until, "reason": self.reason}
+        return json.dumps(values).encode()
+
+
+class LaneEnd(NamedTuple):
+    """Where a lane ends.
+
+    Attributes:
+        until: The offset after the last that can be read.
+        checksum: That of the block that ends there; 0 where none does.
+        reached: Where the block ends that only the lane's mark has left; ``until`` where none has.
+    """
+
+    until: int
+    checksum: int
+    reached: int
+
+    @property
+    def spare(self) -> bool:
+        """Whether only the lane's mark has left the last block."""
+        return self.reached > self.until
+
+
+class LaneFiles:
+    """The files of one lane.
+
+    Every method may raise ``OSError``.
+    """
+
+    def __init__(self, storage: Storage, identity: Identity, lane: int) -> None:
+        self.storage = storage
+        self.identity = identity
+        self.lane = lane
+        self.folder = str(lane)
+
+    @property
+    def what(self) -> str:
+        """The lane as an error names it."""
+        return f"lane {self.lane} of the journal {self.storage.url}"
+
+    def index(self) -> LaneIndex:
+        """What the names say; listed means durable."""
+        return LaneIndex.of(self.storage.names(self.folder))
+
+    def path(self, first: int, kind: str = BLOCK) -> str:
+        """Of the file that begins at an offset."""
+        return f"{self.folder}/{file_name(first, kind)}"
+
+    def shown(self, path: str) -> str:
+        """A path as an error names it."""
+        return f"{self.storage.url}/{path}"
+
+    def offsets(self, start: int, until: int) -> OffsetRange:
+        """Some of the lane's offsets."""
+        return OffsetRange(self.identity.name, self.lane, start, until)
+
+    def end(self, index: LaneIndex) -> int:
+        """The offset after the last: where the lane goes on.
+
+        Raises:
+            CorruptionError: The last file cannot be believed, or the lane has reached further.
+        """
+        return self.ending(index).until
+
+    def ending(self, index: LaneIndex) -> LaneEnd:
+        """The same, with what is known of the lane's end besides.
+
+        Raises:
+            CorruptionError: The last file cannot be believed, or the lane has reached further.
+        """
+        end = self.last_end(index)
+        spare = self.spare_behind(index, end.until)
+        return end if spare is None else end._replace(reached=spare.until)
+
+    def spare_behind(self, index: LaneIndex, end: int) -> BlockHeader | None:
+        """The header of the block that goes on at the lane's end and that only the mark has left.
+
+        It is not missing: whoever writes the lane next, or ``repair``, gives it its name back.
+
+        Args:
+            index: What the names say.
+            end: Where the last file ends.
+
+        Returns:
+            The header; None where there is none, or where the lane goes on by now.
+
+        Raises:
+            CorruptionError: The files that end there cannot be all.
+        """
+        mark = index.mark
+        if mark <= end or self.last_end(self.index()).until >= mark:  # the first listing was a race
+            return None
+        spare = self.spare(mark)
+        if spare is not None and spare.first == end:
+            return spare
+        raise CorruptionError(
+            f"{self.what[0].upper()}{self.what[1:]} ends at offset {end}, although it had reached"
+            f" {mark}: its last files are gone; put them back, or let `headrace journal repair`"
+            " declare those offsets lost."
+        )
+
+    def look(self) -> "LaneLook":
+        """The lane as it is now.
+
+        Raises:
+            CorruptionError: The last file cannot be believed, or the lane has reached further.
+        """
+        index = self.index()
+        return LaneLook(self, index, self.ending(index))
+
+    def without_name(self, start: int, until: int) -> str:
+        """What there is to say of a last block that only the mark has left, as a sentence."""
+        return (
+            f"The last block has lost its name, and only the lane's mark has it still, so that"
+            f" offsets [{start}, {until}) of {self.what} cannot be read, and nobody knows whether"
+            " they were acknowledged; start the receiver of the lane, or run `headrace journal"
+            f" repair {self.storage.url}`: either gives the block its name again."
+        )
+
+    def spare(self, mark: int) -> BlockHeader | None:
+        """The header of the block that a mark has as its second name, if it is whole."""
+        path = self.path(mark, END)
+        try:
+            data = self.storage.read(path)
+            start = data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes()
+            header = decode_header(start, data.size, path)
+            decode_payload(header, data.slice(HEADER_BYTES), path, [])
+        except (FileNotFoundError, CorruptionError):
+            return None
+        says = (header.journal_id, header.lane, header.until)
+        return header if says == (self.identity.id, self.lane, mark) else None
+
+    def last_end(self, index: LaneIndex) -> LaneEnd:
+        """Where the last file ends, whatever the lane has reached.
+
+        Raises:
+            CorruptionError: The last file cannot be believed.
+        """
+        if index.last is None:
+            return _ending(index.start)
+        if index.last in index.lost:
+            return _ending(self.lost(index.last).until)
+        header = self.header(index.last)
+        return _ending(header.until, header.checksum)
+
+    def checksum_before(self, index: LaneIndex, offset: int) -> int:
+        """The checksum of the block that has the record before an offset; 0 if none has it.
+
+        Raises:
+            CorruptionError: It is not the header of the block that belongs there.
+        """
+        first = index.holding(offset - 1)
+        if offset <= index.start or first is None or first in index.lost:
+            return 0
+        try:
+            header = self.header(first)
+        except FileNotFoundError:  # pruned, or declared lost, since the names were read
+            return 0
+        return header.checksum if offset <= header.until else 0
+
+    def header(self, first: int) -> BlockHeader:
+        """A block's header, held against its name.
+
+        Raises:
+            FileNotFoundError: There is no such block.
+            CorruptionError: It is not the header of the block that belongs there.
+        """
+        path = self.path(first)
+        start, size = self.storage.read_start(path, HEADER_BYTES)
+        return self._placed(first, decode_header(start, size, self._place(path, first)))
+
+    def claimed_end(self, first: int) -> int | None:
+        """Where a damaged block says that it ends; None if its header is damaged as well.
+
+        Raises:
+            FileNotFoundError: There is no such block.
+        """
+        path = self.path(first)
+        start, _ = self.storage.read_start(path, HEADER_BYTES)
+        try:
+            return self._placed(first, decode_header(start, None, path)).until
+        except CorruptionError:
+            return None
+
+    def block(self, first: int, columns: list[str]) -> tuple[BlockHeader, pa.RecordBatch]:
+        """A block, checked whole, with some of the columns of ``records.SCHEMA``.
+
+        Raises:
+            FileNotFoundError: There is no such block.
+            CorruptionError: It is not what was written.
+        """
+        path = self.path(first)
+        data = self.storage.read(path)
+        place = self._place(path, first)
+        start = data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes()
+        header = self._placed(first, decode_header(start, data.size, place))
+        return header, decode_payload(header, data.slice(HEADER_BYTES), place, columns)
+
+    def records(self, first: int) -> tuple[BlockHeader, Records]:
+        """A block's records, with all columns.
+
+        Raises:
+            FileNotFoundError: There is no such block.
+            CorruptionError: It is not what was written.
+        """
+        header, batch = self.block(first, SCHEMA.names)
+        return header, Records(batch)
+
+    def lost(self, first: int) -> Lost:
+        """What was written down of lost offsets.
+
+        Raises:
+            FileNotFoundError: Nothing was.
+            CorruptionError: It cannot be understood.
+        """
+        path = self.path(first, LOST)
+        text, _ = self.storage.read_start(path, _MOST_LOST_BYTES)
+        try:
+            lost = _lost_of(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"{self._place(path, first)} is damaged: it does not say which offsets are lost; "
+                "let `headrace journal repair` write it anew."
+            ) from error
+        if lost.first != first or lost.until <= first:
+            raise CorruptionError(
+                f"{self._place(path, first)} is damaged: it speaks of the offsets [{lost.first}, "
+                f"{lost.until}); let `headrace journal repair` write it anew."
+            )
+        return lost
+
+    def _place(self, path: str, first: int) -> str:
+        return f"{self.shown(path)} (offset {first} of lane {self.lane})"
+
+    def _placed(self, first: int, header: BlockHeader) -> BlockHeader:
+        """The header, if it is that of the block that belongs there."""
+        says = (header.journal_id, header.lane, header.first)
+        if says != (self.identity.id, self.lane, first) or header.count == 0:
+            of_another = header.journal_id != self.identity.id
+            raise CorruptionError(
+                f"{self._place(self.path(first), first)} is not the block of its name: it holds "
+                f"lane {header.lane} [{header.first}, {header.until})"
+                f"{' of another journal' if of_another else ''}; put back the file that was there, "
+                "or let `headrace journal repair` set this one aside."
+            )
+        return header
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLook:
+    """A lane at one moment: what its names say, and where it ends."""
+
+    files: LaneFiles
+    index: LaneIndex
+    end: LaneEnd
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Its first offset, and the one after the last that can be read."""
+        return self.index.start, self.end.until
+
+    @property
+    def without_name(self) -> str:
+        """See `LaneFiles.without_name`."""
+        return self.files.without_name(self.end.until, self.end.reached)
+
+    def checksum_before(self, offset: int) -> int:
+        """The checksum of the block that has the record before an offset; 0 if none has it.
+
+        It costs a header, unless the lane ends there.
+
+        Raises:
+            OSError: The storage fails.
+        """
+        if offset == self.end.until:
+            return self.end.checksum
+        try:
+            return self.files.checksum_before(self.index, offset)
+        except CorruptionError:  # whoever reads it gets the error
+            return 0
+
+
+def _ending(until: int, checksum: int = 0) -> LaneEnd:
+    return LaneEnd(until, checksum, reached=until)
+
+
+def _lost_of(values: Any) -> Lost:
+    lost = Lost(values["first"], values["until"], values["reason"])
+    if (type(lost.first), type(lost.until), type(lost.reason)) != (int, int, str):
+        raise TypeError
+    return lost

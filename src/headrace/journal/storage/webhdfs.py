@@ -1,0 +1,288 @@
+"""A journal in a directory of HDFS, over HTTP.
+
+A file is written under a temporary name; each DataNode that holds it has synced it when that is
+answered. Then it is renamed, which HDFS does at once or not at all, and never to a name that is
+taken: the NameNode has that in its own log, synced, when it answers. So no lock is needed here
+either: of two writers that append to a lane, one finds the name taken by the other, and stops.
+"""
+
+import getpass
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from headrace.errors import OptionError, SetupError
+from headrace.journal.block import Part
+from headrace.journal.names import temporary_name
+from headrace.journal.storage import Entry, Storage
+
+try:
+    import requests
+    from fsspec.implementations.webhdfs import WebHDFS
+except ImportError as error:
+    raise SetupError(
+        "A journal at a webhdfs:// URL needs the packages fsspec and requests, which are not both "
+        "installed; run: pip install 'headrace[hdfs]'."
+    ) from error
+
+PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
+"""The schemes, and the ports at which a NameNode listens by default."""
+
+TIMEOUT_S: Final = 60
+"""How long a server may say nothing; also what the bytes of a file may take on their way."""
+
+_SYNCED: Final = "CREATE,SYNC_BLOCK"
+"""As ``dfs.datanode.synconclose`` would have it for all files: no block is closed unsynced."""
+
+
+class WebHdfsStorage(Storage):
+    """A directory of HDFS.
+
+    Its user is ``HADOOP_USER_NAME``, or whoever runs this, as for Hadoop's own tools.
+
+    Args:
+        scheme: ``webhdfs``, or ``swebhdfs`` for TLS.
+        place: ``host:port/path``, the address being that of the NameNode's HTTP server.
+
+    Raises:
+        OptionError: It is no such place.
+        SetupError: The user has no name.
+    """
+
+    def __init__(self, scheme: str, place: str) -> None:
+        authority, _, path = place.partition("/")
+        host, port = _address(scheme, authority)
+        self._root = f"/{path}"
+        self._url = f"{scheme}://{authority}{self._root}"
+        self._files = WebHDFS(
+            host, port, user=_user(), use_https=scheme == "swebhdfs", skip_instance_cache=True
+        )
+        # A server that is away without a word would otherwise be waited for until it is back.
+        self._files.session.request = partial(self._files.session.request, timeout=TIMEOUT_S)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def create(self) -> None:
+        with _as_os_errors():
+            self._files.mkdir(self._root)
+
+    def create_folder(self, folder: str) -> None:
+        with _as_os_errors():
+            self._files.mkdir(self._path(folder))
+
+    def folders(self) -> list[str]:
+        return [each["pathSuffix"] for each in self._list("") if each["type"] == "directory"]
+
+    def names(self, folder: str) -> list[str]:
+        return [each["pathSuffix"] for each in self._list(folder) if each["type"] == "file"]
+
+    def entries(self, folder: str) -> list[Entry]:
+        return [
+            Entry(each["pathSuffix"], each["size"], each["modificationTime"])
+            for each in self._list(folder)
+            if each["type"] == "file"
+        ]
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        with _as_os_errors():
+            try:
+                listed: list[dict[str, Any]] = self._files.ls(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return []
+        return listed
+
+    def read(self, path: str) -> pa.Buffer:
+        with _as_os_errors():
+            return pa.py_buffer(self._opened(path))
+
+    def read_start(self, path: str, size: int) -> tuple[bytes, int]:
+        with _as_os_errors():
+            length = int(self._files.info(self._path(path))["size"])
+            start = self._opened(path, length=min(size, length)) if length else b""
+        return start, length
+
+    def _opened(self, path: str, **part: int) -> bytes:
+        # What fsspec has for it takes a DataNode's error for the bytes of the file.
+        content: bytes = self._files._call("OPEN", path=self._path(path), **part).content
+        return content
+
+    def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedRename":
+        """Write a file under a temporary name, in one request of each server."""
+        folder, separator, name = path.rpartition("/")
+        temporary = self._path(f"{folder}{separator}{temporary_name(name)}")
+        prepared = PreparedRename(self._files, temporary, self._path(path))
+        try:
+            with _as_os_errors():
+                _write(self._files, temporary, b"".join(parts))
+        except BaseException:
+            prepared.discard()
+            raise
+        return prepared
+
+    def set_aside(self, path: str, to: str) -> None:
+        """Rename a file, if the name is free."""
+        with _as_os_errors():
+            _rename(self._files, self._path(path), self._path(to))
+
+    def remove(self, folder: str, names: Sequence[str]) -> None:
+        with _as_os_errors():
+            for name in names:
+                self._files.rm(self._path(f"{folder}/{name}"))
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+
+class PreparedRename:
+    """A file that is there, and synced, under a temporary name."""
+
+    def __init__(self, files: Any, temporary: str, final: str) -> None:
+        self._files = files
+        self._temporary = temporary
+        self._final = final
+
+    def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
+        """Rename it, if the name is free; a second name would be a second file.
+
+        Where the answer is lost, the file is given up: then a request that is still on its way
+        finds nothing to rename.
+        """
+        try:
+            with _as_os_errors():
+                _rename(self._files, self._temporary, self._final)
+        except BaseException:
+            self.discard()
+            raise
+        return False
+
+    def discard(self) -> None:
+        """Remove it, if that can be done: who opens the lane next removes it otherwise."""
+        with suppress(OSError), _as_os_errors():
+            self._files.rm(self._temporary)
+
+
+def _write(files: Any, path: str, data: bytes) -> None:
+    """Write a file at once; fsspec's own way closes it empty, then appends to it."""
+    asked = files._call(
+        "CREATE", method="put", path=path, redirect=False, overwrite="false", createflag=_SYNCED
+    )
+    answer = files.session.put(
+        asked.headers["Location"], data=data, headers={"Content-Type": "application/octet-stream"}
+    )
+    if answer.status_code != requests.codes.created:
+        try:
+            reason = answer.json()["RemoteException"]["message"]
+        except (ValueError, KeyError, TypeError):
+            answer.raise_for_status()
+            raise
+        raise OSError(reason)
+
+
+def _rename(files: Any, path: str, to: str) -> None:
+    """Rename a file. HDFS says whether it did, but not why it did not; fsspec does not ask.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        FileExistsError: There is one of the other name.
+    """
+    answer = files._call("RENAME", method="put", path=path, destination=to).json()
+    if answer["boolean"] is not True:
+        try:
+            files.info(to)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"{path} could not be given its name, for something has removed it, such as another"
+                " writer that has opened the lane"
+            ) from None
+        raise FileExistsError(f"{to} is there already")
+
+
+def _address(scheme: str, authority: str) -> tuple[str, int]:
+    """The host and port of the NameNode's HTTP server."""
+    try:
+        parts = urlsplit(f"//{authority}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or "@" in authority:
+        raise OptionError(
+            f"The address {authority.rpartition('@')[2]!r} of a {scheme}:// URL cannot be used; "
+            f"write {scheme}://namenode:{PORTS[scheme]}/path, without a user: that one is taken "
+            "from HADOOP_USER_NAME."
+        )
+    return f"[{host}]" if ":" in host else host, port or PORTS[scheme]
+
+
+def _user() -> str:
+    """Who this is for HDFS."""
+    try:
+        return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise SetupError(
+            f"The user {os.getuid()} has no name on this machine, which HDFS asks for; set "
+            "HADOOP_USER_NAME."
+        ) from error
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Raise what requests and fsspec raise as an ``OSError`` of one sentence.
+
+    Their own words may have whole URLs, stack traces of Java, and several lines.
+    """
+    try:
+        yield
+    except requests.HTTPError as error:
+        raise OSError(_refusal(error)) from None
+    except requests.JSONDecodeError:
+        raise OSError("what answered is no server of WebHDFS") from None
+    except requests.Timeout as error:
+        raise TimeoutError(f"{_server(error)} has not answered for {TIMEOUT_S} s") from None
+    except requests.exceptions.ChunkedEncodingError:
+        raise OSError(
+            "an answer broke off; the log of the DataNode that gave it says why"
+        ) from None
+    except requests.RequestException as error:
+        raise OSError(f"{_server(error)} cannot be reached: {_cause(error)}") from None
+    except OSError as error:
+        raise type(error)(_first_line(error)) from None
+    except (RuntimeError, ValueError) as error:  # what fsspec makes of an error of the server
+        raise OSError(_first_line(error)) from None
+    except (KeyError, TypeError):
+        raise OSError("what answered is no server of WebHDFS") from None
+
+
+def _refusal(error: Any) -> str:
+    """What the status of an answer says that has no words of WebHDFS."""
+    status = error.response.status_code
+    kerberos = ", and Kerberos is not supported" if status == requests.codes.unauthorized else ""
+    said = f"the HTTP status {status} {error.response.reason}"
+    return f"{_server(error)} answered with {said}{kerberos}"
+
+
+def _server(error: Any) -> str:
+    """The host and port that an error is about."""
+    asked = error.request
+    return urlsplit(asked.url).netloc if asked is not None else "the server"
+
+
+def _cause(error: BaseException) -> str:
+    """What the system said at the bottom of an error."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError) and at.strerror:
+            return at.strerror
+        at = at.__cause__ or at.__context__
+    return "the connection broke off"
+
+
+def _first_line(error: Exception) -> str:
+    """An error's words without what a Java program adds to them."""
+    return str(error).partition("\n")[0].rstrip(". ") or type(error).__name__

@@ -1,0 +1,266 @@
+"""Whether a ledger agrees with what is outside of it: Spark's checkpoint, and the log.
+
+The checkpoint is Spark's own record of what a query has planned and what is done, in a place of its
+own. A ledger that was restored from an old copy, or in which all rows were changed alike, agrees
+with itself, but not with that.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
+from headrace.errors import OptionError
+from headrace.ledger import Finding, FindingKind, Kept, Ledger, schedule_id
+from headrace.source.checkpoint import Checkpoint, PlannedRead
+from headrace.source.log import Log, Topic
+from headrace.source.stream_offset import StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a comparison of a gate with something outside of its ledger has found.
+
+    Attributes:
+        findings: Ranges that the ledger has lost.
+        contradictions: What else does not agree, a sentence each.
+        notes: What was compared, and what the reader may want to know; a sentence each.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def gates_in(checkpoint: Checkpoint) -> list[str]:
+    """The gates before a checkpoint's sources, by name."""
+    gates = {read.end.gate for read in checkpoint.reads()} | {
+        source.offset.gate
+        for source in checkpoint.planned[checkpoint.newest].sources
+        if source.offset is not None
+    }
+    return sorted(gate for gate in gates if gate is not None)
+
+
+def refuse_a_stranger(checkpoint: Checkpoint, gates: Collection[str]) -> None:
+    """See that a checkpoint is of one of these gates.
+
+    Raises:
+        OptionError: It is not.
+    """
+    found = gates_in(checkpoint)
+    if not set(found) & set(gates):
+        named = ", ".join(found) or "none at all"
+        raise OptionError(
+            f"The checkpoint {checkpoint.path} is of no gate that is verified"
+            f" ({', '.join(sorted(gates)) or 'there is none'}); its gates: {named}."
+        )
+
+
+def compare_with_checkpoint(ledger: Ledger, gate: str, path: str, known: Kept | None) -> Comparison:
+    """Compare a gate's batches with the checkpoint of its query, which may be running.
+
+    Args:
+        ledger: Where the batches are.
+        gate: The gate's name.
+        path: The checkpoint.
+        known: What the ledger kept of the gate before anything else was looked at.
+
+    Raises:
+        SourceError: The checkpoint cannot be read.
+        LedgerError: The ledger cannot be read.
+    """
+    # Spark writes a batch's offsets before it is begun in the ledger. So what the checkpoint has
+    # committed by now is in the ledger later, and what the ledger had before is in here.
+    checkpoint = Checkpoint.read(path)
+    reads = [read for read in checkpoint.reads() if read.end.gate == gate and not read.end.replay]
+    names = [each.name for each in ledger.gates()]
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for read in reads:
+        if not read.ranges or _is_there(ledger, gate, names, read):
+            continue
+        if read.is_committed:
+            findings += _missing(gate, read)
+        else:
+            notes.append(
+                f"Batch {read.number} of the checkpoint is planned and not begun; it runs when the"
+                " query is started."
+            )
+    ends = _ends(checkpoint, gate)
+    described = [*_compared(checkpoint, reads), *notes, *_left(known, ends)]
+    return Comparison(tuple(findings), tuple(_beyond(known, ends)), tuple(described))
+
+
+def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[str]:
+    """Which batches of the checkpoint could be compared."""
+    if reads:
+        yield (
+            f"Batches {reads[0].number} to {reads[-1].number} of the checkpoint {checkpoint.path}"
+            " were compared, which are all that Spark has kept."
+        )
+
+
+def _left(known: Kept | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
+    """Whether the gate has gone on with another checkpoint."""
+    newest = max(known.checkpoints, key=lambda each: each.begins, default=None) if known else None
+    if newest is not None and newest.run_id not in {end.checkpoint_id for end in ends}:
+        yield (
+            f"The gate's last batch is of another checkpoint, {newest.run_id}: what that has"
+            " planned was not compared."
+        )
+
+
+def _ends(checkpoint: Checkpoint, gate: str) -> list[StreamOffset]:
+    """The ends of the newest batch in this gate's sources."""
+    offsets = (source.offset for source in checkpoint.planned[checkpoint.newest].sources)
+    return [offset for offset in offsets if offset is not None and offset.gate == gate]
+
+
+def _is_there(ledger: Ledger, gate: str, gates: Sequence[str], read: PlannedRead) -> bool:
+    """Whether the ledger has the batch, or had it before history was pruned."""
+    # A batch that was planned under another name of the gate may have been begun under this one.
+    for name in (gate, *(each for each in gates if each != gate)):
+        key = schedule_id(name, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
+        if ledger.batch(key) is not None:
+            return True
+    pruned = ledger.pruned_ranges(gate, read.end.checkpoint_id)
+    return all(
+        any(
+            topic_id == read.end.topic_ids.get(each.topic) and kept.contains(each)
+            for topic_id, kept in pruned
+        )
+        for each in read.ranges
+    )
+
+
+def _missing(gate: str, read: PlannedRead) -> Iterator[Finding]:
+    key = schedule_id(gate, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
+    for offsets in read.ranges:
+        yield Finding(
+            FindingKind.MISSING,
+            offsets,
+            read.end.checkpoint_id,
+            key,
+            topic_id=read.end.topic_ids.get(offsets.topic),
+        )
+
+
+def _beyond(known: Kept | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
+    """Where the ledger has gone on, and the checkpoint has not."""
+    by_run = {end.checkpoint_id: end for end in ends}
+    for kept in known.checkpoints if known else ():
+        end = by_run.get(kept.run_id)
+        if end is None or end.topic_ids.get(kept.topic) != kept.topic_id:
+            continue
+        for tp, reached in sorted(end.positions.items()):
+            until = kept.untils.get(tp.partition, 0) if tp.topic == kept.topic else 0
+            if until > reached:
+                behind = tp.range(reached, until)
+                yield (
+                    f"The ledger has a batch of {behind}, which the checkpoint has never planned:"
+                    " it is an older copy, or not the one that this gate's query uses."
+                )
+
+
+def compare_with_log(
+    known: Kept | None, log_of: Callable[[Sequence[OffsetRange]], Log]
+) -> Comparison:
+    """Compare what a gate has planned with the log as it is now.
+
+    Args:
+        known: What the ledger keeps of the gate.
+        log_of: The log that these ranges are read from; it is closed again.
+
+    Raises:
+        OptionError: An option of the log is wrong.
+        BrokerError: The brokers cannot be reached.
+        JournalError: The journal cannot be read.
+    """
+    hulls = _hulls(known)
+    wanted = [offsets for offsets in _one_of_each_partition(hulls) if offsets.count]
+    if not wanted:
+        return Comparison()
+    log = log_of(wanted)
+    try:
+        topics = log.topics()
+        earliest, latest = log.bounds(partitions_of({n: t.partitions for n, t in topics.items()}))
+        name = log.name
+    finally:
+        log.close()
+    gone = sorted({offsets.topic for offsets in wanted} - topics.keys())
+    notes = [f"{name} has no {topic!r} any more, so that was not compared." for topic in gone]
+    return Comparison(
+        contradictions=tuple(_planned_beyond(name, hulls, topics, latest)),
+        notes=(*notes, *_not_read(name, hulls, topics, earliest, latest)),
+    )
+
+
+_Hulls = Mapping[tuple[TopicPartition, str | None], OffsetRange]
+
+
+def _hulls(known: Kept | None) -> _Hulls:
+    """From the lowest to the highest offset that any checkpoint has planned."""
+    found: dict[tuple[TopicPartition, str | None], OffsetRange] = {}
+    for kept in known.checkpoints if known else ():
+        for partition, start in kept.starts.items():
+            place = TopicPartition(kept.topic, partition), kept.topic_id
+            until = kept.untils.get(partition, start)
+            hull = found.get(place, OffsetRange(kept.topic, partition, start, until))
+            found[place] = OffsetRange(
+                kept.topic, partition, min(hull.start, start), max(hull.until, until)
+            )
+    return found
+
+
+def _one_of_each_partition(hulls: _Hulls) -> list[OffsetRange]:
+    return list({tp: offsets for (tp, _), offsets in sorted(hulls.items(), key=str)}.values())
+
+
+def _is_topic(topic_id: str | None, topic: Topic) -> bool:
+    return None in {topic_id, topic.topic_id} or topic_id == topic.topic_id
+
+
+def _planned_beyond(
+    name: str, hulls: _Hulls, topics: Mapping[str, Topic], latest: Positions
+) -> Iterator[str]:
+    for (tp, topic_id), hull in sorted(hulls.items(), key=str):
+        topic = topics.get(tp.topic)
+        if topic is None or not _is_topic(topic_id, topic):
+            continue
+        end = latest.get(tp)
+        if end is None:
+            yield f"{name} has no {tp}, and the ledger has batches of {hull}."
+        elif end < hull.until:
+            yield (
+                f"{name} has {tp} up to {end}, and the ledger has batches of {hull}: it was cut, or"
+                " is another one."
+            )
+
+
+def _not_read(
+    name: str,
+    hulls: _Hulls,
+    topics: Mapping[str, Topic],
+    earliest: Positions,
+    latest: Positions,
+) -> Iterator[str]:
+    """What the log has and no batch reads."""
+    for tp in sorted(latest):
+        own = [
+            hull
+            for (place, topic_id), hull in hulls.items()
+            if place == tp and _is_topic(topic_id, topics[tp.topic])
+        ]
+        begin, end = earliest[tp], latest[tp]
+        if not own:
+            if begin < end:
+                rest = tp.range(begin, end)
+                yield f"{name} has {rest}, and no batch has read any of that partition yet."
+            continue
+        start, until = min(hull.start for hull in own), max(hull.until for hull in own)
+        if begin < start:
+            before = tp.range(begin, min(start, end))
+            yield f"{name} has {before}, which lies before all that was planned."
+        if until < end:
+            behind = tp.range(max(until, begin), end)
+            yield f"{name} has {behind}, which is not planned yet."

@@ -1,0 +1,348 @@
+"""What a stream's planner reads and writes in the ledger: its gate's rate, batches and losses.
+
+A query claims its gate before it begins a batch: it is the only one behind it, or it does not
+start. The claim is a lease in the ledger, which the query's planner renews in a thread of its own.
+Each batch is begun under it, so that a query whose gate was taken over begins no batch.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from headrace.control import EstimatorSettings, Plan
+from headrace.core.clock import Clock
+from headrace.core.lease import GATE_LEASE_MS
+from headrace.core.ranges import OffsetRange, Positions
+from headrace.core.stop import cancel_when
+from headrace.errors import GateInUseError, HeadraceError, LedgerError
+from headrace.ledger import (
+    Admission,
+    GateClaim,
+    GateQuery,
+    Ledger,
+    PlannedBatch,
+    PlannedRange,
+    Status,
+)
+from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.processes import is_gone, new_owner, number_of
+from headrace.source.losses import LossAccount, MissingOffsets
+from headrace.source.stream_offset import StreamOffset
+
+# A batch that overran is followed by the next at once, before the report of it has come. Planned
+# without it, the next would overrun as much. So a plan waits for it, at most one interval.
+_REPORT_POLL_S: Final = 0.005
+
+_UNKNOWN: Final[Positions] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class GateIdentity:
+    """A gate as its source declares it, and the query behind it.
+
+    Attributes:
+        driver: names the process of the query's program; None where it did not register.
+        read: the reader of the gate that the query was made of; None without a `Gate`.
+    """
+
+    name: str
+    interval_ms: int
+    estimator: EstimatorSettings
+    source: str
+    servers: str
+    driver: str | None = None
+    read: str | None = None
+
+
+class GateLedger:
+    """One gate's pages of the ledger, for its planner.
+
+    Every method raises ``LedgerError`` where the ledger cannot be read or written; where it cannot
+    be reached any more, only after `QUERY_PATIENCE_S`, or when the driver has ended: nobody will
+    run what its planner begins then. Batches are begun after `claim`.
+    """
+
+    def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:
+        self._gate = gate
+        self._clock = clock
+        self._driver = os.getppid()
+        self._ledger = Ledger.open(ledger_url, patience_s=QUERY_PATIENCE_S)
+        self._owner = new_owner()
+        self._held: ClaimedGate | None = None
+        self._begun: str | None = None
+        self._begun_before: str | None = None
+
+    def claim(self) -> None:
+        """Have the gate for this query alone, before anything is begun; again is harmless.
+
+        Raises:
+            GateInUseError: another query stands behind it.
+        """
+        if self._held is not None:
+            return
+        gate = self._gate
+        claim = GateClaim(
+            gate=gate.name,
+            owner=self._owner,
+            driver=gate.driver,
+            read=gate.read,
+            described=describe_process(gate.driver, otherwise=self._driver),
+            interval_ms=gate.interval_ms,
+            source=gate.source,
+            estimator=gate.estimator.to_text(),
+        )
+        with self._while_the_driver_lives():
+            self._held = ClaimedGate(self._ledger, claim, self._wait_for_the_gate)
+
+    def _wait_for_the_gate(self, seconds: float) -> None:
+        if os.getppid() != self._driver:
+            raise LedgerError(
+                f"The driver ended before its query could have the gate {self._gate.name!r}; start"
+                " it again."
+            )
+        self._clock.sleep(seconds)
+
+    def admission(self) -> Admission:
+        """The rate in force, after the report of the last batch if that comes soon, and the bound.
+
+        Without a report, because of a crash or a lost event, it is the rate that was in force.
+        """
+        with self._while_the_driver_lives():
+            self._await_report()
+            return self._ledger.admission(self._gate.name)
+
+    def _await_report(self) -> None:
+        if self._begun is None:
+            return
+        newest = self._newest_report()
+        # Where nobody listens (no headrace.register), waiting for it each time would be in vain.
+        listening = self._begun_before is None or newest == self._begun_before
+        patience_s = self._gate.interval_ms / 1000 if listening else 0
+        deadline = self._clock.monotonic() + patience_s
+        while newest != self._begun and self._clock.monotonic() < deadline:
+            self._clock.sleep(_REPORT_POLL_S)
+            newest = self._newest_report()
+
+    def _newest_report(self) -> str | None:
+        """The batch that the newest report is of."""
+        newest = self._ledger.rates(self._gate.name, limit=1)
+        return newest[0].schedule_id if newest else None
+
+    def begin(
+        self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
+    ) -> None:
+        """Write down what a batch is about to read; one that is there already is taken up again.
+
+        Args:
+            end: where it ends.
+            ranges: what it reads.
+            plan: what gave them; None for a batch that was planned before a restart.
+            latest: the latest offsets when it was planned.
+        """
+        if not ranges:
+            return
+        batch = self._batch(end, ranges, plan, latest)
+        with self._while_the_driver_lives():
+            self._ledger.begin(batch, query=self._owner)
+        if batch.schedule_id != self._begun:
+            self._begun_before, self._begun = self._begun, batch.schedule_id
+
+    def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
+        """Whether a batch is still to be run by the stream: a success is not, nor a backfill."""
+        with self._while_the_driver_lives():
+            found = self._ledger.batch(self._batch(end, ranges).schedule_id)
+        return found is None or found.status in {Status.IN_PROGRESS, Status.FAILED}
+
+    def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
+        """Where the tasks of a batch write down what they cannot read."""
+        key = self._batch(end, ranges).schedule_id
+        return LossAccount(self._gate.name, self._ledger.url, key, end.topic_ids)
+
+    def record_losses(
+        self,
+        losses: Sequence[MissingOffsets],
+        topic_ids: Mapping[str, str],
+        end: StreamOffset | None = None,
+        ranges: Sequence[OffsetRange] = (),
+    ) -> None:
+        """Count offsets that were gone before they were read, of topics with these ids.
+
+        Args:
+            losses: which.
+            topic_ids: by topic.
+            end: where the batch ends that was to read them; None where there is none.
+            ranges: what that batch reads.
+        """
+        if not losses:
+            return
+        with self._while_the_driver_lives():
+            self._ledger.record_losses(
+                self._gate.name,
+                [loss.missing for loss in losses],
+                topic_ids,
+                schedule_id=self._batch(end, ranges).schedule_id if end is not None else None,
+                reasons={loss.missing: loss.reason for loss in losses},
+            )
+
+    def _batch(
+        self,
+        end: StreamOffset,
+        ranges: Sequence[OffsetRange],
+        plan: Plan | None = None,
+        latest: Positions = _UNKNOWN,
+    ) -> PlannedBatch:
+        return PlannedBatch(
+            gate=self._gate.name,
+            run_id=end.checkpoint_id,
+            ranges=tuple(
+                PlannedRange(
+                    r,
+                    latest.get(r.topic_partition),
+                    _told(plan, r),
+                    end.topic_ids.get(r.topic),
+                )
+                for r in ranges
+            ),
+            reason=plan.describe(plan.reason) if plan else "run again after a restart",
+            bootstrap_servers=self._gate.servers,
+            lag=plan.lag if plan else None,
+            rate_per_s=plan.rate_per_s if plan else None,
+        )
+
+    @contextmanager
+    def _while_the_driver_lives(self) -> Iterator[None]:
+        # A process whose parent has ended has another one.
+        with cancel_when(lambda: os.getppid() != self._driver, "the driver ended"):
+            yield
+
+    def close(self) -> None:
+        """Let the gate and the ledger go."""
+        if self._held is not None:
+            self._held.release()
+        self._ledger.close()
+
+
+def _told(plan: Plan | None, offsets: OffsetRange) -> str | None:
+    reason = None if plan is None else plan.reasons.get(offsets.topic_partition)
+    return None if plan is None or reason is None else plan.describe(reason)
+
+
+_RENEWALS: Final = 6
+"""How often a lease is renewed within its own length; so soon a second query is refused, too."""
+
+_LOOK_S: Final = 0.1
+
+_LOG: Final = logging.getLogger("headrace.source")
+
+
+def describe_process(process: str | None, otherwise: int) -> str:
+    """A process of this machine as an operator finds it.
+
+    Args:
+        process: its name, as `headrace.processes` gives it.
+        otherwise: the number of another one, to name where that name tells nothing.
+    """
+    number = number_of(process) if process is not None else None
+    return f"process {number or otherwise} on {socket.gethostname()}"
+
+
+def await_turn(
+    gate: str,
+    try_once: Callable[[str | None], GateQuery | None],
+    wait: Callable[[float], None],
+) -> None:
+    """Return once no other query stands behind a gate.
+
+    A query that is known to have ended is replaced at once. One that renews its lease meanwhile is
+    alive. One that does neither is waited for until its lease has run out: its machine may be lost.
+
+    Args:
+        gate: the gate's name.
+        try_once: answers the query that has the gate, or None if it is free. It is given that
+            query's owner where that is known to be gone.
+        wait: waits so many seconds, or raises.
+
+    Raises:
+        GateInUseError: another query stands behind it, and is alive.
+    """
+    seen: GateQuery | None = None
+    gone: str | None = None
+    while (other := try_once(gone)) is not None:
+        if seen is None or other.owner != seen.owner:
+            seen = other
+        elif other.until_ms > seen.until_ms:
+            raise GateInUseError(_in_use(gate, other))
+        if _has_ended(other):
+            if gone == other.owner:
+                return
+            gone = other.owner
+            continue
+        wait(_LOOK_S)
+
+
+def _has_ended(query: GateQuery) -> bool:
+    return is_gone(query.owner) or (query.driver is not None and is_gone(query.driver))
+
+
+def _in_use(gate: str, other: GateQuery) -> str:
+    since = datetime.fromtimestamp(other.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    known = [each for each in (other.checkpoint, other.run_id) if each is not None]
+    checkpoint = f", with the checkpoint {known[0]}" if known else ""
+    return (
+        f"The gate {gate!r} is in use by another query, of {other.described}, since"
+        f" {since}{checkpoint}: a gate has one query at a time, so stop that one first, or give"
+        " this one a gate of another name."
+    )
+
+
+class ClaimedGate:
+    """A gate that a planner has claimed, until `release`.
+
+    Args:
+        ledger: the gate's.
+        claim: of the planner's query.
+        wait: waits so many seconds, or raises where nobody needs the gate any more.
+
+    Raises:
+        GateInUseError: another query stands behind the gate.
+        LedgerError: the ledger cannot be read or written.
+    """
+
+    def __init__(self, ledger: Ledger, claim: GateClaim, wait: Callable[[float], None]) -> None:
+        self._ledger = ledger
+        self._claim = claim
+        await_turn(
+            claim.gate,
+            lambda gone: ledger.claim_gate(claim, GATE_LEASE_MS, gone=gone),
+            wait,
+        )
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="headrace-gate", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Let the next query have the gate at once; if that fails, it has to wait for the lease."""
+        self._done.set()
+        try:
+            with cancel_when(lambda: True, "the query ended"):
+                self._ledger.release_gate(self._claim.gate, self._claim.owner)
+        except HeadraceError as error:
+            _LOG.warning("The gate %r was not released: %s", self._claim.gate, error)
+
+    def _renew(self) -> None:
+        claim = self._claim
+        with cancel_when(self._done.is_set, "the query ended"):
+            while not self._done.wait(GATE_LEASE_MS / _RENEWALS / 1000):
+                try:
+                    if not self._ledger.renew_gate(claim.gate, claim.owner, GATE_LEASE_MS):
+                        return  # The next batch of this query is refused, and says why.
+                except HeadraceError as error:
+                    if not self._done.is_set():
+                        _LOG.warning("The lease of gate %r was not renewed: %s", claim.gate, error)

@@ -1,0 +1,284 @@
+"""Where a read begins or ends: a word, offsets or times, and their offsets in a log now."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.core.options import offsets_by_partition, whole_number
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
+from headrace.errors import OptionError
+from headrace.source.log import Log
+
+LATEST_OFFSET: Final = -1
+"""In an offset's place: the end of the log."""
+EARLIEST_OFFSET: Final = -2
+"""In an offset's place: the beginning of the log."""
+
+
+class Edge(StrEnum):
+    """The beginning or the end of each partition's log."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition; ``LATEST_OFFSET`` and ``EARLIEST_OFFSET`` are allowed."""
+
+    positions: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record of each partition at or after a time (ms since the epoch)."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The same with a time for each partition."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBound:
+    """One end of a read.
+
+    Attributes:
+        option: the option that says so, for errors.
+        at: where.
+    """
+
+    option: str
+    at: Edge | AtOffsets | AtTime | AtTimes
+
+
+def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) -> ReadBound:
+    """Where to begin; the most specific of the three options counts, as in the native connector.
+
+    Args:
+        raw: the options by their exact names.
+        default: where none is set.
+        streaming: whether "from now on" has a meaning.
+
+    Raises:
+        OptionError: the option that counts is not of its form.
+    """
+    bound = _bound(raw, "starting", default)
+    if not streaming and (bound.at is Edge.LATEST or _mentions(bound, LATEST_OFFSET)):
+        raise OptionError(
+            f"{bound.option} is {raw[bound.option]!r}, which in a bounded read leaves nothing to"
+            " read; write earliest, offsets or a time."
+        )
+    return bound
+
+
+def ending_bound(raw: Mapping[str, str]) -> ReadBound:
+    """Where a bounded read ends. Default: the latest offsets.
+
+    Raises:
+        OptionError: the option that counts is not of its form.
+    """
+    bound = _bound(raw, "ending", Edge.LATEST)
+    if bound.at is Edge.EARLIEST or _mentions(bound, EARLIEST_OFFSET):
+        raise OptionError(
+            f"{bound.option} is {raw[bound.option]!r}, which leaves nothing to read; write"
+            " latest, offsets or a time."
+        )
+    return bound
+
+
+def span_by_options(starting: ReadBound, ending: ReadBound, r: OffsetRange) -> int:
+    """How many offsets the native connector counts in a range before it has looked up its ends.
+
+    Its numbers for the earliest and the latest offset are then taken for offsets, so only where
+    offsets or times are named it is the range's own count.
+    """
+    return _number(ending, r.topic_partition, r.until) - _number(
+        starting, r.topic_partition, r.start
+    )
+
+
+def _number(bound: ReadBound, partition: TopicPartition, offset: int) -> int:
+    match bound.at:
+        case Edge.EARLIEST:
+            return EARLIEST_OFFSET
+        case Edge.LATEST:
+            return LATEST_OFFSET
+        case AtOffsets(positions):
+            return positions.get(partition, offset)
+        case _:
+            return offset
+
+
+def _bound(raw: Mapping[str, str], side: str, default: Edge) -> ReadBound:
+    at_time, at_times, at_offsets = (
+        f"{side}Timestamp",
+        f"{side}OffsetsByTimestamp",
+        f"{side}Offsets",
+    )
+    if at_time in raw:
+        return ReadBound(at_time, AtTime(whole_number(at_time, raw[at_time], at_least=0)))
+    if at_times in raw:
+        times = offsets_by_partition(at_times, raw[at_times])
+        for partition, timestamp_ms in times.items():
+            if timestamp_ms < 0:
+                raise OptionError(
+                    f"{at_times} is {timestamp_ms} for {partition}; it must be a time in ms since"
+                    " 1970."
+                )
+        return ReadBound(at_times, AtTimes(times))
+    text = raw.get(at_offsets, default).strip()
+    if text.lower() in set(Edge):
+        return ReadBound(at_offsets, Edge(text.lower()))
+    if not text.startswith("{"):
+        raise OptionError(
+            f"{at_offsets} is {text!r}; it must be earliest, latest, or JSON with an offset for"
+            ' each partition, such as {"orders": {"0": 23, "1": -1}}.'
+        )
+    positions = offsets_by_partition(at_offsets, text)
+    for partition, offset in positions.items():
+        if offset < EARLIEST_OFFSET:
+            raise OptionError(
+                f"{at_offsets} is {offset} for {partition}; it must be an offset, -1 for the latest"
+                " or -2 for the earliest."
+            )
+    return ReadBound(at_offsets, AtOffsets(positions))
+
+
+def _mentions(bound: ReadBound, offset: int) -> bool:
+    return isinstance(bound.at, AtOffsets) and offset in bound.at.positions.values()
+
+
+def resolve_offsets(
+    log: Log,
+    bound: ReadBound,
+    partitions: Iterable[TopicPartition],
+    if_no_record: Callable[[TopicPartition, int], None] | None = None,
+) -> Positions:
+    """The offset in each partition that a bound means now.
+
+    Args:
+        log: the log.
+        bound: where.
+        partitions: the partitions.
+        if_no_record: called with a partition and the time asked for (ms) where no record is at
+            or after it; it may raise. The answer is the latest offset then.
+
+    Raises:
+        OptionError: a bound with a value for each partition has not one for each.
+    """
+    wanted = list(partitions)
+    match bound.at:
+        case Edge.EARLIEST:
+            return log.earliest(wanted)
+        case Edge.LATEST:
+            return log.latest(wanted)
+        case AtOffsets(positions):
+            _require_each(bound.option, positions, wanted)
+            return _with_edges(log, {tp: positions[tp] for tp in wanted})
+        case AtTime(timestamp_ms):
+            return _at_times(log, dict.fromkeys(wanted, timestamp_ms), if_no_record)
+        case AtTimes(timestamps_ms):
+            _require_each(bound.option, timestamps_ms, wanted)
+            return _at_times(log, {tp: timestamps_ms[tp] for tp in wanted}, if_no_record)
+
+
+def starting_positions(
+    log: Log, starting: ReadBound, strategy: str, partitions: Iterable[TopicPartition]
+) -> Positions:
+    """Where a read begins in each partition.
+
+    Args:
+        log: the log.
+        starting: where.
+        strategy: ``latest``, or ``error`` to refuse a time that no record is at or after.
+        partitions: the partitions.
+
+    Raises:
+        OptionError: the bound cannot be met.
+    """
+
+    def refuse(tp: TopicPartition, timestamp_ms: int) -> None:
+        if strategy == "error":
+            raise OptionError(
+                f"{starting.option} is {timestamp_ms}, and {tp} has no record at or after that"
+                " time; choose an earlier one, or set startingOffsetsByTimestampStrategy to latest."
+            )
+
+    return resolve_offsets(log, starting, partitions, refuse)
+
+
+def bounded_ranges(
+    log: Log, starting: ReadBound, ending: ReadBound, strategy: str
+) -> list[OffsetRange]:
+    """What a bounded read reads, empty ranges left out.
+
+    Raises:
+        SourceError: a topic does not exist.
+        OptionError: a bound cannot be met, or an end lies before its start.
+    """
+    partitions = log.partitions(log.topics(must_exist=True))
+    starts = starting_positions(log, starting, strategy, partitions)
+    ends = _readable(log, ending, starts, resolve_offsets(log, ending, partitions))
+    ranges = []
+    for tp in partitions:
+        if starts[tp] > ends[tp]:
+            raise OptionError(
+                f"{starting.option} begins the read of {tp} at {starts[tp]}, past its end at"
+                f" {ends[tp]} ({ending.option}); choose an earlier start or a later end."
+            )
+        if starts[tp] < ends[tp]:
+            ranges.append(tp.range(starts[tp], ends[tp]))
+    return ranges
+
+
+def _readable(log: Log, ending: ReadBound, starts: Positions, ends: Positions) -> Positions:
+    """The ends, no further than records can be read, except where an offset was named."""
+    named = ending.at.positions if isinstance(ending.at, AtOffsets) else {}
+    found = {tp: end for tp, end in ends.items() if named.get(tp, LATEST_OFFSET) == LATEST_OFFSET}
+    readable = log.readable_until(found)
+    return {**ends, **{tp: max(end, min(starts[tp], ends[tp])) for tp, end in readable.items()}}
+
+
+def _with_edges(log: Log, positions: dict[TopicPartition, int]) -> Positions:
+    earliest = log.earliest(tp for tp, o in positions.items() if o == EARLIEST_OFFSET)
+    latest = log.latest(tp for tp, o in positions.items() if o == LATEST_OFFSET)
+    return {**positions, **earliest, **latest}
+
+
+def _at_times(
+    log: Log,
+    timestamps_ms: dict[TopicPartition, int],
+    if_no_record: Callable[[TopicPartition, int], None] | None,
+) -> Positions:
+    found = log.at_timestamps(timestamps_ms)
+    without = [tp for tp, offset in found.items() if offset is None]
+    if if_no_record is not None:
+        for tp in without:
+            if_no_record(tp, timestamps_ms[tp])
+    ends = log.latest(without)
+    return {tp: ends[tp] if offset is None else offset for tp, offset in found.items()}
+
+
+def _require_each(
+    option: str, raw: Mapping[TopicPartition, int], wanted: Iterable[TopicPartition]
+) -> None:
+    partitions = set(wanted)
+    missing, unknown = partitions - raw.keys(), raw.keys() - partitions
+    if missing or unknown:
+        said = f"leaves out {_few(missing)}" if missing else f"names {_few(unknown)}"
+        raise OptionError(
+            f"{option} {said}; it must have a value for each partition that is read, and no other"
+            " (-1 is the latest offset, -2 the earliest)."
+        )
+
+
+def _few(partitions: Iterable[TopicPartition]) -> str:
+    named = sorted(partitions)
+    rest = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return ", ".join(map(str, named[:3])) + rest

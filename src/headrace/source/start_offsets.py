@@ -1,0 +1,116 @@
+"""From where a stream stands and what the cluster holds to where the next batch begins; pure.
+
+The batch's end is the control law's business (``headrace.control.plan``). This is about the rest: a
+partition that is new, one that is gone, a log that no longer holds our position, a topic that was
+deleted and created again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.core.ranges import Positions, TopicPartition
+from headrace.errors import DataLossError
+from headrace.source.log import Topic
+from headrace.source.losses import MissingOffsets
+from headrace.source.stream_offset import StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class StartOffsets:
+    """Where the next batch begins.
+
+    Attributes:
+        current: the next offset to read, for every partition that exists.
+        begins: the part of ``current`` that is not where the last batch ended.
+        topic_ids: the topics' ids now.
+        losses: what cannot be read any more.
+    """
+
+    current: dict[TopicPartition, int]
+    begins: dict[TopicPartition, int]
+    topic_ids: dict[str, str]
+    losses: list[MissingOffsets]
+
+
+def resolve_start_offsets(
+    start: StreamOffset,
+    topics: Mapping[str, Topic],
+    earliest: Positions,
+    latest: Positions,
+    *,
+    cut: str | None = None,
+) -> StartOffsets:
+    """Match the last batch's end with the cluster.
+
+    A new partition begins at its earliest offset. A position that the log no longer holds is moved
+    to where reading can go on, and what lies between is a loss; the caller decides what that means.
+
+    Args:
+        start: the last batch's end.
+        topics: what there is now.
+        earliest: where each partition's log begins.
+        latest: where each partition's log ends.
+        cut: what to do where a log ends before a position, if it never gives an offset twice;
+            None for one that may, as Kafka does after an unclean election.
+
+    Raises:
+        DataLossError: there is such a log. To read on from its end would take the records that
+            come there for those that were read.
+    """
+    found = StartOffsets(current={}, begins={}, topic_ids=_ids(topics), losses=[])
+    for tp, begin in earliest.items():
+        position = start.positions.get(tp)
+        same_topic = _same_topic(tp, start, topics)
+        if cut is not None and position is not None and same_topic and position > latest[tp]:
+            raise DataLossError(
+                f"{tp} ends at offset {latest[tp]}, but this query has read it up to {position}:"
+                f" its last records are gone, as after a backup that was put back; {cut}."
+            )
+        moved_to, loss = _place(tp, position, begin, latest[tp], same_topic)
+        found.current[tp] = moved_to
+        if moved_to != position or start.first:
+            found.begins[tp] = moved_to
+        if loss is not None:
+            found.losses.append(loss)
+    for tp, position in start.positions.items():
+        if tp not in earliest:
+            missing = tp.range(position, position)
+            found.losses.append(MissingOffsets(missing, f"{tp} does not exist any more"))
+    return found
+
+
+def _place(
+    tp: TopicPartition, position: int | None, begin: int, end: int, same_topic: bool | None
+) -> tuple[int, MissingOffsets | None]:
+    """Where to read on, and what was lost."""
+
+    def lost(start: int, until: int, why: str) -> MissingOffsets:
+        return MissingOffsets(tp.range(start, until), why)
+
+    if position is None:
+        if begin == 0:
+            return 0, None
+        return begin, lost(0, begin, f"{tp} is new to this query and begins at {begin}")
+    if same_topic is False:
+        return begin, lost(position, position, f"{tp.topic} was deleted and created again")
+    if position < begin:
+        return begin, lost(position, begin, f"the log of {tp} begins at {begin} now")
+    if position > end:
+        # The same topic was cut by an unclean election: what is left was read. Where brokers give
+        # no ids a topic created again is the likelier story, and nothing of it was read.
+        moved_to = end if same_topic else begin
+        why = f"the log of {tp} ends at {end} now, before {position}; it is read on from {moved_to}"
+        return moved_to, lost(position, position, why)
+    return position, None
+
+
+def _same_topic(
+    tp: TopicPartition, start: StreamOffset, topics: Mapping[str, Topic]
+) -> bool | None:
+    """Whether the topic is the one read so far; None where its ids are not known."""
+    known, now = start.topic_ids.get(tp.topic), topics[tp.topic].topic_id
+    return None if known is None or now is None else known == now
+
+
+def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
+    return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}

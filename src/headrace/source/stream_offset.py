@@ -1,0 +1,141 @@
+"""The offset that Spark writes into a checkpoint: the native connector's JSON, and a little more.
+
+``{"orders": {"0": 12, "1": 7}}`` is all the native connector writes, so a query may change from it
+to Headrace on its own checkpoint. Keys that begin with ``@``, which no topic's name can, add what a
+batch must still know when Spark runs it again after a crash:
+
+``@gate``   the gate that limits this source: whose batch a progress event is.
+``@checkpoint`` made when a fresh checkpoint starts; with the ranges it identifies a batch.
+``@ids``    the topics' ids, which tell a topic from a later one of the same name.
+``@from``   where the batch really began, for partitions that did not begin where the batch before
+            ended: at the very start, on a new partition, after a loss.
+``@after``  where the log tells them, checksums of what the records before these offsets are in:
+            what tells a journal's lane from one that was put back and written on.
+``@first``  set on the initial offset only, before any batch is planned.
+``@replay`` set where batches are read once more, by a query of its own: the file in which the next
+            one's end will be found.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition, flat, nested
+from headrace.errors import SourceError
+
+Checksums = Mapping[TopicPartition, int]
+"""See `headrace.source.log.Log.checksums`."""
+ChecksumsBefore = Mapping[tuple[TopicPartition, int], int]
+"""The same, with the offsets before which the records are."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One end of a batch, in every partition of the source.
+
+    Attributes:
+        positions: the next offset to read, by partition.
+        gate: the gate's name, or None without one.
+        checkpoint_id: identifies the checkpoint's life.
+        topic_ids: by topic, where the broker gives ids.
+        begins: where the batch that ends here began, where that is not where the one before ended.
+        after: checksums of what comes before the positions, where the log tells them.
+        first: whether no batch was planned yet.
+        replay: where batches are read once more, the path of the file with the next one's end.
+    """
+
+    positions: Positions
+    gate: str | None = None
+    checkpoint_id: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    begins: Positions = field(default_factory=dict)
+    after: Checksums = field(default_factory=dict)
+    first: bool = False
+    replay: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dict of topics; the same offset always gives the same text."""
+        extra: dict[str, Any] = {
+            "@gate": self.gate,
+            "@checkpoint": self.checkpoint_id,
+            "@ids": dict(sorted(self.topic_ids.items())),
+            "@from": nested(self.begins),
+            "@after": nested(self.after),
+            "@first": self.first,
+            "@replay": self.replay,
+        }
+        return {**nested(self.positions), **{key: value for key, value in extra.items() if value}}
+
+    @classmethod
+    def from_json(cls, offset: Mapping[str, Any]) -> "StreamOffset":
+        """Read what ``to_json`` or the native connector wrote.
+
+        Raises:
+            SourceError: it is neither; the checkpoint is another source's.
+        """
+        try:
+            return cls(
+                positions=_reached({k: v for k, v in offset.items() if not k.startswith("@")}),
+                gate=_text(offset["@gate"]) if "@gate" in offset else None,
+                checkpoint_id=_text(offset.get("@checkpoint", "")),
+                topic_ids={topic: _text(id_) for topic, id_ in offset.get("@ids", {}).items()},
+                begins=_reached(offset.get("@from", {})),
+                after=flat(offset.get("@after", {})),
+                first=offset.get("@first", False) is True,
+                replay=_text(offset.get("@replay", "")),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SourceError(
+                f"The checkpoint's offset {offset!r} is not one of a Kafka source; start the query"
+                " with the checkpoint it was started with, or with a new one."
+            ) from error
+
+    def ranges_from(self, start: "StreamOffset") -> list[OffsetRange]:
+        """What the batch that ends here reads, empty ranges left out, by topic and partition.
+
+        A partition of which nothing says where it begins is read from 0: the native connector,
+        which may have planned the batch, began a new one at its earliest offset and wrote nothing.
+        """
+        ranges = []
+        for tp, until in sorted(self.positions.items()):
+            begin = self.begins.get(tp, start.positions.get(tp, 0))
+            if begin < until:
+                ranges.append(tp.range(begin, until))
+        return ranges
+
+    def after_of(self, topic_ids: Mapping[str, str]) -> ChecksumsBefore:
+        """The checksums of what comes before these positions, in topics of the same ids.
+
+        A topic that was recreated since has none of the records they are of.
+        """
+        return {
+            (tp, self.positions[tp]): checksum
+            for tp, checksum in self.after.items()
+            if tp in self.positions and self.topic_ids.get(tp.topic) == topic_ids.get(tp.topic)
+        }
+
+    def moved(
+        self,
+        positions: Positions,
+        begins: Positions,
+        ids: Mapping[str, str],
+        after: Checksums,
+    ) -> "StreamOffset":
+        """The end of the next batch."""
+        return replace(
+            self, positions=positions, begins=begins, topic_ids=ids, after=after, first=False
+        )
+
+
+def _reached(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """As ``flat``, without the negative numbers that stand for earliest and latest in options."""
+    positions = flat(topics)
+    if any(offset < 0 for offset in positions.values()):
+        raise ValueError("an offset is negative")
+    return positions
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value

@@ -1,0 +1,309 @@
+"""What `verify` finds, and what `repair` makes of it."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.journal.samples import numbered, values_of
+from tests.journal.shim import Fast, Recorder, crashes
+from tests.journal.stories import on_disk
+
+from headrace.core.ranges import OffsetRange
+from headrace.errors import JournalError
+from headrace.journal import Journal, JournalFinding, JournalFindingKind, Lost, repair, verify
+from headrace.journal.block import HEADER_BYTES, MAX_RECORDS
+from headrace.journal.storage.local import Disk, LocalStorage
+
+FIRST, SECOND, THIRD = (f"{first:020d}.block" for first in (0, 3, 10))
+
+
+def opened(base: Path, disk: Disk) -> Journal:
+    return Journal.in_storage(LocalStorage(base / "orders", disk), "orders", create=True)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0."""
+    made = opened(tmp_path, Fast())
+    with made.writer(0) as writer:
+        for start, until in ((0, 3), (3, 10), (10, 12)):
+            writer.append(numbered(start, until))
+    return made
+
+
+def folder(journal: Journal) -> Path:
+    return Path(journal.storage.url) / "0"
+
+
+def names(journal: Journal) -> list[str]:
+    return sorted(path.name for path in folder(journal).iterdir() if path.name != "lock")
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def told(
+    findings: tuple[JournalFinding, ...],
+) -> list[tuple[JournalFindingKind, str, int | None, int | None]]:
+    return [(each.kind, each.path, each.first, each.until) for each in findings]
+
+
+def numbers(*ranges: range) -> list[bytes]:
+    return [b"%d" % number for one in ranges for number in one]
+
+
+def test_a_whole_journal_is_whole(journal: Journal) -> None:
+    journal.writer(7).close()
+    found = verify(journal)
+    assert found.whole
+    assert found.findings == ()
+    assert [(lane.lane, lane.start, lane.until) for lane in found.lanes] == [(0, 0, 12), (7, 0, 0)]
+    assert [(lane.blocks, lane.records) for lane in found.lanes] == [(3, 12), (0, 0)]
+    assert repair(journal) == ()
+
+
+def test_a_pruned_journal_is_whole(journal: Journal) -> None:
+    journal.remove_before(0, 10)
+    found = verify(journal)
+    assert found.findings == ()
+    assert (found.lanes[0].start, found.lanes[0].records) == (10, 2)
+
+
+def test_a_journal_that_is_being_written_is_whole(journal: Journal) -> None:
+    with journal.writer(0) as writer:
+        writer.append(numbered(12, 13))
+        (folder(journal) / f".{THIRD}.0123456789abcdef.tmp").write_bytes(b"half")
+        assert verify(journal).findings == ()
+        with pytest.raises(JournalError, match="is being written"):
+            repair(journal)
+
+
+@pytest.mark.parametrize("at", [0, 50, HEADER_BYTES, -1])
+def test_a_damaged_block_is_found_and_declared_lost(journal: Journal, at: int) -> None:
+    flip(folder(journal) / SECOND, at)
+    found = verify(journal)
+    assert not found.whole
+    assert told(found.findings) == [(JournalFindingKind.DAMAGED, f"0/{SECOND}", 3, 10)]
+    reason = found.findings[0].reason
+    assert f"{folder(journal)}/{SECOND} (offset 3 of lane 0) is damaged" in reason
+    assert (found.lanes[0].blocks, found.lanes[0].records) == (2, 5)
+
+    assert repair(journal) == found.findings
+    after = verify(journal)
+    assert after.whole
+    assert told(after.findings) == [(JournalFindingKind.LOST, "0/00000000000000000003.lost", 3, 10)]
+    assert journal.lost(0) == [Lost(3, 10, reason)]
+    assert values_of(journal) == numbers(range(3), range(10, 12))
+    assert [block.first for block in journal.blocks(0)] == [0, 10]
+    (aside,) = folder(journal).glob("*.corrupt")
+    assert aside.name.startswith(f"{SECOND}.")
+    assert repair(journal) == ()
+
+
+def test_offsets_within_a_loss_are_passed_over(journal: Journal) -> None:
+    (folder(journal) / SECOND).unlink()
+    repair(journal)
+    batches = journal.read(OffsetRange("orders", 0, 5, 11), ["value"])
+    assert [batch.column("value").to_pylist() for batch in batches] == [[b"10"]]
+    assert list(journal.read(OffsetRange("orders", 0, 4, 9))) == []
+
+
+@pytest.mark.parametrize(
+    ("cut", "marked", "until"),
+    [
+        (-1, False, 12),
+        (HEADER_BYTES, False, 12),
+        (HEADER_BYTES - 1, True, 12),
+        (0, True, 12),
+        (HEADER_BYTES - 1, False, 10 + MAX_RECORDS),
+        (0, False, 10 + MAX_RECORDS),
+    ],
+)
+def test_after_a_damaged_last_block_no_offset_is_used_again(
+    journal: Journal, cut: int, until: int, *, marked: bool
+) -> None:
+    """A header that is left says how far the block reached, or the mark; else it may be far."""
+    path = folder(journal) / THIRD
+    if not marked:
+        (folder(journal) / f"{12:020d}.end").unlink()
+    path.write_bytes(path.read_bytes()[:cut])
+    assert told(repair(journal)) == [(JournalFindingKind.DAMAGED, f"0/{THIRD}", 10, until)]
+    assert journal.bounds() == {0: (0, until)}
+    with journal.writer(0) as writer:
+        assert writer.append(numbered(0, 1)).start == until
+    assert verify(journal).whole
+
+
+def test_a_gap_is_found_and_declared_lost(journal: Journal) -> None:
+    for name, gap in ((SECOND, (3, 10)), (FIRST, (0, 3))):
+        (folder(journal) / name).unlink()
+        found = verify(journal)
+        path = f"0/{gap[0]:020d}.block"
+        defects = [each for each in told(found.findings) if each[0] is not JournalFindingKind.LOST]
+        assert defects == [(JournalFindingKind.GAP, path, *gap)]
+        assert told(repair(journal)) == defects
+        assert verify(journal).whole
+    assert values_of(journal) == numbers(range(10, 12))
+
+
+def test_a_block_under_another_s_name_is_found(journal: Journal) -> None:
+    (folder(journal) / SECOND).rename(folder(journal) / f"{5:020d}.block")
+    assert told(verify(journal).findings) == [
+        (JournalFindingKind.GAP, f"0/{SECOND}", 3, 5),
+        (JournalFindingKind.DAMAGED, f"0/{5:020d}.block", 5, 10),
+    ]
+    repair(journal)
+    assert verify(journal).whole
+    assert [(lost.first, lost.until) for lost in journal.lost(0)] == [(3, 5), (5, 10)]
+    assert values_of(journal) == numbers(range(3), range(10, 12))
+
+
+def test_a_duplicate_is_found_and_set_aside(journal: Journal) -> None:
+    shutil.copy(folder(journal) / SECOND, folder(journal) / f"{7:020d}.block")
+    found = verify(journal)
+    assert told(found.findings) == [(JournalFindingKind.OVERLAP, f"0/{7:020d}.block", 10, 10)]
+    assert repair(journal) == found.findings
+    assert verify(journal).findings == ()
+    assert values_of(journal) == numbers(range(12))
+
+
+def test_a_last_block_that_overlaps_keeps_its_offsets(journal: Journal) -> None:
+    """A lane written twice from 11 on: the offsets that only the second has are not given again."""
+    other = opened(folder(journal).parent.parent / "other", Fast())
+    other.identity = journal.identity
+    with other.writer(0) as writer:
+        writer.append(numbered(0, 11))
+        writer.append(numbered(11, 20))
+    os.link(
+        Path(other.storage.url) / "0" / f"{11:020d}.block", folder(journal) / f"{11:020d}.block"
+    )
+    assert told(verify(journal).findings) == [
+        (JournalFindingKind.OVERLAP, f"0/{11:020d}.block", 12, 20),
+    ]
+    repair(journal)
+    assert verify(journal).whole
+    assert values_of(journal) == numbers(range(12))
+    assert journal.bounds() == {0: (0, 20)}
+
+
+def test_what_no_journal_makes_is_told_and_left(journal: Journal) -> None:
+    paths = ["0/notes.txt", "0/5.block", "readme", "000/x"]
+    for path in paths:
+        foreign = folder(journal).parent / path
+        foreign.parent.mkdir(exist_ok=True)
+        foreign.touch()
+    found = verify(journal)
+    assert found.whole
+    assert {(each.kind, each.path) for each in found.findings} == {
+        (JournalFindingKind.FOREIGN, path) for path in ("0/notes.txt", "0/5.block", "readme", "000")
+    }
+    assert repair(journal) == ()
+    assert all((folder(journal).parent / path).exists() for path in paths)
+
+
+@pytest.mark.parametrize("text", ["{}", "", '{"first": 0, "until": 5, "reason": "no"}'])
+def test_a_damaged_word_of_a_loss_is_set_aside_and_written_anew(
+    journal: Journal, text: str
+) -> None:
+    word = folder(journal) / "00000000000000000003.lost"
+    (folder(journal) / SECOND).unlink()
+    word.write_text(text)
+    assert told(verify(journal).findings) == [(JournalFindingKind.DAMAGED, f"0/{word.name}", 3, 10)]
+    assert told(repair(journal)) == [(JournalFindingKind.DAMAGED, f"0/{word.name}", 3, 10)]
+    assert verify(journal).whole
+    assert [(each.first, each.until) for each in journal.lost(0)] == [(3, 10)]
+    (aside,) = folder(journal).glob("*.corrupt")
+    assert aside.read_text() == text
+
+
+def test_a_damaged_word_beside_a_block_is_set_aside_and_the_block_is_believed(
+    journal: Journal,
+) -> None:
+    """A repair was cut short, or the word was never a repair's."""
+    for name, data in ((SECOND, None), (THIRD, b"")):
+        word = folder(journal) / name.replace("block", "lost")
+        word.write_text("{}")
+        if data is not None:
+            (folder(journal) / name).write_bytes(data)
+    repair(journal)
+    assert verify(journal).whole
+    assert values_of(journal) == numbers(range(10))
+
+
+def test_a_damaged_word_at_the_end_is_written_anew_up_to_the_mark(journal: Journal) -> None:
+    (folder(journal) / THIRD).write_bytes(b"")
+    (folder(journal) / THIRD).unlink()
+    word = folder(journal) / "00000000000000000010.lost"
+    word.write_text("{")
+    found = repair(journal)
+    assert told(found)[0] == (JournalFindingKind.DAMAGED, f"0/{word.name}", 10, 12)
+    assert verify(journal).whole
+    assert journal.bounds() == {0: (0, 12)}
+    with journal.writer(0) as writer:
+        assert writer.append(numbered(0, 1)).start == 12
+
+
+def test_of_a_damaged_word_at_the_end_that_nothing_else_tells_of_it_is_said_what_to_give(
+    journal: Journal,
+) -> None:
+    (folder(journal) / THIRD).unlink()
+    for mark in folder(journal).glob("*.end"):
+        mark.unlink()
+    word = folder(journal) / "00000000000000000010.lost"
+    word.write_text("{")
+    (finding,) = verify(journal).findings
+    assert (finding.kind, finding.first, finding.until) == (JournalFindingKind.DAMAGED, 10, None)
+    assert "--reached 0:OFFSET" in finding.reason
+    assert repair(journal) == ()
+    assert word.read_text() == "{"
+    assert told(repair(journal, {0: 17})) == [
+        (JournalFindingKind.DAMAGED, f"0/{word.name}", 10, 17)
+    ]
+    assert verify(journal).whole
+    assert journal.bounds() == {0: (0, 17)}
+
+
+def test_a_repair_that_was_cut_short_is_finished(journal: Journal) -> None:
+    flip(folder(journal) / SECOND, 0)
+    data = (folder(journal) / SECOND).read_bytes()
+    repair(journal)
+    (folder(journal) / SECOND).write_bytes(data)
+    assert values_of(journal) == numbers(range(3), range(10, 12))
+    found = verify(journal)
+    assert [each.kind for each in found.findings] == [
+        JournalFindingKind.LOST,
+        JournalFindingKind.UNFINISHED,
+    ]
+    assert [each.kind for each in repair(journal)] == [JournalFindingKind.UNFINISHED]
+    assert verify(journal).whole
+
+
+@pytest.mark.parametrize("name", [FIRST, SECOND, THIRD])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_repair_may_crash_at_any_moment(
+    journal: Journal, tmp_path: Path, name: str, gone: bool
+) -> None:
+    path = folder(journal) / name
+    if gone and name != THIRD:  # what is gone at the end is not known to have been there
+        path.unlink()
+    else:
+        flip(path, 20)
+    kept = {FIRST: [range(3, 12)], SECOND: [range(3), range(10, 12)], THIRD: [range(10)]}[name]
+    base = folder(journal).parent.parent
+    (folder(journal) / "lock").unlink()
+    recorder = Recorder(base)
+    repair(opened(base, recorder))
+    count = 0
+    for files, _ in crashes(recorder):
+        with on_disk(files, tmp_path / "crashed") as crashed:
+            again = opened(crashed, Fast())
+            repair(again)
+            assert verify(again).whole
+            assert values_of(again) == numbers(*kept)
+            assert again.lane_bounds(0)[1] >= 12
+        count += 1
+    assert count > 5
