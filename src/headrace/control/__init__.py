@@ -36,7 +36,6 @@ __all__ = [
     "HopController",
     "HopSettings",
     "InputQueue",
-    "OffsetRange",
     "PIDRateEstimator",
     "PIDTerms",
     "PartitionLimit",

@@ -5,18 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.errors import SourceError
-from headrace.ledger import PlannedRange
 from headrace.source.log import Log, Topic
 from headrace.source.stream_offset import StreamOffset
 
+if TYPE_CHECKING:
+    from headrace.ledger import PlannedRange
 
-def replay_end(ranges: Sequence[PlannedRange], following: Path) -> dict[str, Any]:
+
+def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
     """The end of a batch of exactly these ranges, for a query that reads batches once more.
 
     Args:
@@ -31,7 +33,7 @@ def replay_end(ranges: Sequence[PlannedRange], following: Path) -> dict[str, Any
     ).to_json()
 
 
-def planned_ids(ranges: Sequence[PlannedRange]) -> dict[str, str]:
+def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
     """The ids of these ranges' topics when they were planned, where that is known."""
     return {each.offsets.topic: each.topic_id for each in ranges if each.topic_id is not None}
 
@@ -55,7 +57,7 @@ def next_replay(end: StreamOffset) -> dict[str, Any] | None:
         ) from error
 
 
-def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
+def beginnings(log: Log, ranges: "Sequence[PlannedRange]") -> Positions:
     """Where each of these partitions begins now, of those that are as planned.
 
     Raises:
@@ -64,7 +66,7 @@ def beginnings(log: Log, ranges: Sequence[PlannedRange]) -> Positions:
     return log.earliest(_there(log, ranges))
 
 
-def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
     """Those parts of the ranges that are not in the log any more, and whole ranges of no topic.
 
     A topic that was recreated under its name is not the one that was planned. Neither is what was
@@ -84,13 +86,13 @@ def gone(log: Log, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
     return found
 
 
-def _there(log: Log, ranges: Sequence[PlannedRange]) -> list[TopicPartition]:
+def _there(log: Log, ranges: "Sequence[PlannedRange]") -> list[TopicPartition]:
     """The partitions of these ranges that are as planned."""
     topics = log.topics()
     return sorted({each.offsets.topic_partition for each in ranges if _is_of(each, topics)})
 
 
-def _is_of(planned: PlannedRange, topics: Mapping[str, Topic]) -> bool:
+def _is_of(planned: "PlannedRange", topics: Mapping[str, Topic]) -> bool:
     topic = topics.get(planned.offsets.topic)
     if topic is None or planned.offsets.partition not in topic.partitions:
         return False
@@ -135,7 +137,9 @@ class Connector:
         """What Spark calls it."""
         return self.source.name()
 
-    def gone(self, options: Mapping[str, str], ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+    def gone(
+        self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
+    ) -> list[OffsetRange]:
         """What is not there any more of what a stream with these options has planned."""
         with self._log_of_planned(options, ranges) as log:
             return gone(log, ranges)
@@ -144,12 +148,14 @@ class Connector:
         self, options: Mapping[str, str], ranges: Sequence[OffsetRange]
     ) -> Mapping[TopicPartition, int]:
         """Where the log begins now in each of these ranges' partitions; of those that there are."""
+        from headrace.ledger import PlannedRange  # noqa: PLC0415  (tasks do without the ledger)
+
         planned = [PlannedRange(each) for each in ranges]
         with self._log_of_planned(options, planned) as log:
             return beginnings(log, planned)
 
     def ends(
-        self, options: Mapping[str, str], ranges: Sequence[PlannedRange]
+        self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> Mapping[TopicPartition, int]:
         """How far the log is written in each of these ranges' partitions; of those there are."""
         with self._log_of_planned(options, ranges) as log:
@@ -160,6 +166,6 @@ class Connector:
         return self.log(self.replay_options(options, ranges))
 
     def _log_of_planned(
-        self, options: Mapping[str, str], ranges: Sequence[PlannedRange]
+        self, options: Mapping[str, str], ranges: "Sequence[PlannedRange]"
     ) -> closing[Log]:
         return closing(self.log_of(options, [planned.offsets for planned in ranges]))
