@@ -210,7 +210,7 @@ class SlowedFlow:
         return median(found)
 
     def _batches(self, ledger: Ledger, stage: str) -> list[BatchRecord]:
-        return list(reversed(ledger.batches(self._flow.gate(stage), _BATCHES)))
+        return list(reversed(ledger.batches.newest(self._flow.gate(stage), _BATCHES)))
 
     @contextmanager
     def _moves(self, ledger: Ledger) -> Iterator[list[RateLimitChange]]:
@@ -222,7 +222,7 @@ class SlowedFlow:
         def watch() -> None:
             while not done.wait(_WATCH_S):
                 for name in NAMES:
-                    held = ledger.admission(self._flow.gate(name)).held
+                    held = ledger.gates.admission(self._flow.gate(name)).held
                     was = known[name]
                     bound_per_s = None if held is None else held.rate_per_s
                     if bound_per_s == (None if was is None else was.rate_limit_per_s):

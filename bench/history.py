@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Final
 
 import sqlalchemy
@@ -10,17 +11,17 @@ from sqlalchemy import Table
 from headrace.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
+    DeadLetterStatus,
     ErrorReport,
     Ledger,
-    LetterStatus,
     PlannedBatch,
     PlannedRange,
     RateSample,
     Status,
     normalize_url,
 )
-from headrace.ledger.bulk import insert_rows
-from headrace.ledger.rows import Values, control_row, error_values, failure_rows, rate_row
+from headrace.ledger.batch_rows import Values, control_row, error_values, failure_rows
+from headrace.ledger.database import insert_rows
 from headrace.ledger.tables import control, dead_letter, failure, rate
 
 GATES: Final = ("bench", "other")
@@ -41,7 +42,7 @@ There are no more of them in a long history than in a short one, for history is 
 _BATCHES_AT_ONCE: Final = 5_000
 _ERROR: Final = ErrorReport("ValueError", "no number", "ValueError: no number\n" * 10)
 
-_SAMPLE: Final = rate_row(
+_SAMPLE: Final = asdict(
     RateSample(
         gate="",
         time_ms=0,
@@ -64,7 +65,7 @@ def fill(url: str, batches: int, newest_ms: int, *, split_every: int = 500) -> N
     """
     with Ledger.open(url) as ledger:
         for name in GATES:
-            ledger.declare_gate(
+            ledger.gates.declare(
                 name,
                 interval_ms=INTERVAL_MS,
                 source="kafka",
@@ -126,7 +127,7 @@ def _batch(number: int, newer: int, created_ms: int, *, split: bool) -> Iterator
         yield from _ended(batch, key, number, created_ms, Status.FAILED)
     elif newer < 2 * OPEN:
         yield from _ended(batch, key, number, created_ms, Status.DEAD)
-        yield dead_letter, _letter(batch, key, created_ms, LetterStatus.WAITING)
+        yield dead_letter, _letter(batch, key, created_ms, DeadLetterStatus.WAITING)
     else:
         yield from _ended(batch, key, number, created_ms, Status.SUCCESS)
         if split:
@@ -145,13 +146,13 @@ def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> I
         key = part.schedule_id
         for table, row in _ended(part, key, number, created_ms + 1 + which, status):
             yield table, row | {"parent": parent} if table is control else row
-    yield dead_letter, _letter(part, key, created_ms, LetterStatus.DROPPED)
+    yield dead_letter, _letter(part, key, created_ms, DeadLetterStatus.DROPPED)
 
 
 def _ended(
     batch: PlannedBatch, key: str, number: int, created_ms: int, status: Status
 ) -> Iterator[_Row]:
-    row = control_row(batch, key, created_ms, move="long ago")
+    row = control_row(batch, key, created_ms, call_id="long ago")
     row |= {
         "status": status,
         "query_batch_id": number,
@@ -166,8 +167,8 @@ def _ended(
         yield failure, each
 
 
-def _letter(batch: PlannedBatch, key: str, created_ms: int, status: LetterStatus) -> Values:
-    resolved = status is not LetterStatus.WAITING
+def _letter(batch: PlannedBatch, key: str, created_ms: int, status: DeadLetterStatus) -> Values:
+    resolved = status is not DeadLetterStatus.WAITING
     return {
         "schedule_id": key,
         "gate": batch.gate,

@@ -25,13 +25,13 @@ LEASE_MS: Final = 60_000
 PROMISED: Final = {"SQLite": AtMost(5), "PostgreSQL": AtMost(10)}
 
 QUESTIONS: Final[dict[str, Callable[[Ledger], object]]] = {
-    "failed": lambda ledger: ledger.failed(limit=10),
-    "batches": lambda ledger: ledger.batches(limit=10),
-    "last_begun": lambda ledger: ledger.last_begun(GATE),
-    "open_batch": lambda ledger: ledger.open_batch(GATE),
-    "settle": lambda ledger: ledger.settle(GATE, but=None, unowned_before_ms=0),
-    "dead_letters": lambda ledger: ledger.dead_letters(limit=10),
-    "processed_until": lambda ledger: ledger.processed_until(TOPIC_ID, range(100)),
+    "failed": lambda ledger: ledger.batches.failed(limit=10),
+    "batches": lambda ledger: ledger.batches.newest(limit=10),
+    "last_begun": lambda ledger: ledger.gates.last_begun(GATE),
+    "open_batch": lambda ledger: ledger.batches.open_batch(GATE),
+    "settle": lambda ledger: ledger.batches.resolve_abandoned(GATE, but=None, unowned_before_ms=0),
+    "dead_letters": lambda ledger: ledger.dead_letters.oldest(limit=10),
+    "processed_until": lambda ledger: ledger.history.processed_until(TOPIC_ID, range(100)),
 }
 
 
@@ -129,7 +129,7 @@ def _pruned(sides: Mapping[str, _Side], batches: int) -> Iterator[Figure]:
     """As many from each history."""
     for name, side in sides.items():
         oldest_ms = side.newest_ms - side.batches * INTERVAL_MS
-        took_ms = _took_ms(partial(side.driver.prune, oldest_ms + batches * INTERVAL_MS))
+        took_ms = _took_ms(partial(side.driver.history.prune, oldest_ms + batches * INTERVAL_MS))
         yield Figure(f"{name}: prune {batches}", "ms", Spread.of([took_ms]))
 
 
@@ -140,7 +140,7 @@ def _covered(sides: Mapping[str, _Side]) -> Iterator[Figure]:
 
         def read(ledger: Ledger = side.driver) -> None:
             nonlocal ranges
-            ranges = sum(1 for _ in ledger.coverage(GATE))
+            ranges = sum(1 for _ in ledger.history.coverage(GATE))
 
         took_ms = _took_ms(read)
         yield Figure(
@@ -171,12 +171,16 @@ def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, floa
         schedule_id=key,
     )
     calls: dict[str, Callable[[], object]] = {
-        "planner: rates": lambda: planner.rates(GATE, limit=1),
-        "planner: rate": lambda: planner.rate(GATE),
-        "planner: begin": lambda: planner.begin(batch),
-        "handler: begun_and_query": lambda: driver.begun_and_query(GATE),
-        "handler: attach": lambda: driver.attach(key, batch_id, owner=OWNER, lease_ms=LEASE_MS),
-        "handler: succeed": lambda: driver.succeed(key, owner=OWNER),
-        "listener: report": lambda: driver.report(key, batch_id, sample.time_ms - 900, sample),
+        "planner: rates": lambda: planner.rates.history(GATE, limit=1),
+        "planner: rate": lambda: planner.rates.current(GATE),
+        "planner: begin": lambda: planner.batches.begin(batch),
+        "handler: begun_and_query": lambda: driver.gates.begun_and_query(GATE),
+        "handler: attach": lambda: driver.batches.attach(
+            key, batch_id, owner=OWNER, lease_ms=LEASE_MS
+        ),
+        "handler: succeed": lambda: driver.batches.succeed(key, owner=OWNER),
+        "listener: report": lambda: driver.rates.report(
+            key, batch_id, sample.time_ms - 900, sample
+        ),
     }
     return {name: _took_ms(call) for name, call in calls.items()}

@@ -152,7 +152,7 @@ class _Pair(ExitStack):
         self._gate = f"{flow}.before"
         self._join = join
         self._ledger = self.enter_context(Ledger.open(url))
-        self._ledger.declare_gate(
+        self._ledger.gates.declare(
             self._gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}"
         )
         done = threading.Event()
@@ -184,7 +184,7 @@ class _Pair(ExitStack):
         return delay_ms
 
     def _is_held(self) -> bool:
-        return self._ledger.admission(self._gate).held is not None
+        return self._ledger.gates.admission(self._gate).held is not None
 
     def _agent(
         self,
@@ -204,7 +204,7 @@ class _Pair(ExitStack):
         while not done.wait(INTERVAL_MS / 1000):
             offsets = OffsetRange("lane", 0, 10 * number, 10 * (number + 1))
             ranges = (PlannedRange(offsets),)
-            self._ledger.begin(PlannedBatch(self._gate, "run", ranges, "rate", ""))
+            self._ledger.batches.begin(PlannedBatch(self._gate, "run", ranges, "rate", ""))
             number += 1
 
 

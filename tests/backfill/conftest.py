@@ -24,5 +24,5 @@ def url(tmp_path: Path) -> str:
 def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
     """An empty ledger with the gate ``orders``."""
     with new_ledger(url, clock=clock, database_clock=clock) as opened:
-        opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        opened.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         yield opened

@@ -71,7 +71,7 @@ class FakeRunner:
         return found
 
     def run(self, batch: BatchRecord) -> BaseException | None:
-        offsets = tuple(each.offsets for each in self._ledger.ranges(batch.schedule_id))
+        offsets = tuple(each.offsets for each in self._ledger.batches.ranges(batch.schedule_id))
         self.runs.append((batch.schedule_id, offsets))
         try:
             self.handler(batch, offsets)
@@ -130,7 +130,7 @@ class Backfill(BackfillScheduler):
 
     def work_on(self, key: str) -> BackfillEvent | None:
         """Run one batch of this key."""
-        return self.run_batch(key, self.ledger.ranges(key))
+        return self.run_batch(key, self.ledger.batches.ranges(key))
 
     @property
     def event_names(self) -> list[str]:
@@ -139,13 +139,13 @@ class Backfill(BackfillScheduler):
 
 def one_that_failed(ledger: Ledger, batch: PlannedBatch) -> str:
     """The key of a batch of the live stream that has failed."""
-    key = ledger.begin(batch).schedule_id
-    assert ledger.fail(key, ERROR)
+    key = ledger.batches.begin(batch).schedule_id
+    assert ledger.batches.fail(key, ERROR)
     return key
 
 
 def stored(ledger: Ledger, key: str) -> BatchRecord:
-    row = ledger.batch(key)
+    row = ledger.batches.get(key)
     assert row is not None
     return row
 
@@ -159,4 +159,4 @@ def all_of(ranges: Iterable[OffsetRange]) -> list[tuple[int, int]]:
 
 
 def whole(key: str, ledger: Ledger) -> list[tuple[int, int]]:
-    return all_of(each.offsets for each in ledger.ranges(key))
+    return all_of(each.offsets for each in ledger.batches.ranges(key))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import ManualClock, a_sample
+from tests.services.ledgers import report_sample
 
 from headrace.backfill import Cost, ExternalBudget, InProcessBudget, LiveStream, UnlimitedBudget
 from headrace.backfill.budget import (
@@ -250,14 +251,14 @@ def test_from_outside_the_ledger_tells_what_the_stream_leaves(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     budget = ExternalBudget(ledger, "orders", clock)
-    ledger.publish_rate(a_sample(clock(), 100.0, records=32))  # in 800 ms: 40 records/s
+    report_sample(ledger, a_sample(clock(), 100.0, records=32))  # in 800 ms: 40 records/s
     assert budget.records() == 0
     clock.now_ms += 1_000
-    ledger.publish_rate(a_sample(clock(), 100.0, records=40))
+    report_sample(ledger, a_sample(clock(), 100.0, records=40))
     assert budget.records() == 60
     budget.spent(Cost(60, 900, clock()))
     assert budget.records() == 0
-    ledger.publish_rate(a_sample(clock(), 100.0, records=500))  # more than the rate
+    report_sample(ledger, a_sample(clock(), 100.0, records=500))  # more than the rate
     clock.now_ms += 1_000
     assert budget.records() == 0
     clock.now_ms += 20_000  # the stream has had nothing for long

@@ -26,23 +26,23 @@ def keys(monitor: Monitor) -> list[str]:
 def counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The batches whose ranges were read."""
     asked: list[str] = []
-    ranges: Callable[[str], tuple[PlannedRange, ...]] = ledger.ranges
+    ranges: Callable[[str], tuple[PlannedRange, ...]] = ledger.batches.ranges
 
     def counting(schedule_id: str) -> tuple[PlannedRange, ...]:
         asked.append(schedule_id)
         return ranges(schedule_id)
 
-    monkeypatch.setattr(ledger, "ranges", counting)
+    monkeypatch.setattr(ledger.batches, "ranges", counting)
     return asked
 
 
 def test_it_holds_what_failed_with_its_ranges_and_nothing_else(ledger: Ledger) -> None:
-    ledger.declare_gate("clicks", interval_ms=1_000, source="kafka", estimator="pid")
+    ledger.gates.declare("clicks", interval_ms=1_000, source="kafka", estimator="pid")
     failed = [one_that_failed(ledger, batch_number(number)) for number in range(3)]
     one_that_failed(ledger, batch_number(9, gate="clicks"))
-    ledger.begin(batch_number(4))
-    ledger.succeed(ledger.begin(batch_number(5)).schedule_id)
-    assert ledger.take(failed[1], "other", LEASE_MS)
+    ledger.batches.begin(batch_number(4))
+    ledger.batches.succeed(ledger.batches.begin(batch_number(5)).schedule_id)
+    assert ledger.batches.claim(failed[1], "other", LEASE_MS)
     monitor = Monitor(ledger, "orders")
     assert keys(monitor) == []
     monitor.refresh()
@@ -54,7 +54,7 @@ def test_a_backfill_that_does_not_renew_its_lease_leaves_its_batch_to_others(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     key = one_that_failed(ledger, batch_number(0))
-    taken = ledger.take(key, "other", LEASE_MS)
+    taken = ledger.batches.claim(key, "other", LEASE_MS)
     assert taken is not None
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
     clock.now_ms += LEASE_MS - 1
@@ -83,8 +83,8 @@ def test_memory_is_bounded_by_what_is_open_and_the_limit(ledger: Ledger) -> None
     monitor.refresh()
     assert keys(monitor) == failed[:3]
     for key in failed[:6]:
-        assert ledger.take(key, "other", LEASE_MS)
-        assert ledger.backfilled(key, "other")
+        assert ledger.batches.claim(key, "other", LEASE_MS)
+        assert ledger.batches.backfilled(key, "other")
     monitor.refresh()
     assert keys(monitor) == failed[6:]
 
@@ -94,9 +94,9 @@ def test_however_many_fail_again_and_again_those_behind_them_have_their_turn(
 ) -> None:
     keys_ = [one_that_failed(ledger, batch_number(number)) for number in range(9)]
     for key in keys_[:5]:
-        assert ledger.take(key, "other", LEASE_MS)
-        assert ledger.give_back(key, "other", ERROR, max_backfills=10)
-    assert ledger.take(keys_[5], "one that crashes", LEASE_MS)
+        assert ledger.batches.claim(key, "other", LEASE_MS)
+        assert ledger.batches.release(key, "other", ERROR, max_backfills=10)
+    assert ledger.batches.claim(keys_[5], "one that crashes", LEASE_MS)
     clock.now_ms += LEASE_MS
     backoff = Backoff(first_ms=2 * LEASE_MS, most_ms=3 * LEASE_MS)
     monitor = Monitor(ledger, "orders", limit=3, backoff=backoff)
@@ -110,7 +110,7 @@ def test_however_many_fail_again_and_again_those_behind_them_have_their_turn(
     assert keys(monitor) == keys_[:3]
     for later_ms, at_least in ((0, 5 + 3), (LEASE_MS, 9)):
         clock.now_ms += later_ms
-        ready = ledger.failed("orders", waits_ms=backoff.waits_ms)
+        ready = ledger.batches.failed("orders", waits_ms=backoff.waits_ms)
         assert len(ready) == at_least
 
 
@@ -131,8 +131,8 @@ def test_the_earliest_created_whose_wait_is_over_is_next(
     first, second, third = (one_that_failed(ledger, batch_number(number)) for number in range(3))
     for key, failures in ((first, 2), (second, 1)):
         for _ in range(failures):
-            assert ledger.take(key, "other", LEASE_MS)
-            assert ledger.give_back(key, "other", ERROR, max_backfills=10)
+            assert ledger.batches.claim(key, "other", LEASE_MS)
+            assert ledger.batches.release(key, "other", ERROR, max_backfills=10)
     monitor = Monitor(ledger, "orders", backoff=Backoff(first_ms=1_000))
     monitor.refresh()
 
@@ -174,7 +174,7 @@ def test_a_refresh_that_fails_says_so_to_who_asked_for_it(
     def broken(_gate: str | None = None, _limit: int = 100) -> tuple[BatchRecord, ...]:
         raise LedgerError("The ledger cannot be reached.")
 
-    monkeypatch.setattr(ledger, "failed", broken)
+    monkeypatch.setattr(ledger.batches, "failed", broken)
     with pytest.raises(LedgerError, match="cannot be reached"):
         monitor.refresh()
     assert keys(monitor) == [key]

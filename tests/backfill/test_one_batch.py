@@ -81,9 +81,9 @@ def test_a_batch_that_is_anothers_or_finished_is_skipped(
     ledger: Ledger, clock: ManualClock, key: str
 ) -> None:
     backfill = Backfill(ledger, clock)
-    assert ledger.take(key, "other", LEASE_MS)
+    assert ledger.batches.claim(key, "other", LEASE_MS)
     assert backfill.work_on(key) == Skipped(key)
-    assert ledger.backfilled(key, "other")
+    assert ledger.batches.backfilled(key, "other")
     assert backfill.work_on(key) == Skipped(key)
     assert backfill.runner.runs == []
 
@@ -120,7 +120,7 @@ def test_a_handler_that_commits_its_sink_with_the_batch_has_resolved_it_whatever
     ledger: Ledger, clock: ManualClock, key: str, too_late: Exception | None
 ) -> None:
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        with ledger.transaction(batch.schedule_id, "me"):
+        with ledger.batches.transaction(batch.schedule_id, "me"):
             pass
         if too_late is not None:
             raise too_late
@@ -136,7 +136,7 @@ def test_a_batch_whose_one_record_became_a_dead_letter_is_dead(
     letter = DeadLetter("orders", 0, 7, None, b"-1", (), 0, 0, ERROR)
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        assert ledger.bury_record(batch.schedule_id, letter, owner="me")
+        assert ledger.dead_letters.add(batch.schedule_id, letter, owner="me")
 
     dead = Backfill(ledger, clock, handler).work_on(key)
     assert isinstance(dead, MarkedDead)
@@ -149,13 +149,13 @@ def test_children_that_the_runner_isolated_hold_the_truth_and_the_batch_is_done(
     key = one_that_failed(ledger, a_batch())
 
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
-        first, second = ledger.split(batch.schedule_id, HALVES, "me", LEASE_MS)
-        ledger.succeed(first.schedule_id, owner="me")
-        ledger.fail(second.schedule_id, ERROR, owner="me")
+        first, second = ledger.batches.split(batch.schedule_id, HALVES, "me", LEASE_MS)
+        ledger.batches.succeed(first.schedule_id, owner="me")
+        ledger.batches.fail(second.schedule_id, ERROR, owner="me")
 
     assert isinstance(Backfill(ledger, clock, handler).work_on(key), Done)
     assert stored(ledger, key).status is Status.SUCCESS
-    assert [each.schedule_id for each in ledger.failed()] == [HALVES[1].schedule_id]
+    assert [each.schedule_id for each in ledger.batches.failed()] == [HALVES[1].schedule_id]
 
 
 @pytest.mark.parametrize("then", [nothing, refuse])
@@ -164,7 +164,7 @@ def test_the_outcome_of_a_batch_whose_lease_was_lost_is_not_counted(
 ) -> None:
     def handler(batch: BatchRecord, offsets: Offsets) -> None:
         clock.now_ms += LEASE_MS
-        assert ledger.take(key, "other", LEASE_MS)
+        assert ledger.batches.claim(key, "other", LEASE_MS)
         then(batch, offsets)
 
     assert isinstance(Backfill(ledger, clock, handler).work_on(key), LeaseLost)
@@ -181,14 +181,20 @@ def test_an_interrupt_passes_once_the_batch_is_released_and_its_outcome_is_unkno
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         Backfill(ledger, clock, interrupt).work_on(key)
-    assert (stored(ledger, key).status, stored(ledger, key).cut_short) == (Status.FAILED, True)
+    assert (stored(ledger, key).status, stored(ledger, key).outcome_unknown) == (
+        Status.FAILED,
+        True,
+    )
 
 
 def test_the_outcome_of_a_run_that_fails_while_its_application_is_stopped_is_unknown(
     ledger: Ledger, clock: ManualClock, key: str
 ) -> None:
     Backfill(ledger, clock, refuse, stopped=lambda: True).work_on(key)
-    assert (stored(ledger, key).status, stored(ledger, key).cut_short) == (Status.FAILED, True)
+    assert (stored(ledger, key).status, stored(ledger, key).outcome_unknown) == (
+        Status.FAILED,
+        True,
+    )
     assert stored(ledger, key).error == ERROR  # what the stop raised says nothing
 
 

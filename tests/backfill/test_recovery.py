@@ -32,7 +32,7 @@ from headrace.ledger import BatchRecord, Ledger, Status
 PARTITIONS = 3
 RECORDS = 10  # of each partition in each batch
 OPEN = (Status.IN_PROGRESS, Status.FAILED, Status.BACKFILLING)
-MOVES = ("take", "split", "fail", "backfilled", "give_back", "bury")
+MOVES = ("claim", "split", "fail", "backfilled", "release", "mark_dead")
 Where = tuple[int, int]
 
 
@@ -78,8 +78,8 @@ def explained(ledger: Ledger) -> dict[Where, Status]:
     """How the ledger has each record; each of them once."""
     found: list[tuple[Where, Status]] = [
         (place, each.status)
-        for each in ledger.coverage("orders")
-        if not each.has_parts
+        for each in ledger.history.coverage("orders")
+        if not each.has_children
         for place in all_of([each.offsets])
     ]
     assert len(dict(found)) == len(found)
@@ -106,7 +106,7 @@ def crash(ledger: Ledger, countdown: int, *, after: bool) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in MOVES:
-            patch.setattr(ledger, name, crashing(getattr(ledger, name)))
+            patch.setattr(ledger.batches, name, crashing(getattr(ledger.batches, name)))
         yield
 
 
@@ -153,7 +153,7 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
             raise Crash
 
     with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         everything = batches_that_failed(ledger, 2)
         runner = FakeRunner(ledger, handler)
         runner.begins[TopicPartition("orders", 0)] = begin
@@ -161,7 +161,7 @@ def test_after_a_crash_at_any_move_the_next_process_goes_on_where_it_was(
             with crash(ledger, countdown, after=after), suppress(Crash):
                 run_all(ledger, runner, clock, f"process {number}")
             clock.now_ms += LEASE_MS
-        while ledger.batches(statuses=OPEN):
+        while ledger.batches.newest(statuses=OPEN):
             with suppress(Crash):
                 run_all(ledger, runner, clock, "another")
             clock.now_ms += LEASE_MS
@@ -231,7 +231,7 @@ def test_two_processes_never_run_the_same_batch_and_with_failures_all_is_process
             raise
 
     with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         everything = batches_that_failed(ledger, 15)
         threads = [threading.Thread(target=process, args=(name,)) for name in ("one", "two")]
         for thread in threads:

@@ -94,7 +94,7 @@ def test_the_earliest_created_batch_is_first_and_one_that_fails_waits(
     clock.now_ms += 1_000
     assert backfill.run_next(monitor) is not None
     assert backfill.runner.keys == [*failed, failed[0]]
-    assert ledger.failed() == ()
+    assert ledger.batches.failed() == ()
 
 
 def test_the_children_of_a_batch_are_next(ledger: Ledger, clock: ManualClock) -> None:
@@ -239,9 +239,9 @@ def test_named_batches_run_once_each_in_order_without_a_wait_and_with_their_chil
     ledger: Ledger, clock: ManualClock
 ) -> None:
     failed = failed_batches(ledger, 4)
-    assert ledger.take(failed[0], "before", LEASE_MS)
-    assert ledger.give_back(failed[0], "before", ERROR, max_backfills=10)  # would wait now
-    assert ledger.take(failed[3], "other", LEASE_MS)
+    assert ledger.batches.claim(failed[0], "before", LEASE_MS)
+    assert ledger.batches.release(failed[0], "before", ERROR, max_backfills=10)  # would wait now
+    assert ledger.batches.claim(failed[3], "other", LEASE_MS)
 
     def some_fail(batch: BatchRecord, offsets: Offsets) -> None:
         if offsets[0].start in {10, 0}:

@@ -28,7 +28,9 @@ from headrace.ledger import BatchRecord, Ledger, PlannedRange, Status
 
 
 def text_of(children: Sequence[BatchRecord], ledger: Ledger) -> list[list[str]]:
-    return [[str(each.offsets) for each in ledger.ranges(row.schedule_id)] for row in children]
+    return [
+        [str(each.offsets) for each in ledger.batches.ranges(row.schedule_id)] for row in children
+    ]
 
 
 def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_half_is_first(
@@ -47,7 +49,7 @@ def test_a_batch_too_large_for_now_is_halved_until_it_is_not_and_the_earlier_hal
     ] * 2
     assert backfill.runner.runs == []
     backfill.budget.most = 5
-    while batches := ledger.failed("orders"):
+    while batches := ledger.batches.failed("orders"):
         backfill.work_on(batches[0].schedule_id)
     assert backfill.event_names.count("Split") == 3
     runs = [offsets for _, offsets in backfill.runner.runs]
@@ -60,14 +62,14 @@ def test_a_batch_that_may_be_in_its_sink_already_is_run_whole_under_its_key(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     raised = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 0, 10)))
-    assert ledger.take(raised, "other", LEASE_MS)
-    assert ledger.give_back(raised, "other", ERROR, max_backfills=10)
+    assert ledger.batches.claim(raised, "other", LEASE_MS)
+    assert ledger.batches.release(raised, "other", ERROR, max_backfills=10)
     crashed = one_that_failed(ledger, a_batch(OffsetRange("orders", 0, 10, 20)))
-    assert ledger.take(crashed, "other", LEASE_MS)
-    abandoned = ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
-    ledger.attach(abandoned, 7, owner="driver", lease_ms=LEASE_MS)
+    assert ledger.batches.claim(crashed, "other", LEASE_MS)
+    abandoned = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
+    ledger.batches.attach(abandoned, 7, owner="driver", lease_ms=LEASE_MS)
     clock.now_ms += LEASE_MS
-    assert ledger.settle("orders", but=None, unowned_before_ms=0) == [abandoned]
+    assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == [abandoned]
     backfill = Backfill(ledger, clock, most=1)
     keys = [raised, crashed, abandoned]
     assert [type(backfill.work_on(key)) for key in keys] == [Done] * 3
@@ -78,9 +80,11 @@ def test_a_child_whose_outcome_is_unknown_may_be_in_its_sink_too(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     key = one_that_failed(ledger, a_batch())
-    assert ledger.take(key, "other", LEASE_MS)
-    first, second = (row.schedule_id for row in ledger.split(key, HALVES, "other", LEASE_MS))
-    assert ledger.fail(second, ERROR, owner="other")
+    assert ledger.batches.claim(key, "other", LEASE_MS)
+    first, second = (
+        row.schedule_id for row in ledger.batches.split(key, HALVES, "other", LEASE_MS)
+    )
+    assert ledger.batches.fail(second, ERROR, owner="other")
     clock.now_ms += LEASE_MS  # the other one crashed as it ran the first
     backfill = Backfill(ledger, clock, most=2)
     outcomes = [backfill.work_on(each) for each in (key, first, second)]
@@ -90,12 +94,12 @@ def test_a_child_whose_outcome_is_unknown_may_be_in_its_sink_too(
 def test_a_batch_that_raised_whenever_the_stream_ran_it_is_split(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    key = ledger.begin(WIDE).schedule_id
-    ledger.attach(key, 7, owner="driver", lease_ms=LEASE_MS)
-    assert ledger.retry(key, "driver", LEASE_MS)
-    assert ledger.fail(key, ERROR, owner="driver")
-    assert ledger.begin(WIDE).attempts == 3
-    assert ledger.fail(key, ERROR)
+    key = ledger.batches.begin(WIDE).schedule_id
+    ledger.batches.attach(key, 7, owner="driver", lease_ms=LEASE_MS)
+    assert ledger.batches.retry(key, "driver", LEASE_MS)
+    assert ledger.batches.fail(key, ERROR, owner="driver")
+    assert ledger.batches.begin(WIDE).attempts == 3
+    assert ledger.batches.fail(key, ERROR)
     assert isinstance(Backfill(ledger, clock, most=5).work_on(key), Split)
 
 
@@ -118,14 +122,16 @@ def test_what_is_still_there_of_a_batch_is_not_lost_with_what_is_gone_before_or_
     assert (stored(ledger, key).status, stored(ledger, key).backfills) == (Status.SUCCESS, 0)
     backfill.runner.runs.clear()
     gone, there = (row.schedule_id for row in split.children)
-    assert [row.schedule_id for row in ledger.failed("orders")] == [gone, there]
+    assert [row.schedule_id for row in ledger.batches.failed("orders")] == [gone, there]
     dead = backfill.work_on(gone)
     assert isinstance(dead, MarkedDead)
     assert "processed: orders-0 [10, 13);" in dead.error.message
     assert isinstance(backfill.work_on(there), Done)
     assert processed(backfill.runner) == [p for p in whole(key, ledger) if p >= (0, 13)]
     assert {
-        str(each.offsets): each.status for each in ledger.coverage("orders") if not each.has_parts
+        str(each.offsets): each.status
+        for each in ledger.history.coverage("orders")
+        if not each.has_children
     } == {
         "orders-0 [10, 13)": Status.DEAD,
         "orders-0 [13, 20)": Status.SUCCESS,
@@ -150,19 +156,24 @@ def test_a_batch_of_which_another_still_runs_a_child_is_waited_for(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     key = one_that_failed(ledger, a_batch())
-    assert ledger.take(key, "other", LEASE_MS)
-    first, second = (row.schedule_id for row in ledger.split(key, HALVES, "other", LEASE_MS))
+    assert ledger.batches.claim(key, "other", LEASE_MS)
+    first, second = (
+        row.schedule_id for row in ledger.batches.split(key, HALVES, "other", LEASE_MS)
+    )
     clock.now_ms += LEASE_MS - 1
-    assert ledger.renew(second, "other", LEASE_MS)
+    assert ledger.batches.renew(second, "other", LEASE_MS)
     clock.now_ms += 1
     backfill = Backfill(ledger, clock)
     assert backfill.work_on(key) == Skipped(key)
     assert stored(ledger, key).status is Status.BACKFILLING
-    assert [each.status for each in ledger.parts(key)] == [Status.FAILED, Status.IN_PROGRESS]
-    assert ledger.succeed(second, owner="other")
+    assert [each.status for each in ledger.batches.children(key)] == [
+        Status.FAILED,
+        Status.IN_PROGRESS,
+    ]
+    assert ledger.batches.succeed(second, owner="other")
     clock.now_ms += LEASE_MS
     assert isinstance(backfill.work_on(key), Split)
-    assert [each.schedule_id for each in ledger.failed()] == [first]
+    assert [each.schedule_id for each in ledger.batches.failed()] == [first]
 
 
 batches = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=6).map(

@@ -22,11 +22,13 @@ def ledger_url(tmp_path: Path) -> str:
 
 
 def add_gate(ledger: Ledger, name: str) -> None:
-    ledger.declare_gate(name, interval_ms=1_000, source="kafka", estimator="pid")
+    ledger.gates.declare(name, interval_ms=1_000, source="kafka", estimator="pid")
     planned = PlannedRange(OffsetRange("orders", 0, 10, 30), latest=100, reason="rate")
-    begun = ledger.begin(PlannedBatch(name, "run", (planned,), "rate", "localhost:9092", lag=90))
-    ledger.attach(begun.schedule_id, 7)
-    ledger.succeed(begun.schedule_id)
+    begun = ledger.batches.begin(
+        PlannedBatch(name, "run", (planned,), "rate", "localhost:9092", lag=90)
+    )
+    ledger.batches.attach(begun.schedule_id, 7)
+    ledger.batches.succeed(begun.schedule_id)
 
 
 @pytest.fixture

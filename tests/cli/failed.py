@@ -11,9 +11,9 @@ def one_range(offsets: OffsetRange, gate: str = "orders", servers: str = "x:1") 
 def add_failed(
     ledger: Ledger, gate: str, offsets: OffsetRange, servers: str, *, source: str = "kafka"
 ) -> BatchRecord:
-    ledger.declare_gate(gate, interval_ms=1_000, source=source, estimator="pid")
-    batch = ledger.begin(one_range(offsets, gate, servers))
-    ledger.fail(batch.schedule_id, ValueError("it was down"))
-    found = ledger.batch(batch.schedule_id)
+    ledger.gates.declare(gate, interval_ms=1_000, source=source, estimator="pid")
+    batch = ledger.batches.begin(one_range(offsets, gate, servers))
+    ledger.batches.fail(batch.schedule_id, ValueError("it was down"))
+    found = ledger.batches.get(batch.schedule_id)
     assert found is not None
     return found

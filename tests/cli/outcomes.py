@@ -56,28 +56,30 @@ class Shop:
         self.url = f"sqlite:///{folder}/headrace.db"
         self.now_ms = NOW_MS
         with new_ledger(self.url, clock=lambda: self.now_ms) as ledger:
-            ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+            ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
             keys = []
             for number in range(7):
                 self.now_ms += 1_000
-                keys.append(ledger.begin(planned(number * 10, number * 10 + 10)).schedule_id)
+                keys.append(
+                    ledger.batches.begin(planned(number * 10, number * 10 + 10)).schedule_id
+                )
             self.good, self.failed, self.busy, self.left, self.dead, self.split, self.open = keys
-            ledger.attach(self.good, 7, start_time_ms=self.now_ms)
+            ledger.batches.attach(self.good, 7, start_time_ms=self.now_ms)
             self.now_ms += 500
-            ledger.succeed(self.good, records=9)
+            ledger.batches.succeed(self.good, records=9)
             for key in (self.failed, self.busy, self.left, self.dead):
-                ledger.fail(key, ERROR)
-            ledger.take(self.busy, "a backfill", LONG_MS)
-            ledger.take(self.left, "a backfill", 0)
-            ledger.take(self.dead, "a backfill", LONG_MS)
-            ledger.bury(self.dead, "a backfill", GONE)
-            ledger.attach(self.split, 8, owner="me", lease_ms=LONG_MS)
+                ledger.batches.fail(key, ERROR)
+            ledger.batches.claim(self.busy, "a backfill", LONG_MS)
+            ledger.batches.claim(self.left, "a backfill", 0)
+            ledger.batches.claim(self.dead, "a backfill", LONG_MS)
+            ledger.batches.mark_dead(self.dead, "a backfill", GONE)
+            ledger.batches.attach(self.split, 8, owner="me", lease_ms=LONG_MS)
             halves = [planned(50, 51), planned(51, 60)]
-            parts = ledger.split(self.split, halves, "me", LONG_MS)
+            parts = ledger.batches.split(self.split, halves, "me", LONG_MS)
             self.bad_part, self.good_part = (part.schedule_id for part in parts)
-            ledger.bury_record(self.bad_part, LETTER)
-            ledger.succeed(self.good_part)
-            ledger.succeed(self.split)
+            ledger.dead_letters.add(self.bad_part, LETTER)
+            ledger.batches.succeed(self.good_part)
+            ledger.batches.succeed(self.split)
 
 
 def invoke(url: str, *arguments: str, width: int = 120) -> Result:

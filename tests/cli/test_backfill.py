@@ -88,7 +88,7 @@ class Scene:
 
     @property
     def statuses(self) -> list[Status]:
-        found = [self.ledger.batch(batch.schedule_id) for batch in self.batches]
+        found = [self.ledger.batches.get(batch.schedule_id) for batch in self.batches]
         return [batch.status for batch in found if batch is not None]
 
 
@@ -140,7 +140,7 @@ def test_what_is_isolated_is_dead_and_the_rest_done(
     work = scene.work(sink, policy=headrace.isolate())
     work.run()
     assert sink.values == GOOD
-    (letter,) = scene.ledger.dead_letters("orders")
+    (letter,) = scene.ledger.dead_letters.oldest("orders")
     assert letter.letter.offset == 14
     assert summary(work.tally) == "3 batches: 2 done, 1 dead; 30 records: 29 done, 1 dead."
     assert not work.tally.is_good
@@ -172,11 +172,11 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
 def test_what_somebody_else_has_meanwhile_is_skipped(scene: Scene) -> None:
     first, second, third = (batch.schedule_id for batch in scene.batches)
     work = scene.work(Sink())
-    scene.ledger.take(first, "somebody", 60_000)
-    scene.ledger.take(third, "somebody", 60_000)
-    scene.ledger.backfilled(third, "somebody")
-    scene.ledger.take(second, "somebody", 60_000)
-    scene.ledger.bury(second, "somebody", ValueError("no"))
+    scene.ledger.batches.claim(first, "somebody", 60_000)
+    scene.ledger.batches.claim(third, "somebody", 60_000)
+    scene.ledger.batches.backfilled(third, "somebody")
+    scene.ledger.batches.claim(second, "somebody", 60_000)
+    scene.ledger.batches.mark_dead(second, "somebody", ValueError("no"))
     work.run()
     assert work.tally.batches == {
         **dict.fromkeys(Outcome, 0),
@@ -201,7 +201,7 @@ def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scen
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             work.run()
-    first = scene.ledger.batch(scene.batches[0].schedule_id)
+    first = scene.ledger.batches.get(scene.batches[0].schedule_id)
     assert first is not None
     assert (first.status, first.attempts, first.owner) == (Status.FAILED, 4, None)
     assert first.error is not None
@@ -218,7 +218,7 @@ def test_sys_exit_in_a_handler_fails_its_batch_and_does_not_end_the_command_as_i
     work = scene.work(Sink(during=leave))
     work.run()
     assert scene.statuses == [Status.FAILED] * 3
-    first = scene.ledger.batch(scene.batches[0].schedule_id)
+    first = scene.ledger.batches.get(scene.batches[0].schedule_id)
     assert first is not None
     assert first.error is not None
     assert "SystemExit: 0" in first.error.message
@@ -260,7 +260,7 @@ def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
     # Spark's own workers, which get the signal too, may show where it found them.
     assert "headrace/cli/" not in ended.stderr
     assert ended.stdout.endswith("3 batches: 3 not run; 30 records: 30 not run.\n")
-    first = scene.ledger.batch(scene.batches[0].schedule_id)
+    first = scene.ledger.batches.get(scene.batches[0].schedule_id)
     assert first is not None
     assert (first.status, first.attempts) == (Status.FAILED, 2)
 
@@ -326,7 +326,7 @@ def test_what_a_stream_deferred_is_made_good_by_the_command(
     events = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [event["event"] for event in events] == ["claimed", "done", "summary"]
     with Ledger.open(url) as ledger:
-        (batch,) = ledger.batches("orders")
+        (batch,) = ledger.batches.newest("orders")
     assert batch.status is Status.SUCCESS
     (written,) = tmp_path.glob("*.out")
     assert written.name == f"{batch.schedule_id}.out"

@@ -56,10 +56,10 @@ def test_batches_of_several_gates_are_not_run_by_one_handler(
 def test_a_part_of_a_batch_that_is_run_is_not_run_by_itself_too(shop: Shop) -> None:
     halves = [one_range(OffsetRange("orders", 0, start, start + 5)) for start in (30, 35)]
     with Ledger.open(shop.url) as ledger:
-        taken = ledger.take(shop.left, "me", 1)
+        taken = ledger.batches.claim(shop.left, "me", 1)
         assert taken is not None
-        for part in ledger.split(shop.left, halves, "me", 1):
-            ledger.fail(part.schedule_id, ValueError("no"))
+        for part in ledger.batches.split(shop.left, halves, "me", 1):
+            ledger.batches.fail(part.schedule_id, ValueError("no"))
     assert planned(shop, "--all") == [shop.failed, shop.left]
 
 

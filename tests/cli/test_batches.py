@@ -9,7 +9,7 @@ from tests.cli.conftest import Complain
 from tests.cli.outcomes import ERROR, GONE, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 
 from headrace.core.clock import wall_clock_ms
-from headrace.ledger import Kind, Ledger, LetterStatus, Status
+from headrace.ledger import DeadLetterStatus, Kind, Ledger, Status
 
 NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")
 SINCE, UNTIL = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"
@@ -18,9 +18,9 @@ SINCE, UNTIL = "2023-11-14T22:13:22Z", "2023-11-14T22:13:24Z"
 def add_clicks(shop: Shop) -> str:
     """A gate with a batch that has failed; its key."""
     with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
-        ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
-        key = ledger.begin(planned(0, 10, gate="clicks")).schedule_id
-        ledger.fail(key, ERROR)
+        ledger.gates.declare("clicks", interval_ms=1, source="kafka", estimator="pid")
+        key = ledger.batches.begin(planned(0, 10, gate="clicks")).schedule_id
+        ledger.batches.fail(key, ERROR)
     return key
 
 
@@ -93,11 +93,11 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
         for gate in (f"a{trick}", "b"):
-            ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")
-        first = ledger.begin(planned(0, 10, f"a{trick}", run_id=trick)).schedule_id
-        ledger.fail(first, ValueError(f"no {trick}"))
-        second = ledger.begin(planned(10, 11, f"a{trick}", run_id=trick)).schedule_id
-        ledger.bury_record(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
+            ledger.gates.declare(gate, interval_ms=1, source="kafka", estimator="pid")
+        first = ledger.batches.begin(planned(0, 10, f"a{trick}", run_id=trick)).schedule_id
+        ledger.batches.fail(first, ValueError(f"no {trick}"))
+        second = ledger.batches.begin(planned(10, 11, f"a{trick}", run_id=trick)).schedule_id
+        ledger.dead_letters.add(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
     printable = "".join(c if c.isprintable() else " " for c in trick)
     for command in ("batches", f"batches {first}", "failures", "verify", "dead-letters list"):
         shown = invoke(url, *command.split())
@@ -108,7 +108,7 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
 
 def test_the_beginning_of_several_keys_is_refused(shop: Shop, complain: Complain) -> None:
     with Ledger.open(shop.url) as ledger:
-        keys = [ledger.begin(planned(at, at + 1)).schedule_id for at in range(100, 120)]
+        keys = [ledger.batches.begin(planned(at, at + 1)).schedule_id for at in range(100, 120)]
     ((digit, _),) = Counter(key[0] for key in keys).most_common(1)  # 20 keys, 16 digits
     said = complain(shop.url, "batches", digit)
     assert f"has several batches whose key begins with '{digit}', such as" in said
@@ -168,9 +168,9 @@ def test_nothing_that_failed_is_0(tmp_path: Path) -> None:
     Ledger.open(url).close()
     assert told(url, "batches") == "The ledger has no batch yet.\n"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
-        ledger.succeed(ledger.begin(planned(0, 10)).schedule_id)
-        ledger.begin(planned(10, 20))
+        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.batches.succeed(ledger.batches.begin(planned(0, 10)).schedule_id)
+        ledger.batches.begin(planned(10, 20))
     assert "Nothing is unresolved" in told(url, "failures")
     assert rows(url, "failures") == []
 
@@ -180,13 +180,15 @@ def test_a_letter_alone_is_3_until_it_is_resolved_and_so_is_a_dead_batch(
 ) -> None:
     with Ledger.open(shop.url) as ledger:
         for key in (shop.failed, shop.left):
-            ledger.take(key, "me", 1_000)
-            ledger.backfilled(key, "me")
-        ledger.backfilled(shop.busy, "a backfill")
+            ledger.batches.claim(key, "me", 1_000)
+            ledger.batches.backfilled(key, "me")
+        ledger.batches.backfilled(shop.busy, "a backfill")
         drop = ["drop", shop.dead[:12], "--reason", " nobody needs it "]
         assert invoke(shop.url, *drop).stdout == f"Batch {shop.dead} is dropped.\n"
         (letter,) = rows(shop.url, "failures", 3)
-        ledger.resolve(letter["dead_letter_id"], LetterStatus.DROPPED, "a test order")
+        ledger.dead_letters.resolve(
+            letter["dead_letter_id"], DeadLetterStatus.DROPPED, "a test order"
+        )
         assert rows(shop.url, "failures") == []
     (dead,) = rows(shop.url, f"batches {shop.dead}")
     assert dead["resolution"] == "nobody needs it"
@@ -198,9 +200,9 @@ def test_what_ended_long_ago_is_deleted_and_verify_counts_it(tmp_path: Path) -> 
     url = f"sqlite:///{tmp_path}/headrace.db"
     for clock, starts in ((lambda: 1_000, (0, 10, 20)), (wall_clock_ms, (30,))):
         with Ledger.open(url, clock=clock) as ledger:
-            ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+            ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
             for start in starts:
-                ledger.succeed(ledger.begin(planned(start, start + 10)).schedule_id)
+                ledger.batches.succeed(ledger.batches.begin(planned(start, start + 10)).schedule_id)
     prune = "prune --older-than '30 days'"
     assert told(url, prune) == "Deleted: 3 batches and 0 rates.\n"
     ((span,),) = [each["spans"] for each in rows(url, "verify")]

@@ -13,7 +13,7 @@ from tests.cli.test_flows import SHOP
 from tests.journal.samples import numbered
 
 from headrace.journal import Journal
-from headrace.ledger import Ledger, LetterStatus
+from headrace.ledger import DeadLetterStatus, Ledger
 
 LETTER_EDITS = """
 from dataclasses import replace
@@ -144,18 +144,22 @@ def shop(folder: Path) -> Shop:
     """With a second dead letter, which is dropped."""
     made = Shop(folder)
     with Ledger.open(made.url) as ledger:
-        (letter,) = ledger.dead_letters()
-        batch = ledger.begin(planned(70, 71))
-        assert ledger.bury_record(batch.schedule_id, letter.letter)
-        ledger.resolve(2, LetterStatus.DROPPED, "a test order")
+        (letter,) = ledger.dead_letters.oldest()
+        batch = ledger.batches.begin(planned(70, 71))
+        assert ledger.dead_letters.add(batch.schedule_id, letter.letter)
+        ledger.dead_letters.resolve(2, DeadLetterStatus.DROPPED, "a test order")
     return made
 
 
 def state_of(shop: Shop, folder: Path) -> tuple[object, ...]:
     files = sorted(file for file in folder.rglob("*") if "__pycache__" not in file.parts)
     with Ledger.open(shop.url, create=False) as ledger:
-        statuses = list(LetterStatus)
-        rows = ledger.batches(limit=99), ledger.dead_letters(statuses=statuses), ledger.gates()
+        statuses = list(DeadLetterStatus)
+        rows = (
+            ledger.batches.newest(limit=99),
+            ledger.dead_letters.oldest(statuses=statuses),
+            ledger.gates.all(),
+        )
     return *rows, [file for file in files if not file.name.startswith("headrace.db-")]
 
 

@@ -13,7 +13,7 @@ from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, row
 from tests.services.kafka import Topic, TopicFactory
 
 from headrace.cli.dead_letters import PAGE
-from headrace.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus
+from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 
 EDITS = """
 from dataclasses import replace
@@ -29,13 +29,13 @@ def only_first(letter):
 def add_letters(shop: Shop, number: int, gate: str = "orders") -> None:
     with Ledger.open(shop.url) as ledger:
         for offset in range(100, 100 + number):
-            key = ledger.begin(planned(offset, offset + 1, gate)).schedule_id
-            ledger.bury_record(key, replace(LETTER, offset=offset, key=None, headers=None))
+            key = ledger.batches.begin(planned(offset, offset + 1, gate)).schedule_id
+            ledger.dead_letters.add(key, replace(LETTER, offset=offset, key=None, headers=None))
 
 
 def letter(url: str, number: int) -> DeadLetterRecord:
     with Ledger.open(url) as ledger:
-        found = ledger.dead_letter(number)
+        found = ledger.dead_letters.get(number)
     assert found is not None
     return found
 
@@ -81,7 +81,7 @@ def test_a_list_that_is_cut_says_so(shop: Shop) -> None:
 def test_the_export_has_every_letter_whole(shop: Shop) -> None:
     add_letters(shop, PAGE + 1)
     with Ledger.open(shop.url) as ledger:
-        ledger.resolve(3, LetterStatus.SENT, "to orders-retry")
+        ledger.dead_letters.resolve(3, DeadLetterStatus.SENT, "to orders-retry")
     first, *others = exported(shop, "")
     assert [each["offset"] for each in others] == [100, *range(102, 100 + PAGE + 1)]
     assert b64decode(first["key"]) == LETTER.key
@@ -101,7 +101,7 @@ def exported(shop: Shop, options: str) -> list[dict[str, Any]]:
 
 def test_one_gate_of_several_is_listed_and_exported_alone(shop: Shop) -> None:
     with Ledger.open(shop.url) as ledger:
-        ledger.declare_gate("clicks", interval_ms=1, source="kafka", estimator="pid")
+        ledger.gates.declare("clicks", interval_ms=1, source="kafka", estimator="pid")
     add_letters(shop, 1, gate="clicks")
     assert "clicks" in told(shop.url, "dead-letters list")
     assert "at 50" not in told(shop.url, "dead-letters list --gate clicks")
@@ -111,7 +111,7 @@ def test_one_gate_of_several_is_listed_and_exported_alone(shop: Shop) -> None:
 def test_several_letters_are_dropped_at_once(shop: Shop) -> None:
     add_letters(shop, 1)
     told(shop.url, "dead-letters drop 1 2 --reason tests")
-    assert [letter(shop.url, number).status for number in (1, 2)] == [LetterStatus.DROPPED] * 2
+    assert [letter(shop.url, number).status for number in (1, 2)] == [DeadLetterStatus.DROPPED] * 2
 
 
 @pytest.mark.parametrize("arguments", [["drop", "1"], ["drop", "--reason", "x"], ["drop", "one"]])
@@ -128,9 +128,9 @@ def orders(topic: TopicFactory) -> Topic:
 def url(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A ledger with the letters 1 and 2, in whose folder are functions that edit them."""
     with Ledger.open(shop.url) as ledger:
-        batch = ledger.begin(planned(70, 71))
+        batch = ledger.batches.begin(planned(70, 71))
         second = DeadLetter("orders", 0, 70, b"other", b"2", None, 0, 0, LETTER.error)
-        assert ledger.bury_record(batch.schedule_id, second)
+        assert ledger.dead_letters.add(batch.schedule_id, second)
     (tmp_path / "letter_changes.py").write_text(EDITS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -173,7 +173,10 @@ def test_all_that_wait_are_sent_with_where_they_were(url: str, orders: Topic) ->
     ]
     assert second.key() == b"other"
     kept = letter(url, 1)
-    assert (kept.status, kept.resolution) == (LetterStatus.SENT, f"sent to {orders.name}-0 at 0")
+    assert (kept.status, kept.resolution) == (
+        DeadLetterStatus.SENT,
+        f"sent to {orders.name}-0 at 0",
+    )
     assert told(url, send(orders, "--all")) == "0 dead letters sent.\n"
     assert len(records_in(orders)) == 2
 
@@ -185,14 +188,14 @@ def test_a_letter_is_edited_on_its_way(url: str, orders: Topic) -> None:
     how = f"sent to {orders.name}-0 at 0, edited by letter_changes:mend"
     assert letter(url, 2).resolution == how
     assert letter(url, 2).letter.value == b"2"
-    assert letter(url, 1).status is LetterStatus.WAITING
+    assert letter(url, 1).status is DeadLetterStatus.WAITING
 
 
 def test_what_an_edit_leaves_out_still_waits(url: str, orders: Topic) -> None:
     lines = told(url, send(orders, "2 1 2 --edit letter_changes:only_first")).splitlines()
     assert lines[-1] == "1 dead letter sent, 1 skipped by letter_changes:only_first."
     statuses = [letter(url, number).status for number in (1, 2)]
-    assert statuses == [LetterStatus.SENT, LetterStatus.WAITING]
+    assert statuses == [DeadLetterStatus.SENT, DeadLetterStatus.WAITING]
 
 
 def test_what_the_brokers_have_is_sent_though_another_letter_is_refused(
@@ -201,9 +204,9 @@ def test_what_the_brokers_have_is_sent_though_another_letter_is_refused(
     small = topic(config={"max.message.bytes": "320"})
     long = DeadLetter("orders", 0, 71, None, b"x" * 1_000, None, 0, 0, LETTER.error)
     with Ledger.open(url) as ledger:
-        assert ledger.bury_record(ledger.begin(planned(71, 72)).schedule_id, long)
+        assert ledger.dead_letters.add(ledger.batches.begin(planned(71, 72)).schedule_id, long)
     ended = invoke(url, *send(small, "2 3").split())
     assert ended.stdout == f"Dead letter 2 is sent to {small.name}-0 at 0.\n"
     assert "too large" in str(ended.exception)
     statuses = [letter(url, number).status for number in (2, 3)]
-    assert statuses == [LetterStatus.SENT, LetterStatus.WAITING]
+    assert statuses == [DeadLetterStatus.SENT, DeadLetterStatus.WAITING]

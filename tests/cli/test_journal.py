@@ -31,7 +31,7 @@ def url(tmp_path: Path) -> str:
     """A ledger with the gate ``orders``, which has read nothing."""
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
     return url
 
 
@@ -41,11 +41,13 @@ def read(url: str, journal: Journal, *bounds: int, lane: int = 0, fails: bool = 
     with Ledger.open(url) as ledger:
         for start, until in pairwise(bounds):
             offsets = PlannedRange(OffsetRange("orders", lane, start, until), topic_id=journal.id)
-            keys.append(ledger.begin(PlannedBatch("orders", "run", (offsets,), "", "")).schedule_id)
+            keys.append(
+                ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "", "")).schedule_id
+            )
             if fails and len(keys) == 1:
-                ledger.fail(keys[0], ValueError("no"))
+                ledger.batches.fail(keys[0], ValueError("no"))
             else:
-                ledger.succeed(keys[-1])
+                ledger.batches.succeed(keys[-1])
     return keys[0]
 
 
@@ -164,9 +166,9 @@ def test_why_nothing_is_removed_is_told(journal: Journal, url: str) -> None:
     failed = read(url, journal, 2, 4, 11, 12, fails=True)
     assert because(url, "0s") == f"orders: batch {failed[:8]} is failed"
     with Ledger.open(url) as ledger:
-        ledger.take(failed, "me", 1_000)
+        ledger.batches.claim(failed, "me", 1_000)
         assert because(url, "0s") == f"orders: batch {failed[:8]} is backfilling"
-        ledger.backfilled(failed, "me")
+        ledger.batches.backfilled(failed, "me")
     assert because(url, "7d") == "the next block is too young"
     assert because(url, "0s --without orders --unread") == "the last block of a lane stays"
 

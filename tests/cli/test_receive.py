@@ -17,6 +17,7 @@ from tests.cli.conftest import Complain
 from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
 from tests.receivers.processes import ReceiverProcess, receiver
+from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
 from headrace.cli.options import DEFAULT_LEDGER
@@ -34,7 +35,7 @@ def stored_in(folder: Path, lane: int = 0) -> list[bytes]:
 
 def holds_some(ledger: Ledger) -> bool:
     """Whether the receiver of the gate ``orders`` has records that are not durable yet."""
-    return any(each.buffered_bytes for each in ledger.receivers("orders"))
+    return any(each.buffered_bytes for each in ledger.receivers.of_gate("orders"))
 
 
 class Posted(threading.Thread):
@@ -65,15 +66,15 @@ def test_it_follows_its_gate_and_ends_when_what_it_took_is_durable_and_acknowled
     options = ["--gate", "orders", "--max-rate", "900", "--block-interval-ms", "3000"]
     with receiver(tmp_path, "http", *options, "--lane", "7") as running, Ledger.open(url) as ledger:
         assert running.wait_for("limit")["limit_per_s"] == 900
-        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
-        ledger.publish_rate(a_sample(1, 500.0))
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
+        report_sample(ledger, a_sample(1, 500.0))
         wait_until(lambda: running.events("limit")[-1]["limit_per_s"] == 500)
         posted = Posted(running, "[1, 2, 3]")
         wait_until(lambda: holds_some(ledger))
         running.send(signal.SIGTERM)
         assert posted.done() == (200, {"lane": 7, "first": 0, "until": 3})
         assert running.ended() == 0
-        assert ledger.receivers("orders") == ()
+        assert ledger.receivers.of_gate("orders") == ()
     ended = running.wait_for("ended")
     assert (ended["stored_records"], ended["lane"], ended["offset"]) == (3, 7, 3)
     assert running.errors == ""

@@ -158,10 +158,10 @@ def begin(ledger: Ledger, start: int, until: int, lag: int) -> int:
     planned = PlannedRange(
         OffsetRange("orders", 0, start, until), latest=start + lag, reason="rate"
     )
-    begun = ledger.begin(
+    begun = ledger.batches.begin(
         PlannedBatch("orders", "run", (planned,), "rate", "localhost:9092", lag=lag)
     )
-    (batch,) = ledger.batches("orders", 1)
+    (batch,) = ledger.batches.newest("orders", 1)
     assert batch.schedule_id == begun.schedule_id
     return batch.created_time_ms
 
@@ -169,7 +169,7 @@ def begin(ledger: Ledger, start: int, until: int, lag: int) -> int:
 def test_the_history_of_a_gate_takes_the_place_of_a_source_s_load(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         first_ms = begin(ledger, 10, 30, lag=90)
         with pytest.raises(OptionError, match="it takes two batches of one run"):
             with_history(SCENARIO, "ingest=orders", url)

@@ -12,6 +12,7 @@ from tests.cli.histories import (
     text_of,
     with_lags,
 )
+from tests.services.ledgers import report_sample
 
 from headrace.cli.gate_view import gate_view, overview
 from headrace.cli.snapshot import GateHistory, GateState, take_snapshot
@@ -20,11 +21,11 @@ from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     ErrorReport,
     Ledger,
-    NotMadeGood,
     PlannedBatch,
     PlannedRange,
     RateSample,
     Status,
+    Unresolved,
 )
 
 
@@ -87,7 +88,7 @@ def test_failures_are_counted_and_the_newest_error_is_told_in_one_line() -> None
             a_batch(2, NOW_MS - 1_000, 1_000, status=Status.FAILED, error=newer),
             a_batch(1, NOW_MS - 2_000, 1_000, status=Status.DEAD, error=older),
         ),
-        unresolved=NotMadeGood(failed=7, dead=3, letters=12),
+        unresolved=Unresolved(failed=7, dead=3, letters=12),
     )
     snapshot = take_snapshot(history, NOW_MS)
     assert (snapshot.failed, snapshot.dead, snapshot.dead_letters) == (7, 3, 12)
@@ -140,8 +141,8 @@ def test_a_gate_that_stays_at_its_lowest_rate_says_why(
 
 def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
-        ledger.declare_gate("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
-        begun = ledger.begin(
+        ledger.gates.declare("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
+        begun = ledger.batches.begin(
             PlannedBatch(
                 gate="orders",
                 run_id="run",
@@ -151,12 +152,12 @@ def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
                 lag=90,
             )
         )
-        ledger.attach(begun.schedule_id, 7)
-        ledger.publish_rate(
-            RateSample("orders", NOW_MS, 42.5, 20, 800, 0, 25.0, -1.0, -0.5, 0.0, 7, None)
+        ledger.batches.attach(begun.schedule_id, 7)
+        report_sample(
+            ledger, RateSample("orders", NOW_MS, 42.5, 20, 800, 0, 25.0, -1.0, -0.5, 0.0, 7, None)
         )
-        ledger.record_losses("orders", [OffsetRange("orders", 4, 3, 10)])
-        (gate,) = ledger.gates()
+        ledger.history.record_losses("orders", [OffsetRange("orders", 4, 3, 10)])
+        (gate,) = ledger.gates.all()
         snapshot = take_snapshot(GateHistory.read(ledger, gate), NOW_MS)
 
     assert snapshot.rate_per_s == 42.5
@@ -173,11 +174,11 @@ def test_a_batch_that_was_split_is_one_batch_of_the_history(tmp_path: Path) -> N
         return PlannedBatch("orders", "run", ranges, "rate", "localhost:9092")
 
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=lambda: NOW_MS) as ledger:
-        ledger.declare_gate("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
-        whole = ledger.begin(planned(10, 30)).schedule_id
-        ledger.attach(whole, 7, owner="me", lease_ms=1_000)
-        ledger.split(whole, [planned(10, 20), planned(20, 30)], "me", 1_000)
-        (gate,) = ledger.gates()
+        ledger.gates.declare("orders", interval_ms=INTERVAL_MS, source="kafka", estimator="pid")
+        whole = ledger.batches.begin(planned(10, 30)).schedule_id
+        ledger.batches.attach(whole, 7, owner="me", lease_ms=1_000)
+        ledger.batches.split(whole, [planned(10, 20), planned(20, 30)], "me", 1_000)
+        (gate,) = ledger.gates.all()
         history = GateHistory.read(ledger, gate)
     assert [batch.schedule_id for batch in history.batches] == [whole]
     assert [each.offsets.count for each in history.ranges] == [20]

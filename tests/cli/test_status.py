@@ -36,7 +36,7 @@ def test_the_ledger_may_be_named_by_the_environment_or_be_the_one_in_this_folder
 def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         add_gate(ledger, "payments")
-        ledger.declare_gate("new", interval_ms=500, source="kafka", estimator="pid")
+        ledger.gates.declare("new", interval_ms=500, source="kafka", estimator="pid")
     new, orders, payments = rows(ledger_url, "status")
     assert [each["gate"] for each in (new, orders, payments)] == ["new", "orders", "payments"]
     documented = (GateSnapshot.__doc__ or "").partition("Attributes:")[2]
@@ -56,7 +56,7 @@ def test_json_is_one_object_per_gate_and_line_in_the_documented_shape(ledger_url
 
 def test_the_receivers_of_a_gate_are_told_of(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
-        ledger.heartbeat(a_receiver(lane=3))
+        ledger.receivers.heartbeat(a_receiver(lane=3))
     ((seen,),) = [each["receivers"] for each in rows(ledger_url, "status")]
     documented = (ReceiverSnapshot.__doc__ or "").partition("Attributes:")[2]
     assert [name for name in seen if f"{name}:" not in documented] == []
@@ -96,11 +96,11 @@ def test_the_picture_is_written_to_a_file_too(ledger_url: str, tmp_path: Path) -
 def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("clicks.a", interval_ms=1000, source="journal", estimator="{}")
+        ledger.gates.declare("clicks.a", interval_ms=1000, source="journal", estimator="{}")
         for stage, throttled_by in [("a", "b"), ("b", "c"), ("c", None)]:
             state = state_of_stage(stage, throttled_by, queue_bytes=1_250_000)
-            ledger.publish_state("clicks", stage, encode(state))
-        ledger.publish_state("clicks", "forged", '{"stage": "forged"}')
+            ledger.signals.publish("clicks", stage, encode(state))
+        ledger.signals.publish("clicks", "forged", '{"stage": "forged"}')
     gate, *stages = rows(url, "status")
     assert gate["gate"] == "clicks.a"
     assert [(each["stage"], each["state"], each["throttled_by"]) for each in stages] == [

@@ -29,9 +29,9 @@ def ledger_url(tmp_path: Path) -> str:
     """A ledger whose gate has processed 50 offsets in five batches."""
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
         for at in range(0, 50, 10):
-            ledger.succeed(ledger.begin(planned(at, at + 10)).schedule_id)
+            ledger.batches.succeed(ledger.batches.begin(planned(at, at + 10)).schedule_id)
     return url
 
 
@@ -50,11 +50,11 @@ def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
 def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
         for topic_id in ("AAAA", "BBBB"):
             batch = planned(0, 10)
             ranges = tuple(replace(each, topic_id=topic_id) for each in batch.ranges)
-            ledger.succeed(ledger.begin(replace(batch, ranges=ranges)).schedule_id)
+            ledger.batches.succeed(ledger.batches.begin(replace(batch, ranges=ranges)).schedule_id)
     said = told(url, "verify")
     assert "orders-0 [0, 10) topic id AAAA " in said
     assert "orders-0 [0, 10) topic id BBBB " in said
@@ -62,11 +62,11 @@ def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) 
 
 def test_what_is_dead_or_lost_is_explained_and_told(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
-        key = ledger.begin(planned(60, 70)).schedule_id
-        ledger.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
-        ledger.fail(key, ERROR)
-        ledger.take(key, "me", 1_000)
-        ledger.bury(key, "me", ERROR)
+        key = ledger.batches.begin(planned(60, 70)).schedule_id
+        ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
+        ledger.batches.fail(key, ERROR)
+        ledger.batches.claim(key, "me", 1_000)
+        ledger.batches.mark_dead(key, "me", ERROR)
     said = told(ledger_url, "verify")
     assert said.startswith("orders: proven, 10 dead, 10 lost\n")
     assert "orders-0 [50, 60) was gone before it was read." in said
@@ -104,8 +104,8 @@ def test_a_part_that_is_lost_is_4(shop: Shop) -> None:
 def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as ledger:
         for gate in ("a", "b"):
-            ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")
-        ledger.begin(planned(0, 10, gate="a"))
+            ledger.gates.declare(gate, interval_ms=1, source="kafka", estimator="pid")
+        ledger.batches.begin(planned(0, 10, gate="a"))
     said = told(ledger_url, "verify", 3)
     assert "nothing to prove yet: gate b has begun no batch" in said
     assert "orders: proven" in said
@@ -117,7 +117,7 @@ def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
 def test_a_gate_that_has_begun_no_batch_has_nothing_to_prove(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
     result = invoke(url, "verify")
     assert result.exit_code == 0
     assert result.stdout.startswith("nothing to prove yet: gate orders has begun no batch\n")
@@ -130,8 +130,8 @@ def test_a_row_that_says_what_no_batch_is_is_4_and_named(
     ledger_url: str, column: str, value: str
 ) -> None:
     with Ledger.open(ledger_url) as ledger:
-        key = ledger.begin(planned(60, 70)).schedule_id
-        ledger.fail(key, ERROR)
+        key = ledger.batches.begin(planned(60, 70)).schedule_id
+        ledger.batches.fail(key, ERROR)
     damage(ledger_url, update(control).where(control.c.schedule_id == key).values({column: value}))
     result = invoke(ledger_url, "verify")
     assert result.exit_code == 4
@@ -180,8 +180,8 @@ def test_the_file_of_a_ledger_that_is_copied_without_its_wal_is_3(tmp_path: Path
     path = tmp_path / "headrace.db"
     Ledger.open(f"sqlite:///{path}").close()
     with Ledger.open(f"sqlite:///{path}") as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
-        ledger.succeed(ledger.begin(planned(0, 10)).schedule_id)
+        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.batches.succeed(ledger.batches.begin(planned(0, 10)).schedule_id)
         shutil.copy(path, tmp_path / "copy.db")
         assert invoke(f"sqlite:///{path}", "verify").exit_code == 0
     assert invoke(f"sqlite:///{tmp_path}/copy.db", "verify").exit_code == 3
@@ -212,11 +212,11 @@ def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
         writer.append(numbered(0, 12))
     url = f"sqlite:///{tmp_path}/headrace.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
         for start, until in ((3, 10), (10, 14)):
             offsets = PlannedRange(OffsetRange("orders", 0, start, until), topic_id=journal.id)
             batch = PlannedBatch("orders", "run", (offsets,), "rate", journal.storage.url)
-            ledger.succeed(ledger.begin(batch).schedule_id)
+            ledger.batches.succeed(ledger.batches.begin(batch).schedule_id)
             said = told(url, "verify --source", 0 if until <= 12 else 4, width=200)
     assert "has orders-0 [0, 3), which lies before all that was planned." in said
     assert (

@@ -47,20 +47,20 @@ from headrace.journal import (
 from headrace.ledger import (
     BatchRecord,
     DeadLetterRecord,
+    DeadLetterStatus,
     ErrorReport,
     Finding,
     FindingKind,
     GateRecord,
     Kind,
     Ledger,
-    LetterStatus,
     Loss,
-    NotMadeGood,
     PlannedRange,
     RateSample,
     ReceiverRecord,
     Span,
     Status,
+    Unresolved,
     Verification,
 )
 from headrace.ledger import verify as verify_gate
@@ -101,7 +101,7 @@ def a_gate_in_trouble(_folder: Path) -> RenderableType:
         past.a_gate(),
         (failed,),
         losses=(Loss("orders", 1, OffsetRange("orders", 0, 5, 25)),),
-        unresolved=NotMadeGood(failed=1, dead=2, letters=2),
+        unresolved=Unresolved(failed=1, dead=2, letters=2),
         receivers=(past.a_receiver(2, 80, age_ms=34_000),),
     )
     return gate(history)
@@ -133,9 +133,9 @@ def stages(folder: Path) -> RenderableType:
     with new_ledger(f"sqlite:///{folder}/flow.db") as ledger:
         for stage, throttled_by in [("a", "b"), ("b", "c"), ("c", None)]:
             state = state_of_stage(stage, throttled_by, queue_bytes=1_250_000)
-            ledger.publish_state("clicks", stage, encode(state))
+            ledger.signals.publish("clicks", stage, encode(state))
         alone = replace(state_of_stage("d"), missing_upstream="c2")
-        ledger.publish_state("clicks", "d", encode(alone))
+        ledger.signals.publish("clicks", "d", encode(alone))
         return stages_view(stages_of(ledger))
 
 
@@ -148,7 +148,7 @@ def in_time(batch: BatchRecord) -> BatchRecord:
 def batches(folder: Path) -> RenderableType:
     shop = Shop(folder)
     with Ledger.open(shop.url) as ledger:
-        found = ledger.batches(limit=20)
+        found = ledger.batches.newest(limit=20)
     lost = {shop.good: [Loss("orders", 1, OffsetRange("orders", 0, 5, 7))]}
     return Group(
         batches_view(found, LATER_MS, name_gates=False, losses=lost),
@@ -161,8 +161,8 @@ def one_batch(name: str) -> Callable[[Path], RenderableType]:
         shop = Shop(folder)
         key = getattr(shop, name)
         with Ledger.open(shop.url) as ledger:
-            ((batch,), children) = ledger.batches_named(key), ledger.parts(key)
-            ranges = ledger.ranges(key)
+            ((batch,), children) = ledger.batches.with_prefix(key), ledger.batches.children(key)
+            ranges = ledger.batches.ranges(key)
         losses = {shop.failed: [Loss("orders", 1, OffsetRange("orders", 0, 15, 17), reason="gone")]}
         return batch_view(in_time(batch), ranges, children, losses, LATER_MS)
 
@@ -170,13 +170,13 @@ def one_batch(name: str) -> Callable[[Path], RenderableType]:
 
 
 def letters_of(ledger: Ledger) -> list[DeadLetterRecord]:
-    return [replace(each, created_ms=NOW_MS) for each in ledger.dead_letters()]
+    return [replace(each, created_ms=NOW_MS) for each in ledger.dead_letters.oldest()]
 
 
 def failures(folder: Path) -> RenderableType:
     shop = Shop(folder)
     with Ledger.open(shop.url) as ledger:
-        found = [in_time(batch) for batch in ledger.failures(None, 9)]
+        found = [in_time(batch) for batch in ledger.batches.unresolved(None, 9)]
         letters = letters_of(ledger)
     found[2] = replace(found[2], lease_until_ms=NOW_MS, attempts=2)
     return Group(
@@ -191,7 +191,7 @@ def dead_letters(folder: Path) -> RenderableType:
     with Ledger.open(shop.url) as ledger:
         (letter,) = letters_of(ledger)
     binary = replace(letter, letter=replace(LETTER, value=None, topic="clicks"), gate="clicks")
-    dropped = replace(letter, status=LetterStatus.DROPPED, resolution="a test order")
+    dropped = replace(letter, status=DeadLetterStatus.DROPPED, resolution="a test order")
     return Group(
         letters_table([letter, binary], LATER_MS, name_gates=True, last="value"),
         letters_table([dropped], LATER_MS, name_gates=False, last="resolution"),
@@ -200,7 +200,7 @@ def dead_letters(folder: Path) -> RenderableType:
 
 def a_plan(folder: Path) -> RenderableType:
     with Ledger.open(Shop(folder).url) as ledger:
-        found = ledger.failures(None, 9)
+        found = ledger.batches.unresolved(None, 9)
     gone = {batch.schedule_id: list[OffsetRange]() for batch in found}
     gone[found[1].schedule_id] = [OffsetRange("orders", 0, 20, 30)]
     gone[found[2].schedule_id] = [OffsetRange("orders", 0, 30, 34)]
@@ -215,13 +215,15 @@ def what_is_open(folder: Path) -> RenderableType:
 def what_is_broken(folder: Path) -> RenderableType:
     url = f"sqlite:///{folder}/broken.db"
     with Ledger.open(url, clock=lambda: NOW_MS) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
-        ledger.declare_gate("new", interval_ms=1, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.gates.declare("new", interval_ms=1, source="kafka", estimator="pid")
         for at in range(0, 50, 10):
-            ledger.succeed(ledger.begin(planned(at, at + 10)).schedule_id)
+            ledger.batches.succeed(ledger.batches.begin(planned(at, at + 10)).schedule_id)
         for start, run_id in ((70, "another run"), (75, "a third run")):
-            ledger.succeed(ledger.begin(planned(start, 80, run_id=run_id)).schedule_id)
-        ledger.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
+            ledger.batches.succeed(
+                ledger.batches.begin(planned(start, 80, run_id=run_id)).schedule_id
+            )
+        ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
         damage(url, delete(failure).where(failure.c.start_offset == 20))
         shown = [verification_view(each, verify_gate(ledger, each)) for each in ("orders", "new")]
     return Group(*shown)
@@ -229,10 +231,10 @@ def what_is_broken(folder: Path) -> RenderableType:
 
 def what_is_pruned(folder: Path) -> RenderableType:
     with Ledger.open(f"sqlite:///{folder}/pruned.db", clock=lambda: NOW_MS) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
         for at in range(0, 50, 10):
-            ledger.succeed(ledger.begin(planned(at, at + 10)).schedule_id)
-        ledger.prune(NOW_MS * 2)
+            ledger.batches.succeed(ledger.batches.begin(planned(at, at + 10)).schedule_id)
+        ledger.history.prune(NOW_MS * 2)
         return verification_view("orders", verify_gate(ledger, "orders"))
 
 

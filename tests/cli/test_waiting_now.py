@@ -27,13 +27,13 @@ def gone_for_an_hour(
     url = f"sqlite:///{folder}/headrace.db"
     then_ms = time.time_ns() // 1_000_000 - HOUR_MS
     with new_ledger(url, clock=lambda: then_ms) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source=source, estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source=source, estimator="pid")
         for offsets in batches:
             planned = PlannedRange(offsets, offsets.until, "rate", topic_id)
-            batch = ledger.begin(
+            batch = ledger.batches.begin(
                 PlannedBatch("orders", "run", (planned,), "rate", servers, lag=offsets.count)
             )
-            ledger.succeed(batch.schedule_id)
+            ledger.batches.succeed(batch.schedule_id)
     return url
 
 

@@ -80,7 +80,7 @@ def test_orders_go_into_postgresql_past_one_that_it_refuses(
         with psycopg.connect(server.url) as connection:
             kept = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
         with Ledger.open(server.url, create=False) as ledger:
-            (letter,) = ledger.dead_letters("orders")
+            (letter,) = ledger.dead_letters.oldest("orders")
     assert [number for (number,) in kept] == [n for n in range(12) if n != 7]
     assert (letter.letter.offset, letter.letter.value) == (7, refused)
     assert "NotNullViolation" in letter.letter.error.error_class + letter.letter.error.message

@@ -42,7 +42,7 @@ def is_done(folder: Path, good: list[bytes]) -> bool:
     if stored(folder) != good or bad_ones(folder) != {0: (0, ORDERS // 4 + 1)}:
         return False
     with Ledger.open(f"sqlite:///{folder}/headrace.db", create=False) as ledger:
-        return {batch.status for batch in ledger.batches()} == {Status.SUCCESS}
+        return {batch.status for batch in ledger.batches.newest()} == {Status.SUCCESS}
 
 
 def test_orders_go_through_two_stages_until_ctrl_c(tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_orders_go_through_two_stages_until_ctrl_c(tmp_path: Path) -> None:
     assert (tmp_path / "stdout").read_text() == "Flow orders runs: check, store. Ctrl-C ends it.\n"
     assert stored(tmp_path) == good
     with Ledger.open(f"sqlite:///{tmp_path}/headrace.db", create=False) as ledger:
-        assert ledger.published_states("orders") == ()
+        assert ledger.signals.published("orders") == ()

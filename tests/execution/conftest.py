@@ -22,7 +22,7 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
     """A ledger with the gates ``orders`` and ``payments``, as their planners declare them."""
     with new_ledger(ledger_url) as opened:
         for name in GATES:
-            opened.declare_gate(
+            opened.gates.declare(
                 name, interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
             )
         yield opened

@@ -65,7 +65,7 @@ def wait_until_reported(ledger: Ledger, gate: str) -> None:
     """Wait until the last batch's report has been taken in, which comes when it has ended."""
 
     def reported() -> bool:
-        last, samples = ledger.batches(gate, 1), ledger.rates(gate, limit=1)
+        last, samples = ledger.batches.newest(gate, 1), ledger.rates.history(gate, limit=1)
         return bool(last and samples and samples[0].schedule_id == last[0].schedule_id)
 
     wait_until(reported)
@@ -73,7 +73,7 @@ def wait_until_reported(ledger: Ledger, gate: str) -> None:
 
 def statuses(ledger: Ledger, gate: str) -> list[Status]:
     """A gate's batches, oldest first."""
-    return [batch.status for batch in reversed(ledger.batches(gate))]
+    return [batch.status for batch in reversed(ledger.batches.newest(gate))]
 
 
 def wait_until_statuses(ledger: Ledger, gate: str, *expected: Status) -> None:

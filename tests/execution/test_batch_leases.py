@@ -20,13 +20,15 @@ TELL_OWNER = "from headrace.processes import new_owner; print(new_owner(), flush
 
 
 def begin(ledger: Ledger, owner: str, start: int = 0) -> str:
-    batch = ledger.begin(planned("orders", OffsetRange("t", 0, start, start + 10))).schedule_id
-    assert ledger.attach(batch, 0, owner=owner, lease_ms=1_000)
+    batch = ledger.batches.begin(
+        planned("orders", OffsetRange("t", 0, start, start + 10))
+    ).schedule_id
+    assert ledger.batches.attach(batch, 0, owner=owner, lease_ms=1_000)
     return batch
 
 
 def lease_of(ledger: Ledger, batch: str) -> int:
-    found = ledger.batch(batch)
+    found = ledger.batches.get(batch)
     assert found is not None
     return found.lease_until_ms or 0
 
@@ -71,16 +73,16 @@ def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     batch, waits = begin(ledger, "me"), threading.Event()
     with (
-        Ledger.open(ledger_url, patience_s=10_000) as patient,
+        Ledger.open(ledger_url, retry_timeout_s=10_000) as patient,
         closing(sqlite3.connect(ledger_url.removeprefix("sqlite:///"))) as other,
     ):
-        renew = patient.renew
+        renew = patient.batches.renew
 
         def tell(*given: Any) -> bool:
             waits.set()
             return renew(*given)
 
-        monkeypatch.setattr(patient, "renew", tell)
+        monkeypatch.setattr(patient.batches, "renew", tell)
         other.execute("BEGIN IMMEDIATE")
         with BatchLeases(patient, "me", lease_ms=50) as leases:
             leases.keep(batch)
@@ -91,11 +93,11 @@ def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
 
 def test_what_is_settled_is_not_kept_any_more(ledger: Ledger) -> None:
     batch, other = begin(ledger, "me"), begin(ledger, "me", 10)
-    ledger.succeed(batch, owner="me")
+    ledger.batches.succeed(batch, owner="me")
     until_ms = lease_of(ledger, other)
     with BatchLeases(ledger, "me", lease_ms=5_000) as leases:
         leases.keep(batch, other)
         wait_until(lambda: lease_of(ledger, other) > until_ms)
-    found = ledger.batch(batch)
+    found = ledger.batches.get(batch)
     assert found is not None
     assert (found.status, found.owner) == (Status.SUCCESS, None)

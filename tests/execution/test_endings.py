@@ -61,11 +61,11 @@ def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler
 
 
 def begin(ledger: Ledger, offsets: OffsetRange = FIRST, run: str = "run") -> str:
-    return ledger.begin(planned("orders", offsets, run_id=run)).schedule_id
+    return ledger.batches.begin(planned("orders", offsets, run_id=run)).schedule_id
 
 
 def row(ledger: Ledger, batch: str) -> BatchRecord:
-    found = ledger.batch(batch)
+    found = ledger.batches.get(batch)
     assert found is not None
     return found
 
@@ -118,13 +118,13 @@ def test_what_was_interrupted_in_parts_is_no_incident_either(
     begin(ledger)
     with pytest.raises(InterruptedError):
         handler(DF, 0)
-    assert len(ledger.batches()) > 1
+    assert len(ledger.batches.newest()) > 1
     assert invoke(ledger_url, "failures").exit_code == 0
     sink.active, sink.stop_in = True, 0
     again = gated(ledger_url, sink, POLICIES[2])
     begin(ledger)
     again(DF, 0)
-    assert {batch.status for batch in ledger.batches()} == {Status.SUCCESS}
+    assert {batch.status for batch in ledger.batches.newest()} == {Status.SUCCESS}
 
 
 def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
@@ -136,7 +136,7 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
     with pytest.raises(InterruptedError):
         handler(DF, 0)
     # To whoever backfills by hand it is there from the beginning.
-    assert [batch.schedule_id for batch in ledger.failed("orders")] == [key]
+    assert [batch.schedule_id for batch in ledger.batches.failed("orders")] == [key]
     sink.active = True
     fresh = gated(ledger_url, sink)
     begin(ledger, SECOND, run="another checkpoint")
@@ -145,7 +145,7 @@ def test_a_batch_that_the_next_start_does_not_run_has_failed_and_is_backfilled(
     assert listed.exit_code == 3
     assert key[:8] in listed.stdout
     assert "started again without it" in listed.stdout
-    assert [batch.schedule_id for batch in ledger.failed("orders")] == [key]
+    assert [batch.schedule_id for batch in ledger.batches.failed("orders")] == [key]
 
 
 class Ended(BaseException):
@@ -169,7 +169,7 @@ def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
         handler(DF, 0)
     assert caught.value.__cause__ is end
     failed = row(ledger, key)
-    assert (failed.status, failed.owner, failed.cut_short) == (Status.FAILED, None, True)
+    assert (failed.status, failed.owner, failed.outcome_unknown) == (Status.FAILED, None, True)
     assert failed.error is not None
     assert type(end).__name__ in failed.error.message
     assert str(end) in failed.error.message
@@ -189,7 +189,7 @@ def test_what_is_no_exception_in_a_part_leaves_nothing_in_progress(
     begin(ledger)
     with pytest.raises(HandlerExitError):
         handler(DF, 0)
-    assert {batch.status for batch in ledger.batches()} == {Status.SUCCESS, Status.FAILED}
+    assert {batch.status for batch in ledger.batches.newest()} == {Status.SUCCESS, Status.FAILED}
 
 
 def test_what_is_no_exception_in_a_batch_without_ranges_reaches_spark_as_one(
@@ -197,7 +197,7 @@ def test_what_is_no_exception_in_a_batch_without_ranges_reaches_spark_as_one(
 ) -> None:
     context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": "q"}.get)
     df = cast(DataFrame, SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)))
-    assert ledger.batches() == ()
+    assert ledger.batches.newest() == ()
     with pytest.raises(HandlerExitError, match="SystemExit: 3"):
         gated(ledger_url, Sink(raises={1: SystemExit(3)}))(df, 0)
 
@@ -206,7 +206,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
     ledger: Ledger, ledger_url: str
 ) -> None:
     key = begin(ledger)
-    ledger.fail(key, ValueError("it was down"))
+    ledger.batches.fail(key, ValueError("it was down"))
     executor = gated(ledger_url, Sink(raises={1: SystemExit(3)}), POLICIES[2]).executor("beside")
     scheduler = BackfillScheduler(
         ledger,
@@ -216,7 +216,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )
-    event = scheduler.run_batch(key, ledger.ranges(key))
+    event = scheduler.run_batch(key, ledger.batches.ranges(key))
     assert isinstance(event, Failed)
     assert "SystemExit: 3" in event.error.message
     assert row(ledger, key).status is Status.FAILED

@@ -110,7 +110,7 @@ def first_record(topic: Topic) -> Message:
 
 
 def statuses(ledger: Ledger) -> set[Status]:
-    return {batch.status for batch in ledger.batches("orders", limit=1_000)}
+    return {batch.status for batch in ledger.batches.newest("orders", limit=1_000)}
 
 
 def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_key(
@@ -129,7 +129,9 @@ def test_a_batch_that_is_deferred_is_run_again_beside_the_stream_with_its_own_ke
     assert sink.values == sorted([*good, BAD.decode()])
     assert query.exception() is None
     backfilled = [batch for batch in sink.batches if batch.kind == "backfill"]
-    assert {batch.key for batch in backfilled} <= {b.schedule_id for b in ledger.batches("orders")}
+    assert {batch.key for batch in backfilled} <= {
+        b.schedule_id for b in ledger.batches.newest("orders")
+    }
     assert min(batch.attempt for batch in backfilled) == 2
 
 
@@ -139,12 +141,12 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     good = fill(scene.orders, 60, 20, 41)
     query = scene.start(scene.read(), sink, "isolate")
     try:
-        wait_until(lambda: len(ledger.dead_letters("orders")) == 2, DEADLINE_S)
+        wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 2, DEADLINE_S)
         wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
     finally:
         query.stop()
     assert sink.values == good
-    letters = [each.letter for each in ledger.dead_letters("orders")]
+    letters = [each.letter for each in ledger.dead_letters.oldest("orders")]
     assert [(letter.partition, letter.offset) for letter in letters] == [(0, 20), (0, 41)]
     assert {letter.value for letter in letters} == {BAD}
     assert {letter.error.message for letter in letters} == {"this cannot be kept"}
@@ -161,20 +163,20 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     try:
         wait_until(lambda: sink.values == good, DEADLINE_S)
         wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
-        live = ledger.batches("orders", limit=100, kind=Kind.LIVE, parts=False)
-        wait_until(lambda: len(ledger.rates("orders")) == len(live), DEADLINE_S)
+        live = ledger.batches.newest("orders", limit=100, kind=Kind.LIVE, children=False)
+        wait_until(lambda: len(ledger.rates.history("orders")) == len(live), DEADLINE_S)
     finally:
         query.stop()
-    samples = {sample.schedule_id: sample for sample in ledger.rates("orders")}
+    samples = {sample.schedule_id: sample for sample in ledger.rates.history("orders")}
     order = [batch.schedule_id for batch in reversed(live)]
-    at = next(n for n, batch in enumerate(order) if ledger.parts(batch))
+    at = next(n for n, batch in enumerate(order) if ledger.batches.children(batch))
     assert samples[order[at]].rate_per_s is None
     assert samples[order[at]].processing_delay_ms > 1_000
     after = order[at + 1]
     assert samples[after].scheduling_delay_ms == 0
     # What was planned next was planned at the rate from before.
     before = next(s.rate_per_s for b in reversed(order[:at]) if (s := samples[b]).rate_per_s)
-    planned = ledger.batch(after)
+    planned = ledger.batches.get(after)
     assert planned is not None
     assert planned.rate_per_s == int(before)
 
@@ -189,7 +191,7 @@ def test_a_topic_is_told_of_what_stands_alone(
         told = first_record(dead)
     finally:
         query.stop()
-    (kept,) = ledger.dead_letters("orders")
+    (kept,) = ledger.dead_letters.oldest("orders")
     assert (told.value(), kept.letter.offset) == (BAD, 7)
     headers = dict(told.headers() or ())
     assert headers["headrace.dead-letter.topic"] == scene.orders.name.encode()
@@ -213,16 +215,16 @@ def test_a_stream_that_is_derived_without_state_is_run_again_as_it_was_derived(
     df = scene.read().select(F.upper(F.col("value").cast("string")).alias("text"))
     query = scene.start(df, keep, "isolate")
     try:
-        wait_until(lambda: len(ledger.dead_letters("orders")) == 1, DEADLINE_S)
+        wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 1, DEADLINE_S)
         wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
     finally:
         query.stop()
-    (letter,) = ledger.dead_letters("orders")
+    (letter,) = ledger.dead_letters.oldest("orders")
     assert (letter.letter.offset, letter.letter.value) == (7, BAD)
     assert sorted(text for texts in kept.values() for text in texts) == [
         f"{n:04}" for n in range(30)
     ]
-    assert [gate.name for gate in ledger.gates()] == ["orders", "payments"]
+    assert [gate.name for gate in ledger.gates.all()] == ["orders", "payments"]
 
 
 def test_a_retry_in_place_helps_through_what_passes_by_itself(
@@ -240,12 +242,12 @@ def test_a_retry_in_place_helps_through_what_passes_by_itself(
     policy = headrace.retry(3, "10 ms")
     query = scene.start(scene.read(), fail_twice, policy)
     try:
-        (sample,) = wait_until(lambda: ledger.rates("orders"), DEADLINE_S)
+        (sample,) = wait_until(lambda: ledger.rates.history("orders"), DEADLINE_S)
     finally:
         query.stop()
     assert sample.rate_per_s is None
     assert attempts == [1, 2, 3]
-    (batch,) = ledger.batches("orders")
+    (batch,) = ledger.batches.newest("orders")
     assert (batch.status, batch.attempts, len(sink.values)) == (Status.SUCCESS, 3, 20)
 
 

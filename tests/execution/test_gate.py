@@ -308,4 +308,4 @@ def test_a_writer_is_one_of_sparks_with_the_gates_name_and_interval(
     assert query.name == "orders"
     query.stop()
     with Ledger.open(ledger_url) as ledger:
-        assert ledger.batches("orders") == ()
+        assert ledger.batches.newest("orders") == ()

@@ -13,7 +13,7 @@ from tests.services.planners import ManualTime
 
 from headrace.errors import LedgerError
 from headrace.execution.gate_state import Turn, ledger_of, shared_ledger, use_ledger
-from headrace.ledger import patience, sqlite_file
+from headrace.ledger import outages, sqlite_file
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     manual = ManualTime()
-    monkeypatch.setattr(patience, "time", manual)
+    monkeypatch.setattr(outages, "time", manual)
     return manual
 
 
@@ -47,7 +47,7 @@ def test_a_query_waits_for_its_ledger(
     time.on_sleep = lambda: other.close() if time.now_s > 30 else None
     ledger = ledger_of("orders", uuid4(), None)
     assert ledger is shared_ledger(url)
-    assert ledger.gates() == ()
+    assert ledger.gates.all() == ()
     assert 30 < time.now_s < 33
 
 

@@ -52,10 +52,10 @@ class Scene:
         return GatedHandler(gate, self.ledger.url, handler or self, **options)
 
     def begin(self, *ranges: OffsetRange, run: str = "run") -> str:
-        return self.ledger.begin(planned("orders", *ranges, run_id=run)).schedule_id
+        return self.ledger.batches.begin(planned("orders", *ranges, run_id=run)).schedule_id
 
     def row(self, batch: str) -> BatchRecord:
-        found = self.ledger.batch(batch)
+        found = self.ledger.batches.get(batch)
         assert found is not None
         return found
 
@@ -131,7 +131,7 @@ def test_a_batch_that_a_crash_interrupted_is_run_again_with_the_same_key_transit
     scene: Scene,
 ) -> None:
     key = scene.begin(FIRST)
-    scene.ledger.attach(key, 0)
+    scene.ledger.batches.attach(key, 0)
     restarted = scene.gated()
     scene.begin(FIRST)
     restarted(DF, 0)
@@ -162,7 +162,7 @@ def test_a_batch_in_which_the_gate_has_nothing_is_handed_out_without_ranges(scen
     assert batch.key == key
     assert (nothing_again.id, nothing_again.ranges) == (2, ())
     assert len(set(scene.keys)) == 3
-    assert [each.schedule_id for each in scene.ledger.batches("orders")] == [key]
+    assert [each.schedule_id for each in scene.ledger.batches.newest("orders")] == [key]
 
 
 def test_the_key_of_a_batch_without_ranges_is_its_querys_own_and_stays_the_same(
@@ -183,7 +183,7 @@ def test_what_another_checkpoint_left_in_progress_is_not_taken_for_an_empty_batc
 ) -> None:
     # A crash; then the checkpoint is deleted, and the query begins anew at the latest offsets.
     left = scene.begin(FIRST, run="the run that crashed")
-    scene.ledger.attach(left, 0)
+    scene.ledger.batches.attach(left, 0)
     restarted = scene.gated()
     restarted(DF, 0)
     assert scene.batches[0].ranges == ()
@@ -224,7 +224,7 @@ def test_what_an_empty_batch_raises_reaches_spark_too(scene: Scene) -> None:
 
 def test_a_stopped_query_does_not_wait_for_another_process(scene: Scene) -> None:
     handler, key = scene.gated(), scene.begin(FIRST)
-    scene.ledger.attach(key, 0, owner="another machine", lease_ms=60_000)
+    scene.ledger.batches.attach(key, 0, owner="another machine", lease_ms=60_000)
     handler.follow(STOPPED, None)
     with pytest.raises(LedgerError, match=f"stopped before it could take over batch {key}"):
         handler(DF, 0)
@@ -251,7 +251,9 @@ def test_a_stopped_query_does_not_wait_for_its_next_retry(scene: Scene) -> None:
 
 def test_a_row_that_somebody_else_has_resolved_stays_as_they_left_it(scene: Scene) -> None:
     def resolved_meanwhile(_df: DataFrame, batch: Batch) -> None:
-        assert scene.ledger.fail(batch.key, ErrorReport("Lost", "its owner was thought dead", ""))
+        assert scene.ledger.batches.fail(
+            batch.key, ErrorReport("Lost", "its owner was thought dead", "")
+        )
 
     handler, key = scene.gated(resolved_meanwhile), scene.begin(FIRST)
     handler(DF, 0)
@@ -260,10 +262,10 @@ def test_a_row_that_somebody_else_has_resolved_stays_as_they_left_it(scene: Scen
 
 def test_a_batch_that_waited_for_another_process_teaches_nothing(scene: Scene) -> None:
     def it_lets_go(_seconds: float) -> None:
-        assert scene.ledger.attach(key, 7, owner=ELSEWHERE, lease_ms=0)
+        assert scene.ledger.batches.attach(key, 7, owner=ELSEWHERE, lease_ms=0)
 
     handler, key = scene.gated(sleep=it_lets_go), scene.begin(FIRST)
-    assert scene.ledger.attach(key, 7, owner=ELSEWHERE, lease_ms=30_000)
+    assert scene.ledger.batches.attach(key, 7, owner=ELSEWHERE, lease_ms=30_000)
     handler(DF, 7)
     assert len(scene.batches) == 1
     state = state_of(scene.ledger.url, "orders")
@@ -278,9 +280,9 @@ def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(
 ) -> None:
     handler = scene.gated(reader=FakeReader())
     failed, live = scene.begin(FIRST), scene.begin(SECOND)
-    scene.ledger.fail(failed, FullError())
-    attached = scene.ledger.attach(live, 0, owner="me", lease_ms=LEASE_MS)
-    claimed = scene.ledger.take(failed, "a backfill", LEASE_MS)
+    scene.ledger.batches.fail(failed, FullError())
+    attached = scene.ledger.batches.attach(live, 0, owner="me", lease_ms=LEASE_MS)
+    claimed = scene.ledger.batches.claim(failed, "a backfill", LEASE_MS)
     assert attached is not None
     assert claimed is not None
     assert handler.executor("a backfill").run(claimed) is None
@@ -299,11 +301,11 @@ def test_a_run_that_may_have_waited_for_its_turn_is_counted_when_it_comes(
     @contextmanager
     def turn() -> Iterator[bool | None]:
         if not was_free:
-            elsewhere.append(scene.ledger.next_sequence("orders"))
+            elsewhere.append(scene.ledger.gates.next_sequence("orders"))
         yield was_free
 
     key = scene.begin(FIRST)
-    attached = scene.ledger.attach(key, 0, owner="me", lease_ms=LEASE_MS)
+    attached = scene.ledger.batches.attach(key, 0, owner="me", lease_ms=LEASE_MS)
     assert attached is not None
     executor = BatchExecutor(
         scene.ledger, scene, OwnerSettings("me"), policy=STOP, reader=None, turn=turn()

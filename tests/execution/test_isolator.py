@@ -31,7 +31,7 @@ from headrace.errors import BrokerError
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
-from headrace.ledger import BatchRecord, Ledger, LetterStatus, Status
+from headrace.ledger import BatchRecord, DeadLetterStatus, Ledger, Status
 from headrace.processes import new_owner
 
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
@@ -75,8 +75,8 @@ class Scene:
         **options: Any,
     ) -> str:
         """Begin the batch, or take it up again, and run it if that is to be done; its key."""
-        key = self.ledger.begin(planned("orders", *ranges)).schedule_id
-        attached = self.ledger.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
+        key = self.ledger.batches.begin(planned("orders", *ranges)).schedule_id
+        attached = self.ledger.batches.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
         if attached is not None:
             self.executor(owner, handler, **options).run_live(frame(ranges), attached, 7)
         return key
@@ -85,30 +85,30 @@ class Scene:
         self, key: str, handler: Handler, *, max_backfills: int = MAX_BACKFILLS, **options: Any
     ) -> Exception | None:
         """Run a failed batch again; why it failed."""
-        claimed = self.ledger.take(key, "a backfill", LEASE_MS)
+        claimed = self.ledger.batches.claim(key, "a backfill", LEASE_MS)
         assert claimed is not None
         executor = self.executor("a backfill", handler, max_backfills=max_backfills, **options)
         error = executor.run(claimed)
         if error is None:
-            self.ledger.backfilled(key, "a backfill")
+            self.ledger.batches.backfilled(key, "a backfill")
         else:
-            self.ledger.give_back(key, "a backfill", error, max_backfills=max_backfills)
+            self.ledger.batches.release(key, "a backfill", error, max_backfills=max_backfills)
         return error
 
     def backfill_all(self, handler: Handler) -> None:
         """Run what has failed until nothing has."""
-        while failed := self.ledger.failed("orders"):
+        while failed := self.ledger.batches.failed("orders"):
             self.backfill(failed[0].schedule_id, handler)
 
     def row(self, key: str) -> BatchRecord:
-        found = self.ledger.batch(key)
+        found = self.ledger.batches.get(key)
         assert found is not None
         return found
 
     @property
     def leaves(self) -> list[BatchRecord]:
         """The rows that say what became of the records."""
-        rows = self.ledger.batches("orders", limit=10_000)
+        rows = self.ledger.batches.newest("orders", limit=10_000)
         parents = {row.parent for row in rows}
         return [row for row in rows if row.schedule_id not in parents]
 
@@ -117,19 +117,21 @@ class Scene:
             place
             for leaf in self.leaves
             if leaf.status is status
-            for place in places([each.offsets for each in self.ledger.ranges(leaf.schedule_id)])
+            for place in places(
+                [each.offsets for each in self.ledger.batches.ranges(leaf.schedule_id)]
+            )
         )
 
     @property
     def dead_letters(self) -> list[Place]:
-        found = self.ledger.dead_letters("orders", limit=1_000)
+        found = self.ledger.dead_letters.oldest("orders", limit=1_000)
         return sorted((each.letter.partition, each.letter.offset) for each in found)
 
 
 @contextmanager
 def a_scene(folder: Path) -> Iterator[Scene]:
     with new_ledger(f"sqlite:///{folder}/headrace.db") as ledger:
-        ledger.declare_gate(
+        ledger.gates.declare(
             "orders", interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
         )
         yield Scene(ledger)
@@ -159,7 +161,7 @@ def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: se
         assert sink.everything == sorted(set(EVERYTHING) - bad)
         assert scene.dead_letters == sorted(bad) == scene.places(Status.DEAD)
         assert scene.places(Status.SUCCESS) == sink.everything
-        rows = scene.ledger.batches("orders", limit=10_000)
+        rows = scene.ledger.batches.newest("orders", limit=10_000)
         assert len(scene.leaves) < len(rows), "nothing was split"
         assert {row.owner for row in rows} == {None}
 
@@ -223,10 +225,10 @@ def test_what_has_only_raised_is_isolated_by_the_first_backfill_that_is_to_do_so
 def test_what_has_an_unknown_outcome_is_isolated_by_the_last_backfill_that_there_may_be(
     scene: Scene,
 ) -> None:
-    key = scene.ledger.begin(planned("orders", *WHOLE)).schedule_id
-    scene.ledger.begin(planned("orders", *WHOLE))
-    scene.ledger.fail(key, ValueError("no"))
-    assert scene.row(key).cut_short
+    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).schedule_id
+    scene.ledger.batches.begin(planned("orders", *WHOLE))
+    scene.ledger.batches.fail(key, ValueError("no"))
+    assert scene.row(key).outcome_unknown
     sink = KeyedSink({(0, 3)})
     assert scene.backfill(key, sink, max_backfills=2) is not None
     assert scene.backfill(key, sink, max_backfills=2) is None
@@ -234,19 +236,19 @@ def test_what_has_an_unknown_outcome_is_isolated_by_the_last_backfill_that_there
 
 
 def test_a_backfill_isolates_nothing_while_its_query_is_stopped(scene: Scene) -> None:
-    key = scene.ledger.begin(planned("orders", *WHOLE)).schedule_id
-    scene.ledger.fail(key, ValueError("no"))
-    claimed = scene.ledger.take(key, "me", LEASE_MS)
+    key = scene.ledger.batches.begin(planned("orders", *WHOLE)).schedule_id
+    scene.ledger.batches.fail(key, ValueError("no"))
+    claimed = scene.ledger.batches.claim(key, "me", LEASE_MS)
     assert claimed is not None
     sink = KeyedSink({(0, 3)})
     stopped = scene.executor("me", sink, stopped=lambda: True)
     assert isinstance(stopped.run(claimed), Poisoned)
-    assert scene.ledger.parts(key) == ()
+    assert scene.ledger.batches.children(key) == ()
     between = scene.executor("me", sink, stopped=lambda: sink.calls > 3)
     assert isinstance(between.run(claimed), Poisoned)
     assert scene.dead_letters == []
     assert scene.row(key).status is Status.BACKFILLING
-    statuses = {child.status for child in scene.ledger.parts(key)}
+    statuses = {child.status for child in scene.ledger.batches.children(key)}
     assert statuses <= {Status.FAILED, Status.SUCCESS}
 
 
@@ -259,7 +261,7 @@ def test_what_the_budget_leaves_is_failed_and_can_be_backfilled(scene: Scene, ru
     left = scene.places(Status.FAILED)
     assert left != []
     assert sorted(sink.everything + left + scene.dead_letters) == EVERYTHING
-    for failed in scene.ledger.failed("orders"):
+    for failed in scene.ledger.batches.failed("orders"):
         assert failed.error is not None
         scene.backfill(failed.schedule_id, sink)
     assert scene.places(Status.FAILED) == []
@@ -283,7 +285,7 @@ def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
     assert scene.dead_letters == []
     assert len(tried) == 1, "nothing more is asked of a source that is away"
     assert sorted(sink.everything + scene.places(Status.FAILED)) == EVERYTHING
-    failed = scene.ledger.failed("orders")
+    failed = scene.ledger.batches.failed("orders")
     reasons = {row.error.error_class for row in failed if row.error}
     assert reasons == {"headrace.errors.BrokerError"}
     for row in failed:  # it is back
@@ -302,10 +304,10 @@ def test_a_batch_whose_own_read_fails_since_its_source_is_away_is_deferred_whole
         raise PythonException(message=AWAY)
 
     key = scene.run_live(handle)
-    assert (len(calls), scene.ledger.parts(key)) == (1, ())
+    assert (len(calls), scene.ledger.batches.children(key)) == (1, ())
     assert scene.row(key).status is Status.FAILED
     assert isinstance(scene.backfill(key, handle), BrokerError)
-    assert (len(calls), scene.ledger.parts(key)) == (2, ())
+    assert (len(calls), scene.ledger.batches.children(key)) == (2, ())
 
 
 def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(scene: Scene) -> None:
@@ -316,10 +318,10 @@ def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(scene: Scene) ->
 
 def test_a_record_alone_in_its_batch_is_kept_without_a_split(scene: Scene) -> None:
     scene.run_live(KeyedSink({(0, 5)}), ranges=[OffsetRange("orders-topic", 0, 5, 6)])
-    (row,) = scene.ledger.batches("orders")
-    (letter,) = scene.ledger.dead_letters("orders")
+    (row,) = scene.ledger.batches.newest("orders")
+    (letter,) = scene.ledger.dead_letters.oldest("orders")
     assert row.status is Status.DEAD
-    assert (letter.schedule_id, letter.status) == (row.schedule_id, LetterStatus.WAITING)
+    assert (letter.schedule_id, letter.status) == (row.schedule_id, DeadLetterStatus.WAITING)
     assert letter.letter.error.message == "cannot keep (0, 5)"
 
 

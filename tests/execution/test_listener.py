@@ -49,11 +49,11 @@ def report(
 
 
 def begin(ledger: Ledger, gate: str, *ranges: OffsetRange) -> str:
-    return ledger.begin(planned(gate, *ranges)).schedule_id
+    return ledger.batches.begin(planned(gate, *ranges)).schedule_id
 
 
 def status_of(ledger: Ledger, batch: str) -> Status:
-    found = ledger.batch(batch)
+    found = ledger.batches.get(batch)
     assert found is not None
     return found.status
 
@@ -64,7 +64,7 @@ def test_a_batch_that_ended_is_settled_as_a_success_arrow_d(
     batch = begin(ledger, "orders", orders(0, 500))
     source = gated_source("orders", orders(0, 500), first=True)
     report(listener, source, batch_id=4, start_ms=START_MS)
-    settled = ledger.batch(batch)
+    settled = ledger.batches.get(batch)
     assert settled is not None
     assert settled.status is Status.SUCCESS
     assert (settled.query_batch_id, settled.start_time_ms, settled.records) == (4, START_MS, 500)
@@ -76,11 +76,11 @@ def test_the_second_batch_of_a_run_gives_the_rate_at_which_it_was_processed(
     run = uuid4()
     first = gated_source("orders", orders(0, 500), first=True)
     report(listener, first, run=run, start_ms=START_MS, duration_ms=1_000)
-    assert ledger.rate("orders") is None
+    assert ledger.rates.current("orders") is None
     second = gated_source("orders", orders(500, 900), unread=50)
     report(listener, second, run=run, batch_id=1, start_ms=START_MS + 1_000, duration_ms=2_000)
-    assert ledger.rate("orders") == 200.0
-    newest, oldest = ledger.rates("orders")
+    assert ledger.rates.current("orders") == 200.0
+    newest, oldest = ledger.rates.history("orders")
     assert (oldest.rate_per_s, oldest.records, oldest.proportional) == (None, 500, None)
     assert newest.rate_per_s == newest.processing_rate_per_s == 200.0
     assert (newest.proportional, newest.integral, newest.derivative) == (-300.0, 0.0, 0.0)
@@ -95,7 +95,7 @@ def test_a_batch_that_began_late_with_data_waiting_counts_as_delayed(
     second = gated_source("orders", orders(500, 900))
     report(listener, first, run=run, start_ms=START_MS, duration_ms=1_700)
     report(listener, second, run=run, start_ms=START_MS + 1_700, batch_id=1)
-    assert [sample.scheduling_delay_ms for sample in ledger.rates("orders")] == [700, 0]
+    assert [sample.scheduling_delay_ms for sample in ledger.rates.history("orders")] == [700, 0]
 
 
 def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order(
@@ -107,8 +107,12 @@ def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order
     c = [gated_source("orders", orders(200, 300)), gated_source("payments", payments(2_000, 3_000))]
     for number, sources in enumerate((a, b, c)):
         report(listener, *sources, run=run, batch_id=number, start_ms=START_MS + number * 1_000)
-    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [100.0, 100.0, None]
-    assert [sample.rate_per_s for sample in ledger.rates("payments")] == [1000.0, 1000.0, None]
+    assert [sample.rate_per_s for sample in ledger.rates.history("orders")] == [100.0, 100.0, None]
+    assert [sample.rate_per_s for sample in ledger.rates.history("payments")] == [
+        1000.0,
+        1000.0,
+        None,
+    ]
 
 
 def test_sources_without_a_gate_are_none_of_its_business(
@@ -124,7 +128,7 @@ def test_sources_without_a_gate_are_none_of_its_business(
         gated_source(None, orders(0, 5)),
     ]
     report(listener, *others)
-    assert ledger.batches("orders") == ()
+    assert ledger.batches.newest("orders") == ()
     assert warnings() == []
 
 
@@ -133,7 +137,7 @@ def test_a_gate_is_found_among_sources_of_other_kinds(
 ) -> None:
     sources = [source(None, 5, 5, rows=5), gated_source("orders", orders(0, 5))]
     report(listener, *sources)
-    assert [sample.records for sample in ledger.rates("orders")] == [5]
+    assert [sample.records for sample in ledger.rates.history("orders")] == [5]
 
 
 def test_a_batch_in_which_the_gate_had_nothing_teaches_nothing(
@@ -142,8 +146,8 @@ def test_a_batch_in_which_the_gate_had_nothing_teaches_nothing(
     sources = [gated_source("orders"), gated_source("payments", payments(0, 10))]
     for number in range(3):
         report(listener, *sources, batch_id=number)
-    assert ledger.rates("orders") == ()
-    assert len(ledger.rates("payments")) == 3
+    assert ledger.rates.history("orders") == ()
+    assert len(ledger.rates.history("payments")) == 3
 
 
 def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
@@ -152,9 +156,9 @@ def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
     # Its handler failed and the query went on, or it had been processed before a crash.
     batch = begin(ledger, "orders", orders(0, 500))
     report(listener, gated_source("orders", orders(0, 500), rows=0))
-    (sample,) = ledger.rates("orders")  # which the planner waits for
+    (sample,) = ledger.rates.history("orders")  # which the planner waits for
     assert (sample.rate_per_s, sample.processing_rate_per_s) == (None, None)
-    found = ledger.batch(batch)
+    found = ledger.batches.get(batch)
     assert found is not None
     assert found.records is None
 
@@ -203,7 +207,7 @@ class Told:
 
 def taught(ledger: Ledger, gate: str, batches: Sequence[Told]) -> list[tuple[float | None, ...]]:
     """What the estimator made of each batch that went through, the oldest first."""
-    ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator=PID.to_text())
+    ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator=PID.to_text())
     listener, run, start_ms, offset = GateListener(lambda _gate, _run: ledger), uuid4(), START_MS, 0
     for number, each in enumerate(batches):
         ranges = orders(offset, offset + each.own_ms)
@@ -221,7 +225,7 @@ def taught(ledger: Ledger, gate: str, batches: Sequence[Told]) -> list[tuple[flo
         )
         start_ms += each.own_ms + each.waited_ms
         offset += each.own_ms
-    samples = reversed(ledger.rates(gate))
+    samples = reversed(ledger.rates.history(gate))
     return [
         (s.rate_per_s, s.proportional, s.integral, s.derivative)
         for s, each in zip(samples, batches, strict=True)
@@ -242,7 +246,7 @@ def test_what_isolation_does_teaches_nothing_nor_does_the_batch_after_it_pay_for
     # Nobody waits longer than the batch before took, whatever came between.
     assert rates[0] is None
     assert all(rate is not None and rate > 800 for rate in rates[1:])
-    assert ledger.rate("orders") == rates[-1]
+    assert ledger.rates.current("orders") == rates[-1]
 
 
 def test_a_batch_that_began_in_time_after_an_isolated_one_is_taught_as_if_that_had_not_been(
@@ -267,7 +271,7 @@ def test_what_helped_a_batch_of_two_gates_through_teaches_neither(
         report(listener, *sources, run=run, batch_id=number, start_ms=start_ms, duration_ms=took_ms)
         start_ms += took_ms
     for gate, records in (("orders", 500.0), ("payments", 10.0)):
-        newest, helped, _ = ledger.rates(gate)
+        newest, helped, _ = ledger.rates.history(gate)
         assert helped.rate_per_s is None
         assert newest.rate_per_s == max(records, 100.0)
         assert (newest.processing_rate_per_s, newest.scheduling_delay_ms) == (records, 0)
@@ -285,10 +289,10 @@ def test_a_failed_batch_stays_failed_though_the_query_goes_on(
     ledger: Ledger, listener: GateListener
 ) -> None:
     batch = begin(ledger, "orders", orders(0, 500))
-    ledger.fail(batch, ValueError("the sink is full"))
+    ledger.batches.fail(batch, ValueError("the sink is full"))
     report(listener, gated_source("orders", orders(0, 500), rows=0))
     assert status_of(ledger, batch) is Status.FAILED
-    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [None]
+    assert [sample.rate_per_s for sample in ledger.rates.history("orders")] == [None]
 
 
 def test_a_handler_that_reads_its_batch_twice_does_not_double_the_records(
@@ -296,7 +300,7 @@ def test_a_handler_that_reads_its_batch_twice_does_not_double_the_records(
 ) -> None:
     read_twice = gated_source("orders", orders(0, 500), orders(10, 20, partition=1), rows=1_020)
     report(listener, read_twice)
-    assert [sample.records for sample in ledger.rates("orders")] == [510]
+    assert [sample.records for sample in ledger.rates.history("orders")] == [510]
 
 
 def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
@@ -312,7 +316,7 @@ def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
             batch_id=number,
             start_ms=START_MS + number * 1_000,
         )
-    assert ledger.rate("orders") == 100.0
+    assert ledger.rates.current("orders") == 100.0
     restarted = progress(
         gated_source("orders", orders(200, 1_200)),
         run=second,
@@ -320,8 +324,8 @@ def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
         start_ms=START_MS + 60_000,
     )
     listener.onQueryProgress(restarted)
-    assert ledger.rate("orders") == 100.0
-    assert [sample.rate_per_s for sample in ledger.rates("orders")] == [None, 100.0, None]
+    assert ledger.rates.current("orders") == 100.0
+    assert [sample.rate_per_s for sample in ledger.rates.history("orders")] == [None, 100.0, None]
 
 
 def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
@@ -332,7 +336,7 @@ def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
     batch = begin(ledger, "orders", orders(100, 200))
     other = begin(ledger, "payments", payments(0, 10))
     listener.onQueryTerminated(terminated(run, "the executor ran out of memory"))
-    found = ledger.batch(batch)
+    found = ledger.batches.get(batch)
     assert found is not None
     assert found.error is not None
     assert found.status is Status.FAILED
@@ -351,7 +355,7 @@ def test_a_batch_that_another_process_runs_by_now_is_left_to_it(
     run = uuid4()
     report(listener, gated_source("orders", orders(0, 100)), run=run)
     batch = begin(ledger, "orders", orders(100, 200))
-    assert ledger.attach(batch, 1, owner=owner, lease_ms=30_000)
+    assert ledger.batches.attach(batch, 1, owner=owner, lease_ms=30_000)
     listener.onQueryTerminated(terminated(run, "it was slow, and failed late"))
     assert status_of(ledger, batch) is (Status.FAILED if here else Status.IN_PROGRESS)
 
@@ -367,7 +371,7 @@ def test_a_batch_that_the_next_run_of_the_query_has_by_now_is_left_to_it(
     if again:
         listener.onQueryStarted(started(query, next_run))
     batch = begin(ledger, "orders", orders(100, 200))
-    assert ledger.attach(batch, 1, owner=new_owner(), lease_ms=30_000)
+    assert ledger.batches.attach(batch, 1, owner=new_owner(), lease_ms=30_000)
     listener.onQueryTerminated(terminated(run, "it is told late", query))
     assert status_of(ledger, batch) is (Status.IN_PROGRESS if again else Status.FAILED)
 
@@ -421,7 +425,7 @@ def test_a_ledger_that_cannot_be_written_is_a_warning_and_no_error(
     assert warnings() == ["A batch's report was not processed: The ledger is gone."]
     is_away = False
     report(listener, gated_source("orders", orders(100, 200)), run=run)
-    assert [sample.records for sample in ledger.rates("orders")] == [100]
+    assert [sample.records for sample in ledger.rates.history("orders")] == [100]
 
 
 def test_one_source_that_cannot_be_taken_in_does_not_keep_the_others_from_it(
@@ -434,7 +438,7 @@ def test_one_source_that_cannot_be_taken_in_does_not_keep_the_others_from_it(
 
     sources = [gated_source("orders", orders(0, 5)), gated_source("payments", payments(0, 5))]
     report(GateListener(only_payments), *sources)
-    assert len(ledger.rates("payments")) == 1
+    assert len(ledger.rates.history("payments")) == 1
     assert len(warnings()) == 1
 
 
@@ -448,7 +452,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
     listener = GateListener(lambda _gate, _run: ledger)
     report(listener, gated_source("orders", orders(0, 100)), run=run)
     begin(ledger, "orders", orders(100, 200))
-    monkeypatch.setattr(ledger, "fail", fail)
+    monkeypatch.setattr(ledger.batches, "fail", fail)
     listener.onQueryTerminated(terminated(run, "it failed"))
     assert warnings() == ["A batch's failure was not processed: The ledger is gone."]
 
@@ -467,7 +471,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
 def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settled_still(
     ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]], text: str
 ) -> None:
-    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator=text)
+    ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=text)
     run = uuid4()
     for number in range(3):
         ranges = orders(number * 10, number * 10 + 10)
@@ -477,7 +481,7 @@ def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settle
     assert [warning.partition(":")[0] for warning in warnings()] == [
         "The gate 'orders' learns no rate"
     ]
-    assert ledger.rates("orders") == ()
+    assert ledger.rates.history("orders") == ()
 
 
 def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
@@ -500,7 +504,7 @@ def test_queries_that_report_at_the_same_time_do_not_disturb_each_other(
         run = uuid4()
         for number in range(20):
             ranges = orders(number * 10, number * 10 + 10)
-            ledger.begin(planned(gate, ranges))
+            ledger.batches.begin(planned(gate, ranges))
             at_ms = START_MS + number * 1_000
             report(listener, gated_source(gate, ranges), run=run, batch_id=number, start_ms=at_ms)
         listener.onQueryTerminated(terminated(run))
@@ -508,6 +512,6 @@ def test_queries_that_report_at_the_same_time_do_not_disturb_each_other(
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(run_batches, ("orders", "payments")))
     for gate in ("orders", "payments"):
-        assert [sample.rate_per_s for sample in ledger.rates(gate)] == [100.0] * 19 + [None]
-        assert {batch.status for batch in ledger.batches(gate)} == {Status.SUCCESS}
+        assert [sample.rate_per_s for sample in ledger.rates.history(gate)] == [100.0] * 19 + [None]
+        assert {batch.status for batch in ledger.batches.newest(gate)} == {Status.SUCCESS}
     assert listener._watched == {}

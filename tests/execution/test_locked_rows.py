@@ -25,7 +25,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.listener import GateListener
 from headrace.ledger import Ledger, Status
-from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
 
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 THERE = OffsetRange("payments-topic", 0, 0, 8)
@@ -53,9 +53,9 @@ def url(server: str, request: pytest.FixtureRequest) -> str:
 def ledger(url: str) -> Iterator[Ledger]:
     """A query's, which waits."""
     new_ledger(url).close()
-    with Ledger.open(f"{url}%20-c{SOON}", patience_s=QUERY_PATIENCE_S) as opened:
+    with Ledger.open(f"{url}%20-c{SOON}", retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as opened:
         for name in ("orders", "payments"):
-            opened.declare_gate(
+            opened.gates.declare(
                 name, interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
             )
         yield opened
@@ -70,11 +70,11 @@ def locked(url: str, lock: LiteralString, key: str) -> Iterator[None]:
 
 
 def begin(ledger: Ledger, gate: str, offsets: OffsetRange) -> str:
-    return ledger.begin(planned(gate, offsets)).schedule_id
+    return ledger.batches.begin(planned(gate, offsets)).schedule_id
 
 
 def status_of(ledger: Ledger, key: str) -> Status:
-    found = ledger.batch(key)
+    found = ledger.batches.get(key)
     assert found is not None
     return found.status
 
@@ -91,7 +91,7 @@ def test_a_gate_that_is_locked_keeps_no_other_gates_report_waiting(
         wait_until(lambda: status_of(ledger, second) is Status.SUCCESS)
         assert status_of(ledger, first) is Status.IN_PROGRESS
     wait_until(lambda: status_of(ledger, first) is Status.SUCCESS)
-    assert len(ledger.rates("orders")) == 1
+    assert len(ledger.rates.history("orders")) == 1
 
 
 def test_who_waits_for_a_batchs_row_lets_the_gate_go_in_between(
@@ -104,9 +104,9 @@ def test_who_waits_for_a_batchs_row_lets_the_gate_go_in_between(
         again = threading.Thread(target=begin, args=(ledger, "orders", HERE))
         again.start()
         wait_until(lambda: "locked by somebody else's transaction" in caplog.text)
-        assert ledger.next_sequence("orders") == 1
+        assert ledger.gates.next_sequence("orders") == 1
     again.join(60)
-    found = ledger.batch(key)
+    found = ledger.batches.get(key)
     assert found is not None
     assert found.attempts == 2
     assert "is back after" in caplog.text
@@ -119,16 +119,16 @@ def test_without_patience_it_is_told_at_once(url: str, ledger: Ledger) -> None:
         locked(url, THE_BATCH, key),
         pytest.raises(LedgerError, match=r"locked by somebody else's transaction.*idle in trans"),
     ):
-        impatient.succeed(key)
+        impatient.batches.succeed(key)
 
 
 def test_a_handlers_own_statements_wait_as_the_server_has_them_wait(url: str, server: str) -> None:
     with new_ledger(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         key = begin(ledger, "orders", HERE)
-        ledger.attach(key, 0, owner="me", lease_ms=30_000)
+        ledger.batches.attach(key, 0, owner="me", lease_ms=30_000)
         asked = sqlalchemy.text("SELECT current_setting('lock_timeout')")
-        with ledger.transaction(key, "me") as connection:
+        with ledger.batches.transaction(key, "me") as connection:
             assert connection.scalar(asked) == "0"
         assert status_of(ledger, key) is Status.SUCCESS
 
@@ -137,8 +137,8 @@ def test_a_lent_transaction_locks_no_row_of_the_ledger_before_its_end(
     url: str, ledger: Ledger
 ) -> None:
     key = begin(ledger, "orders", HERE)
-    ledger.attach(key, 0, owner="me", lease_ms=30_000)
-    with ledger.transaction(key, "me") as connection:
+    ledger.batches.attach(key, 0, owner="me", lease_ms=30_000)
+    with ledger.batches.transaction(key, "me") as connection:
         connection.execute(sqlalchemy.text("CREATE TABLE sink (name TEXT)"))
         connection.execute(sqlalchemy.text("INSERT INTO sink VALUES ('tea')"))
         for table in ("gate", "control", "failure", "rate"):

@@ -105,7 +105,9 @@ def test_a_second_query_by_options_alone_is_refused_by_its_planner(
     assert str(tmp_path / "blue") in str(refused.value)
     assert by_blue.claimed == by_blue.truly
     with Ledger.open(ledger_url) as ledger:
-        read_ranges = [r for b in ledger.batches() for r in ledger.ranges(b.schedule_id)]
+        read_ranges = [
+            r for b in ledger.batches.newest() for r in ledger.batches.ranges(b.schedule_id)
+        ]
     assert {each.offsets.topic for each in read_ranges} == {blue.name}
 
 
@@ -181,8 +183,8 @@ def test_gates_of_one_name_in_two_ledgers_learn_each_for_itself(
         for url in urls:
             with Ledger.open(url, create=False) as ledger:
                 wait_until_reported(ledger, "orders")
-                samples = ledger.rates("orders")
-                keys = {batch.schedule_id for batch in ledger.batches("orders")}
+                samples = ledger.rates.history("orders")
+                keys = {batch.schedule_id for batch in ledger.batches.newest("orders")}
                 assert {sample.schedule_id for sample in samples} <= keys
     finally:
         for query in started:
@@ -209,4 +211,4 @@ def test_parts_and_backfills_have_no_number_of_sparks_and_every_run_a_higher_one
     assert told[0].id == 0
     assert len(told) > 4
     assert {batch.id for batch in told[1:]} == {None}
-    assert len(ledger.dead_letters("orders")) == 1
+    assert len(ledger.dead_letters.oldest("orders")) == 1

@@ -23,6 +23,7 @@ from tests.execution.queries import (
     write,
 )
 from tests.services.kafka import TopicFactory
+from tests.services.ledgers import report_sample
 
 import headrace
 from headrace.control import Reason
@@ -52,7 +53,7 @@ def test_a_backlog_is_taken_up_gently_and_then_as_fast_as_the_job_can(
     orders.produce(*[b"x"] * 5_000)
     finish(write(gate, read(gate, spark, orders), handled, checkpoint))
     wait_until_reported(ledger, "orders")
-    batches = list(reversed(ledger.batches("orders")))
+    batches = list(reversed(ledger.batches.newest("orders")))
     assert [batch.planned_records for batch in batches[:2]] == [INITIAL, INITIAL]
     assert [batch.reason for batch in batches[:2]] == [Reason.INITIAL_RATE, Reason.INITIAL_RATE]
     assert [batch.lag for batch in batches[:2]] == [5_000, 5_000 - INITIAL]
@@ -72,13 +73,13 @@ def test_a_query_that_is_started_again_goes_on_with_the_rate_that_was_learnt(
     orders.produce(*[b"x"] * 500)
     finish(write(gate, read(gate, spark, orders), handled, checkpoint))
     wait_until_reported(ledger, "orders")
-    learnt = replace(ledger.rates("orders")[0], rate_per_s=1_234.5)
-    ledger.publish_rate(learnt)
-    before = len(ledger.batches("orders"))
+    learnt = replace(ledger.rates.history("orders")[0], rate_per_s=1_234.5)
+    report_sample(ledger, learnt)
+    before = len(ledger.batches.newest("orders"))
 
     orders.produce(*[b"x"] * 5_000)
     finish(write(gate, read(gate, spark, orders), handled, checkpoint))
-    first = list(reversed(ledger.batches("orders")))[before]
+    first = list(reversed(ledger.batches.newest("orders")))[before]
     assert (first.rate_per_s, first.planned_records) == (1_234, 2_468)
     assert first.reason == Reason.RATE
     assert handled.records == everything_in((orders, 5_500))
@@ -94,8 +95,8 @@ def test_every_batch_is_reported_once_however_often_the_session_was_registered(
     orders.produce(*[b"x"] * 300)
     finish(write(gate, read(gate, spark, orders), Handled(), checkpoint))
     wait_until_reported(ledger, "orders")
-    assert [sample.schedule_id for sample in ledger.rates("orders")] == [
-        batch.schedule_id for batch in ledger.batches("orders")
+    assert [sample.schedule_id for sample in ledger.rates.history("orders")] == [
+        batch.schedule_id for batch in ledger.batches.newest("orders")
     ]
 
 
@@ -120,7 +121,7 @@ def test_without_backpressure_nothing_limits_a_batch(
     orders.produce(*[b"x"] * 1_000)
     df = read(gate, spark, orders, **{"backpressure.enabled": False})
     finish(write(gate, df, handled, checkpoint))
-    (batch,) = ledger.batches("orders")
+    (batch,) = ledger.batches.newest("orders")
     assert (batch.reason, batch.planned_records) == (Reason.EVERYTHING, 1_000)
     assert batch.rate_per_s is None
     assert handled.records == everything_in((orders, 1_000))
@@ -132,7 +133,7 @@ def test_what_limits_a_batch_is_its_reason(
     orders = topic()
     orders.produce(*[b"x"] * 100)
     finish(write(gate, read(gate, spark, orders, maxOffsetsPerTrigger=60), Handled(), checkpoint))
-    rest, capped = ledger.batches("orders")
+    rest, capped = ledger.batches.newest("orders")
     assert (capped.reason, capped.planned_records) == (Reason.MAX_RECORDS, 60)
     assert (rest.reason, rest.planned_records) == (Reason.EVERYTHING, 40)
 
@@ -145,7 +146,7 @@ def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_
     with pytest.raises(StreamingQueryException, match="the sink is full"):
         finish(write(gate, read(gate, spark, orders), failing, checkpoint))
     assert statuses(ledger, "orders") == [Status.SUCCESS, Status.FAILED]
-    (failed,) = ledger.batches("orders", 1)
+    (failed,) = ledger.batches.newest("orders", 1)
     assert failed.error is not None
     assert failed.error.message == "the sink is full"
 
@@ -192,7 +193,7 @@ def test_a_batch_that_succeeded_before_spark_could_commit_it_is_not_handed_out_t
     orders.produce(*[b"x"] * 500)
     finish(write(gate, read(gate, spark, orders), handled, checkpoint))
     wait_until_reported(ledger, "orders")
-    before = ledger.batches("orders")
+    before = ledger.batches.newest("orders")
     last = max(int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*"))
     for name in (str(last), f".{last}.crc"):  # as if the process had died just before
         (checkpoint / "commits" / name).unlink()
@@ -201,7 +202,7 @@ def test_a_batch_that_succeeded_before_spark_could_commit_it_is_not_handed_out_t
     finish(write(gate, read(gate, spark, orders), handled, checkpoint))
     assert handled.records == everything_in((orders, 501))
     assert [batch.id for batch in handled.batches] == list(range(last + 2))
-    assert ledger.batches("orders")[1:] == before
+    assert ledger.batches.newest("orders")[1:] == before
 
 
 def test_a_query_that_begins_at_the_end_is_handed_an_empty_batch_first(
@@ -217,7 +218,7 @@ def test_a_query_that_begins_at_the_end_is_handed_an_empty_batch_first(
         (),
         (OffsetRange(orders.name, 0, 1, 2),),
     ]
-    assert len(ledger.batches("orders")) == 1
+    assert len(ledger.batches.newest("orders")) == 1
 
 
 def test_empty_batches_of_different_checkpoints_have_different_keys(
@@ -244,10 +245,10 @@ def test_any_other_sinks_batches_are_settled_and_teach_the_rate(
         finish(writer.start(None if sink == "memory" else f"{folder}/out"))
     wait_until_reported(ledger, "orders")
     assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
-    batches = list(reversed(ledger.batches("orders")))
+    batches = list(reversed(ledger.batches.newest("orders")))
     assert [batch.query_batch_id for batch in batches] == list(range(len(batches)))
     assert sum(batch.records or 0 for batch in batches) == 500
-    assert ledger.rate("orders") is not None
+    assert ledger.rates.current("orders") is not None
 
 
 def test_a_sink_that_fails_leaves_its_batch_failed_with_the_reason(
@@ -263,7 +264,7 @@ def test_a_sink_that_fails_leaves_its_batch_failed_with_the_reason(
     with pytest.raises(StreamingQueryException, match="poisoned"):
         finish(writer.trigger(availableNow=True).start())
     wait_until_statuses(ledger, "orders", Status.SUCCESS, Status.FAILED)
-    (failed,) = ledger.batches("orders", 1)
+    (failed,) = ledger.batches.newest("orders", 1)
     assert failed.error is not None
     assert "poisoned" in failed.error.message
 
@@ -288,7 +289,7 @@ def test_a_gate_by_options_alone_learns_with_the_ledger_that_the_session_was_tol
     finish(writer.trigger(availableNow=True).start())
     wait_until_reported(ledger, "by-options")
     assert set(statuses(ledger, "by-options")) == {Status.SUCCESS}
-    assert ledger.rate("by-options") is not None
+    assert ledger.rates.current("by-options") is not None
 
 
 def test_two_gates_in_one_query_both_learn_and_both_have_their_batches_settled(
@@ -316,7 +317,7 @@ def test_two_gates_in_one_query_both_learn_and_both_have_their_batches_settled(
     for name in ("orders", "payments"):
         wait_until_reported(ledger, name)
         assert set(statuses(ledger, name)) == {Status.SUCCESS}
-        assert ledger.rate(name) is not None
+        assert ledger.rates.current(name) is not None
     assert [batch.topic for batch in failing.batches[0].ranges] == [orders.name]
 
     payments.produce(*[b"x"] * 10)  # a batch in which the writing gate has nothing

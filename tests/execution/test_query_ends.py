@@ -30,7 +30,7 @@ class Job:
 
     @property
     def batch(self) -> BatchRecord:
-        return self.ledger.batches("orders", 1)[0]
+        return self.ledger.batches.newest("orders", 1)[0]
 
     def start(self, handler: Handler, checkpoint: str = "checkpoint") -> StreamingQuery:
         gate = Gate("orders", interval="1 second", ledger=self.ledger.url)
@@ -42,7 +42,9 @@ class Job:
     def is_good_when_started_again(self) -> bool:
         handled = Handled()
         finish(self.start(handled))
-        done = len(self.ledger.batches("orders")) == 1 and self.batch.status is Status.SUCCESS
+        done = (
+            len(self.ledger.batches.newest("orders")) == 1 and self.batch.status is Status.SUCCESS
+        )
         return done and handled.records == everything_in((self.orders, 1))
 
 

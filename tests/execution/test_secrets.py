@@ -56,8 +56,8 @@ def test_no_secret_is_in_a_plan_a_page_an_event_log_a_checkpoint_or_a_command_li
         assert ran.returncode == 0, ran.stderr[-5_000:]
         with Ledger.open(full, create=False) as ledger:
             # The planner, the driver, and the tasks of what was read again did know the password.
-            assert {b.status for b in ledger.batches("bare")} == {Status.SUCCESS}
-            assert len(ledger.dead_letters("orders")) == 1
+            assert {b.status for b in ledger.batches.newest("bare")} == {Status.SUCCESS}
+            assert len(ledger.dead_letters.oldest("orders")) == 1
     files = [each for each in shown.rglob("*") if each.is_file()]
     everything = [ran.stdout, ran.stderr, *(each.read_text(errors="replace") for each in files)]
     assert any("/checkpoint/" in str(each) for each in files)

@@ -65,7 +65,7 @@ class Scene:
     calls: list[int] = field(default_factory=list)
 
     def begin(self, offsets: OffsetRange = HERE) -> str:
-        return self.ledger.begin(planned("orders", offsets)).schedule_id
+        return self.ledger.batches.begin(planned("orders", offsets)).schedule_id
 
     def gated(self, handler: Handler, policy: str = "stop") -> GatedHandler:
         def counted(df: DataFrame, batch: Batch) -> None:
@@ -112,7 +112,7 @@ def scene(url: str) -> Iterator[Scene]:
     engine = sqlalchemy.create_engine(normalize_url(url))
     with new_ledger(url) as ledger:
         settings = EstimatorSettings().to_text()
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator=settings)
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=settings)
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE sink (name TEXT UNIQUE)"))
         yield Scene(url, ledger, engine)
@@ -166,7 +166,7 @@ def test_what_is_raised_after_the_commit_is_kept_with_the_batch_which_is_not_run
     assert scene.sink == ["tea"]
     assert "already committed" in caplog.text
     assert "deferred" not in caplog.text
-    assert scene.ledger.failures() == ()
+    assert scene.ledger.batches.unresolved() == ()
     scene.start_again(handler)
     assert scene.calls == [1]
 
@@ -373,7 +373,7 @@ def test_on_sqlite_the_ledger_refuses_to_be_written_by_a_thread_that_has_it_lock
             put(connection)
             if scene.url.startswith("sqlite"):
                 with pytest.raises(LedgerError, match="this thread has a transaction") as caught:
-                    shared.begin(planned("orders", OffsetRange("orders-topic", 0, 8, 9)))
+                    shared.batches.begin(planned("orders", OffsetRange("orders-topic", 0, 8, 9)))
                 refused.append(caught.value)
 
     shared = shared_ledger(scene.url)
@@ -403,7 +403,7 @@ def test_a_backfill_says_what_happened_too(
     scene: Scene, handler: Handler, status: str, error: str | None
 ) -> None:
     key = scene.begin()
-    scene.ledger.fail(key, ValueError("it was down"))
+    scene.ledger.batches.fail(key, ValueError("it was down"))
     executor = scene.gated(handler, "defer").executor("a backfill")
     scheduler = BackfillScheduler(
         scene.ledger,
@@ -413,7 +413,7 @@ def test_a_backfill_says_what_happened_too(
         budget=UnlimitedBudget(),
         clock=lambda: 0,
     )
-    ended = scheduler.run_batch(key, scene.ledger.ranges(key))
+    ended = scheduler.run_batch(key, scene.ledger.batches.ranges(key))
     assert isinstance(ended, Done) == (status == "success")
     assert scene.row[:2] == (status, error)
     assert scene.sink == (["tea"] if status == "success" else [])
@@ -434,6 +434,6 @@ def test_each_part_of_an_isolated_batch_is_lent_a_transaction_of_its_own(scene: 
     assert scene.run(handler, "isolate") is None
     assert scene.sink == [str(offset) for offset in range(8) if offset not in (3, 6)]
     assert scene.row[0] == "success"
-    letters = scene.ledger.dead_letters()
+    letters = scene.ledger.dead_letters.oldest()
     assert sorted(letter.letter.offset for letter in letters) == [3, 6]
-    assert scene.ledger.failures() == ()
+    assert scene.ledger.batches.unresolved() == ()

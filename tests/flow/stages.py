@@ -57,7 +57,7 @@ class RunningStage:
         self._gate = f"{world.flow}.{name}"
         self._spec = StageSpec(world.flow, name, self._gate, INTERVAL_MS, before, after, SETTINGS)
         self._next = 0
-        ledger.declare_gate(self._gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}")
+        ledger.gates.declare(self._gate, interval_ms=INTERVAL_MS, source="journal", estimator="{}")
         self.begin()
 
     def begin(self) -> None:
@@ -76,11 +76,11 @@ class RunningStage:
         offsets = OffsetRange("lane", 0, self._next, self._next + 10)
         self._next += 10
         planned = (PlannedRange(offsets),)
-        self._ledger.begin(PlannedBatch(self._gate, "run", planned, "rate", ""))
+        self._ledger.batches.begin(PlannedBatch(self._gate, "run", planned, "rate", ""))
 
     def held_by(self) -> str | None:
         """The stage that throttles it."""
-        held = self._ledger.admission(self._gate).held
+        held = self._ledger.gates.admission(self._gate).held
         return None if held is None else held.throttled_by
 
     def vanish(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -26,10 +27,10 @@ class Rows:
     parents: dict[str, str] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
 
-    def parts(self, key: str) -> list[str]:
+    def children(self, key: str) -> list[str]:
         return [part for part, parent in self.parents.items() if parent == key]
 
-    def batch(self, key: str) -> "Rows._Row | None":
+    def get(self, key: str) -> "Rows._Row | None":
         if key not in self.statuses:
             return None
         return Rows._Row(self.statuses[key], self.parents.get(key))
@@ -44,7 +45,7 @@ class Rows:
 
 
 def ledger(rows: Rows) -> Ledger:
-    return cast(Ledger, rows)
+    return cast(Ledger, SimpleNamespace(batches=rows, receivers=rows))
 
 
 def frame(spark: SparkSession, values: Sequence[str], tasks: int = 2) -> DataFrame:

@@ -62,10 +62,10 @@ def read(spark: SparkSession, channel: Channel, url: str, tmp_path: Path) -> Rea
 
 def planned(ledger: Ledger, number: int) -> str:
     """A batch of a stage that runs now."""
-    ledger.declare_gate("stage", interval_ms=1_000, source="kafka", estimator="pid")
+    ledger.gates.declare("stage", interval_ms=1_000, source="kafka", estimator="pid")
     offsets = OffsetRange("raw", 0, number * 10, number * 10 + 10)
     batch = PlannedBatch("stage", "run", (PlannedRange(offsets),), "rate", "localhost:9092")
-    return ledger.begin(batch).schedule_id
+    return ledger.batches.begin(batch).schedule_id
 
 
 def test_what_crashed_or_failed_is_left_out(
@@ -77,7 +77,7 @@ def test_what_crashed_or_failed_is_left_out(
         to.produce(b"of another")
         # An attempt that crashed when half of its records were there.
         topic_id = _topic_id(channel)
-        books.begin_output(topic_id, second, "crashed", {0: 0, 1: 0})
+        books.outputs.begin(topic_id, second, "crashed", {0: 0, 1: 0})
         to.produce(b"half", partition=1, headers=[(HEADER, f"{second}/crashed".encode())])
         assert read() == []  # not before it is decided what that is
         channel.write(frame(spark, ["c", "d"]), second, books)
@@ -100,7 +100,7 @@ def test_why_a_broker_refuses_is_told_and_nothing_is_tried_again(
         batch = planned(books, 0)
         with pytest.raises(BrokerError, match=r"did not take .* too large"):
             channel.write(frame(spark, [secrets.token_hex(1_000)]), batch, books)
-        ((key, _, _),) = books.left_out(_topic_id(channel))
+        ((key, _, _),) = books.outputs.aborted(_topic_id(channel))
         assert key == batch
 
 
@@ -117,7 +117,7 @@ def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
         to.produce(b"before", partition=0)
         running = planned(books, 0)
         topic_id = _topic_id(channel)
-        assert books.begin_output(topic_id, running, "runs", {0: 1, 1: 0})
+        assert books.outputs.begin(topic_id, running, "runs", {0: 1, 1: 0})
         to.produce(b"running", partition=0, headers=[(HEADER, f"{running}/runs".encode())])
         assert read() == ["before"]
         assert read(endingOffsets=f'{{"{to.name}": {{"0": -1, "1": -1}}}}') == ["before"]
@@ -125,7 +125,7 @@ def test_a_bounded_read_ends_where_it_is_not_known_yet_what_is_to_be_read(
         assert read(endingOffsets=named) == ["before", "running"]
         after = f'{{"{to.name}": {{"0": 2, "1": 0}}}}'
         assert read(startingOffsets=after) == []
-        assert books.finish_output(topic_id, running, "runs")
+        assert books.outputs.finish(topic_id, running, "runs")
         assert read() == ["before", "running"]
 
 
@@ -136,13 +136,13 @@ def test_nobody_reads_past_where_a_stage_is_writing(
         to.produce(b"before")
         running = planned(books, 0)
         topic_id = _topic_id(channel)
-        assert books.begin_output(topic_id, running, "runs", {0: 1, 1: 0})
+        assert books.outputs.begin(topic_id, running, "runs", {0: 1, 1: 0})
         to.produce(b"running", headers=[(HEADER, f"{running}/runs".encode())])
         to.produce(b"after")
         assert read() == ["before"]
         waiting = channel.queue("sink", books).measure()
         assert (waiting.waiting_bytes, waiting.left_bytes) == (0, 0)
-        assert books.finish_output(topic_id, running, "runs")
+        assert books.outputs.finish(topic_id, running, "runs")
         assert read() == ["after", "before", "running"]
 
 
@@ -155,7 +155,7 @@ def test_a_batch_that_was_taken_over_is_told(
 ) -> None:
     with Ledger.open(url) as books:
         batch = planned(books, 0)
-        begin = books.begin_output
+        begin = books.outputs.begin
 
         def begun_twice(topic_id: str, key: str, attempt: str, starts: dict[int, int]) -> bool:
             answer = begin(topic_id, key, attempt, starts)
@@ -165,7 +165,7 @@ def test_a_batch_that_was_taken_over_is_told(
         monkeypatch.setattr(books, "begin_output", begun_twice)
         with pytest.raises(LedgerError, match="was taken over by another process"):
             channel.write(frame(spark, ["a"]), batch, books)
-        books.give_up_output(_topic_id(channel), "other")
+        books.outputs.abort(_topic_id(channel), "other")
         assert read() == []
 
 
@@ -207,7 +207,7 @@ def test_the_queue_is_lag_times_size(
     channel: KafkaChannel, to: Topic, read: Read, url: str
 ) -> None:
     with Ledger.open(url) as books:
-        books.declare_gate("sink", interval_ms=1_000, source="kafka", estimator="pid")
+        books.gates.declare("sink", interval_ms=1_000, source="kafka", estimator="pid")
         queue = channel.queue("sink", books)
         look = queue.measure()
         assert (look.waiting_bytes, look.left_bytes, look.arrived_bytes) == (0, 0, 0)

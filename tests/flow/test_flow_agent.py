@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.flow.stages import RunningStage
 from tests.flow.worlds import LedgerWorld
-from tests.services.ledgers import new_ledger
+from tests.services.ledgers import new_ledger, report_sample
 from tests.services.waiting import wait_until
 
 from headrace.control import Epoch, HopSettings, InputQueue, PressureSignal, RateLimit
@@ -99,7 +99,7 @@ class Driven:
         return self.signals.published[-1]
 
     def held(self) -> RateLimit | None:
-        return self.ledger.admission(SPEC.gate).held
+        return self.ledger.gates.admission(SPEC.gate).held
 
     def step(self, now_ms: int, *received: PressureSignal, wall_ms: int | None = None) -> None:
         self.agent.step(now_ms, now_ms if wall_ms is None else wall_ms, list(received))
@@ -118,7 +118,7 @@ class Driven:
     def begin(self, number: int) -> None:
         """Begin a batch of 100 records."""
         ranges = (PlannedRange(OffsetRange("lane", 0, number * 100, (number + 1) * 100)),)
-        self.ledger.begin(PlannedBatch(SPEC.gate, "run", ranges, "rate", ""))
+        self.ledger.batches.begin(PlannedBatch(SPEC.gate, "run", ranges, "rate", ""))
 
     def emit(self) -> int:
         """Admit 100 records in each of five seconds; when the last began."""
@@ -135,7 +135,7 @@ class Driven:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with new_ledger(f"sqlite:///{tmp_path}/headrace.db") as opened:
-        opened.declare_gate(SPEC.gate, interval_ms=1000, source="journal", estimator="{}")
+        opened.gates.declare(SPEC.gate, interval_ms=1000, source="journal", estimator="{}")
         yield opened
 
 
@@ -164,7 +164,7 @@ def test_a_stage_that_is_overloaded_presses_the_one_before_it_until_it_ends(
     assert driven.state.queue_bytes == driven.queue.found.waiting_bytes
     driven.agent.close()
     assert driven.level == 0
-    state = SavedPressure.of_json(driven.ledger.pressures(SPEC.gate) or "")
+    state = SavedPressure.of_json(driven.ledger.gates.pressures(SPEC.gate) or "")
     assert state.levels == {"parse": 0}
     assert driven.signals.is_closed
     assert driven.queue.is_closed
@@ -212,7 +212,7 @@ def test_a_stranger_is_logged_and_changes_nothing(
 
 def test_a_stage_that_restarts_while_it_is_held_keeps_its_origin(driven: Driven) -> None:
     driven.step(driven.emit(), says(1, 2))
-    driven.ledger.hold(SPEC.gate, None, 0, driven.ledger.pressures(SPEC.gate) or "")
+    driven.ledger.gates.throttle(SPEC.gate, None, 0, driven.ledger.gates.pressures(SPEC.gate) or "")
     driven.restarted().step(monotonic_ms())
     assert driven.held() == RateLimit(25.0, "store", 2, 100.0)
 
@@ -234,7 +234,7 @@ def test_a_stage_that_restarts_presses_as_before_unless_that_was_over_a_lease_ag
 def test_a_pressure_state_that_is_none_is_logged_and_done_without(
     ledger: Ledger, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger.hold(SPEC.gate, None, 0, text)
+    ledger.gates.throttle(SPEC.gate, None, 0, text)
     Driven(ledger).step(0)
     assert "begins without its pressure state" in caplog.text
 
@@ -298,17 +298,17 @@ def test_a_stage_whose_signals_are_elsewhere_publishes_its_state_in_the_ledger_t
     driven.step(now_ms + 2000, says(2, 0))
     assert ledger_states(ledger, "shop")["enrich"].throttled_by is None
     driven.agent.close()
-    assert ledger.published_states("shop") == ()
+    assert ledger.signals.published("shop") == ()
 
 
 def test_a_batch_that_takes_minutes_presses_no_further_than_its_time_says(driven: Driven) -> None:
     """Nothing is taken meanwhile, for longer than sizes of records are remembered."""
-    driven.ledger.publish_rate(RateSample(SPEC.gate, 0, 100.0, 100, 1000, 0))
+    report_sample(driven.ledger, RateSample(SPEC.gate, 0, 100.0, 100, 1000, 0))
     for number in range(2):
         driven.begin(number)
         driven.queue.found = InputQueue(0, 0, 10_000 * (number + 1))
         driven.step(number * 1000, wall_ms=wall_clock_ms())
-    (batch,) = driven.ledger.batches(SPEC.gate, 1)
+    (batch,) = driven.ledger.batches.newest(SPEC.gate, 1)
     least = 1.0
     for time_ms in range(1_250, 180_000, 250):
         driven.queue.grow(round(2500 * 0.5**driven.level))
@@ -377,10 +377,10 @@ def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_rest
     for sequence in range(1, 4):
         driven.step(now_ms, says(sequence, 20, lease_ms=600_000))
     assert caplog.text.count("it gets 10000 ms, which the flow has declared") == 1
-    text = driven.ledger.pressures(SPEC.gate) or ""
+    text = driven.ledger.gates.pressures(SPEC.gate) or ""
     driven.step(now_ms + 10_000)
     assert driven.held() is None
-    driven.ledger.hold(SPEC.gate, None, 0, text.replace("10000", "600000"))
+    driven.ledger.gates.throttle(SPEC.gate, None, 0, text.replace("10000", "600000"))
     again, began_ms = driven.restarted(), monotonic_ms()
     again.step(began_ms + 5_000)
     assert driven.held() is not None
@@ -400,8 +400,8 @@ def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(tmp_path: Pat
 
         store.queue.flood()
         wait_until(lambda: held_by() == "store", timeout_s=100)
-        wait_until(lambda: len(ledger.published_states("shop")) == 2, timeout_s=100)
+        wait_until(lambda: len(ledger.signals.published("shop")) == 2, timeout_s=100)
         store.close()
         wait_until(lambda: held_by() is None, timeout_s=50)
         parse.close()
-        assert ledger.published_states("shop") == ()
+        assert ledger.signals.published("shop") == ()

@@ -56,7 +56,7 @@ def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_hand(
     fill(tmp_path / "raw", {0: [30]})
     flow = importlib.import_module(shop.partition(":")[0]).flow
     with flow.start(spark), Ledger.open(flow.ledger) as ledger:
-        wait_until(lambda: ledger.failed("shop.clean", 100), timeout_s=100)
+        wait_until(lambda: ledger.batches.failed("shop.clean", 100), timeout_s=100)
     (tmp_path / "mended").touch()
     ended = run(
         *(
@@ -75,7 +75,7 @@ def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_hand(
     )
     assert ended.returncode == 0, ended.stderr
     with Ledger.open(flow.ledger) as ledger:
-        found = ledger.batches("shop.clean", limit=100)
+        found = ledger.batches.newest("shop.clean", limit=100)
         assert {batch.status for batch in found} == {Status.SUCCESS}
         records = sum(batch.planned_records for batch in found if batch.parent is None)
     assert len(values_in(tmp_path / "clean")) == records > 0

@@ -210,12 +210,14 @@ def test_a_stage_that_is_slow_has_the_one_before_it_held_back_and_nothing_is_los
         with flow.start(spark) as running:
             assert list(running.queries) == ["parse", "store"]
             wait_until(
-                lambda: "held back by store" in {b.reason for b in ledger.batches("shop.parse")},
+                lambda: (
+                    "held back by store" in {b.reason for b in ledger.batches.newest("shop.parse")}
+                ),
                 timeout_s=100,
             )
             wait_until(lambda: len(set(stored)) == MANY, timeout_s=100)
             assert not running.await_termination(0)
         assert running.await_termination(0)
-        assert {batch.status for batch in ledger.batches()} == {Status.SUCCESS}
-        assert ledger.published_states("shop") == ()
+        assert {batch.status for batch in ledger.batches.newest()} == {Status.SUCCESS}
+        assert ledger.signals.published("shop") == ()
     assert sorted(stored) == sorted(v for v in values_of(0, 0, MANY) if v is not None)

@@ -64,15 +64,15 @@ def test_a_stage_asks_the_database_twice_a_second_at_most(
     asked: list[float] = []
     enough = threading.Event()
     with Ledger.open(url) as ledger:
-        signals = ledger.signals
+        sent_to = ledger.signals.sent_to
 
         def count(flow: str, stage: str) -> tuple[StoredSignal, ...]:
             asked.append(time.monotonic())
             if len(asked) == 5:
                 enough.set()
-            return signals(flow, stage)
+            return sent_to(flow, stage)
 
-        monkeypatch.setattr(ledger, "signals", count)
+        monkeypatch.setattr(ledger.signals, "sent_to", count)
         with ledger_signals(ledger, "clicks", "a") as a:
             while not enough.wait(0.05):
                 a.publish(state_of_stage("a"))  # which is written at once, and asks nothing
@@ -83,8 +83,8 @@ def test_a_stage_asks_the_database_twice_a_second_at_most(
 def test_what_nobody_has_touched_for_a_day_is_forgotten(url: str) -> None:
     with Ledger.open(url) as ledger:
         for flow in ("clicks", "orders"):
-            ledger.send_signal(flow, "b", "a", "old")
-            ledger.publish_state(flow, "b", "old")
+            ledger.signals.send(flow, "b", "a", "old")
+            ledger.signals.publish(flow, "b", "old")
         engine = sqlalchemy.create_engine(normalize_url(url))
         with engine.begin() as connection:
             for table in ("signal", "stage_state"):
@@ -92,27 +92,31 @@ def test_what_nobody_has_touched_for_a_day_is_forgotten(url: str) -> None:
                     text(f"UPDATE {table} SET written_ms = written_ms - {REMEMBERED_MS + 1}")  # noqa: S608
                 )
         engine.dispose()
-        ledger.send_signal("clicks", "c", "a", "new")
-        ledger.forget_signals("clicks")
-        assert [note.stage for note in ledger.signals("clicks", "a")] == ["c"]
-        assert ledger.published_states("clicks") == ()
-        assert len(ledger.signals("orders", "a")) == len(ledger.published_states("orders")) == 1
+        ledger.signals.send("clicks", "c", "a", "new")
+        ledger.signals.prune("clicks")
+        assert [note.stage for note in ledger.signals.sent_to("clicks", "a")] == ["c"]
+        assert ledger.signals.published("clicks") == ()
+        assert (
+            len(ledger.signals.sent_to("orders", "a"))
+            == len(ledger.signals.published("orders"))
+            == 1
+        )
 
 
 def test_what_was_replaced_since_it_was_read_is_not_taken(url: str) -> None:
     with Ledger.open(url) as ledger:
-        ledger.send_signal("clicks", "b", "a", "first")
-        ledger.send_signal("clicks", "b", "a", "second")
-        ledger.remove_signal("clicks", "b", "a", "first")
-        (note,) = ledger.signals("clicks", "a")
+        ledger.signals.send("clicks", "b", "a", "first")
+        ledger.signals.send("clicks", "b", "a", "second")
+        ledger.signals.remove("clicks", "b", "a", "first")
+        (note,) = ledger.signals.sent_to("clicks", "a")
         assert (note.stage, note.text) == ("b", "second")
-        ledger.remove_signal("clicks", "b", "a", "second")
-        assert ledger.signals("clicks", "a") == ()
+        ledger.signals.remove("clicks", "b", "a", "second")
+        assert ledger.signals.sent_to("clicks", "a") == ()
 
 
 def test_a_state_that_another_process_shows_by_now_stays(url: str) -> None:
     with Ledger.open(url) as ledger:
-        ledger.publish_state("clicks", "a", "mine")
-        ledger.publish_state("clicks", "a", "its")
-        ledger.withdraw_state("clicks", "a", "mine")
-        assert [note.text for note in ledger.published_states("clicks")] == ["its"]
+        ledger.signals.publish("clicks", "a", "mine")
+        ledger.signals.publish("clicks", "a", "its")
+        ledger.signals.withdraw("clicks", "a", "mine")
+        assert [note.text for note in ledger.signals.published("clicks")] == ["its"]

@@ -197,7 +197,7 @@ class LedgerWorld(World):
 
     def _now_ms(self) -> int:
         with Ledger.open(self.where) as ledger:
-            ledger.send_signal("clock", "clock", "clock", "")
+            ledger.signals.send("clock", "clock", "clock", "")
         (written_ms,) = self._execute("SELECT written_ms FROM signal WHERE flow = 'clock'")
         return int(written_ms)
 

@@ -108,11 +108,11 @@ def test_a_gated_query_reads_each_record_once_over_restarts_and_new_lanes(
         *(("orders", 1, offset) for offset in range(30)),
     ]
     with Ledger.open(url) as ledger:
-        (declared,) = ledger.gates()
+        (declared,) = ledger.gates.all()
         assert declared.source == "journal"
         proof = verify(ledger, "orders")
         assert {span.topic_id for span in proof.spans} == {Journal.open(str(path)).id}
-        assert {batch.status for batch in ledger.batches("orders")} == {Status.SUCCESS}
+        assert {batch.status for batch in ledger.batches.newest("orders")} == {Status.SUCCESS}
         assert sum(span.processed for span in proof.spans) == 190
 
 
@@ -137,7 +137,7 @@ def test_a_batch_that_failed_is_read_again_from_the_journal(
     finish(query.trigger(availableNow=True).start())
     assert sorted(seen) == sorted(v for v in values_of(0, 0, 40) if v is not None)
     with Ledger.open(url) as ledger:
-        (letter,) = ledger.dead_letters("orders")
+        (letter,) = ledger.dead_letters.oldest("orders")
         assert (letter.letter.value, letter.letter.offset) == (b"bad", 40)
 
 

@@ -288,7 +288,7 @@ def test_a_receiver_does_not_write_where_a_gate_has_read(tmp_path: Path) -> None
         assert running.ended() == 1
         assert "ends at offset 5, but a gate of the ledger has read it up to 9" in running.errors
     with Ledger.open(url) as ledger:
-        assert ledger.reached(journal.id) == {0: 9}
+        assert ledger.history.reached(journal.id) == {0: 9}
     repair(journal, {0: 9})
     with receiver(tmp_path, "tcp", *options) as running:
         assert running.wait_for("receiving")["offset"] == 9
@@ -296,9 +296,9 @@ def test_a_receiver_does_not_write_where_a_gate_has_read(tmp_path: Path) -> None
 
 def begun(ledger: Ledger, journal: Journal, until: int) -> None:
     """A gate has begun a batch up to an offset of lane 0."""
-    ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+    ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
     offsets = PlannedRange(OffsetRange(journal.name, 0, 0, until), topic_id=journal.id)
-    ledger.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
+    ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
 
 
 def test_a_journal_is_refused_where_it_is_read_beyond_its_end(journal: Journal) -> None:

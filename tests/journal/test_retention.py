@@ -29,7 +29,7 @@ LONG_AFTER_MS = 10**14
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """An empty ledger with the gate ``orders``."""
     with new_ledger(f"sqlite:///{tmp_path}/ledger.db") as opened:
-        opened.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+        opened.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
         yield opened
 
 
@@ -60,8 +60,8 @@ def read(ledger: Ledger, journal: Journal, *bounds: int, gate: str = "orders") -
     """Batches that succeed, one from each bound to the next; their keys."""
     keys = []
     for start, until in itertools.pairwise(bounds):
-        keys.append(ledger.begin(batch(journal, start, until, gate)).schedule_id)
-        ledger.succeed(keys[-1])
+        keys.append(ledger.batches.begin(batch(journal, start, until, gate)).schedule_id)
+        ledger.batches.succeed(keys[-1])
     return keys
 
 
@@ -134,19 +134,19 @@ def test_blocks_that_every_gate_is_through_with_are_removed(
 def test_a_failed_batch_keeps_its_blocks_until_it_is_backfilled(
     journal: Journal, ledger: Ledger
 ) -> None:
-    failed = ledger.begin(batch(journal, 4, 5)).schedule_id
-    ledger.fail(failed, ValueError("no"))
+    failed = ledger.batches.begin(batch(journal, 4, 5)).schedule_id
+    ledger.batches.fail(failed, ValueError("no"))
     read(ledger, journal, 5, 11, 12)
     lane = pruned(journal, ledger)
     assert (lane.until, lane.needed_by) == (3, Processed("orders", 0, 4, failed, Status.FAILED))
-    ledger.take(failed, "me", 1_000)
+    ledger.batches.claim(failed, "me", 1_000)
     assert pruned(journal, ledger).until == 3
-    ledger.backfilled(failed, "me")
+    ledger.batches.backfilled(failed, "me")
     assert pruned(journal, ledger).until == 9
 
 
 def test_the_gate_that_is_furthest_behind_decides(journal: Journal, ledger: Ledger) -> None:
-    ledger.declare_gate("audit", interval_ms=1, source="journal", estimator="pid")
+    ledger.gates.declare("audit", interval_ms=1, source="journal", estimator="pid")
     read(ledger, journal, 0, 11, 12)
     behind = read(ledger, journal, 0, 4, 5, gate="audit")[-1]
     lane = pruned(journal, ledger)

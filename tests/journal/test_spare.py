@@ -167,10 +167,10 @@ def test_a_gate_that_has_read_up_to_there_is_not_proven_against_the_journal(
 ) -> None:
     url, journal = f"sqlite:///{tmp_path}/ledger.db", Journal.open(str(path))
     with new_ledger(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1, source="journal", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
         offsets = PlannedRange(OffsetRange("orders", 0, 0, 10), topic_id=journal.id)
         batch = PlannedBatch("orders", "run", (offsets,), "rate", str(path))
-        ledger.succeed(ledger.begin(batch).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(batch).schedule_id)
     result = invoke(url, "verify", "--source", width=200)
     assert result.exit_code != 0
     assert "proven" not in result.stdout.lower().replace("proves", "")

@@ -99,16 +99,16 @@ def test_a_log_ends_where_an_attempt_that_is_not_decided_began(
         topic_id = known_id(to.name, topics[to.name])
         ends = log.latest(log.partitions(topics))
         assert log.readable_until(ends) == ends
-        ledger.begin_output(topic_id, "key", "a", {0: 3})
+        ledger.outputs.begin(topic_id, "key", "a", {0: 3})
         assert log.readable_until(ends) == {
             TopicPartition(to.name, 0): 3,
             TopicPartition(to.name, 1): 0,
         }
-        ledger.begin_output(topic_id, "key", "b", {0: 4, 1: 0})
+        ledger.outputs.begin(topic_id, "key", "b", {0: 4, 1: 0})
         assert log.readable_until(ends)[TopicPartition(to.name, 0)] == 4
         assert log.aborted([whole(to, 3)]) == ()
         assert log.aborted([whole(to, 4)]) == ("key/a",)
-        assert ledger.finish_output(topic_id, "key", "b")
+        assert ledger.outputs.finish(topic_id, "key", "b")
         assert log.readable_until(ends) == ends
     log.close()
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.services.kafka import TopicFactory
+from tests.services.ledgers import report_sample
 from tests.services.planners import gated, next_batch, planner_of
 
 from headrace.control import Reason
@@ -14,12 +15,13 @@ from headrace.ledger import Ledger, PlannedRange, RateSample, Status
 
 def report(ledger: Ledger, rate_per_s: float | None) -> None:
     """What the driver's listener does after a batch."""
-    (last,) = ledger.batches("orders", 1)
-    ledger.succeed(last.schedule_id)
-    ledger.publish_rate(
+    (last,) = ledger.batches.newest("orders", 1)
+    ledger.batches.succeed(last.schedule_id)
+    report_sample(
+        ledger,
         RateSample(
             "orders", last.created_time_ms, rate_per_s, 100, 500, 0, schedule_id=last.schedule_id
-        )
+        ),
     )
 
 
@@ -42,7 +44,7 @@ def test_the_first_batch_is_bounded_and_is_in_the_ledger_before_it_is_read(
         end, ranges = next_batch(planner, planner.initial())
         assert ranges == [OffsetRange(orders.name, 0, 0, 75), OffsetRange(orders.name, 1, 0, 25)]
         assert end["@gate"] == "orders"
-        (batch,) = ledger.batches("orders")
+        (batch,) = ledger.batches.newest("orders")
         assert (batch.status, batch.reason, batch.attempts) == (
             Status.IN_PROGRESS,
             Reason.INITIAL_RATE,
@@ -51,7 +53,7 @@ def test_the_first_batch_is_bounded_and_is_in_the_ledger_before_it_is_read(
         assert (batch.lag, batch.planned_records, batch.rate_per_s) == (400, 100, 100)
         assert batch.run_id == end["@checkpoint"]
         topic_id = end["@ids"][orders.name]
-        assert ledger.ranges(batch.schedule_id) == (
+        assert ledger.batches.ranges(batch.schedule_id) == (
             PlannedRange(ranges[0], 300, Reason.INITIAL_RATE, topic_id),
             PlannedRange(ranges[1], 100, Reason.INITIAL_RATE, topic_id),
         )
@@ -71,7 +73,7 @@ def test_the_rate_is_the_ledgers_and_without_a_report_stays_what_it_was(
         for _ in range(3):
             end, ranges = next_batch(planner, end)
             assert count(ranges) == 40
-        assert [b.reason for b in ledger.batches("orders")] == [Reason.RATE] * 3 + [
+        assert [b.reason for b in ledger.batches.newest("orders")] == [Reason.RATE] * 3 + [
             Reason.INITIAL_RATE
         ] * 2
 
@@ -96,7 +98,7 @@ def test_a_batch_run_again_has_the_same_ranges_and_its_row_another_attempt(
         second, ranges = next_batch(before, first)
     with planner_of(orders, gated(url)) as after, Ledger.open(url) as ledger:
         assert after.begin(first, second).ranges == ranges
-        newest, _oldest = ledger.batches("orders")
+        newest, _oldest = ledger.batches.newest("orders")
         assert (newest.attempts, newest.status) == (2, Status.IN_PROGRESS)
         assert (newest.reason, newest.lag) == (Reason.INITIAL_RATE, 400)
 
@@ -109,7 +111,7 @@ def test_a_batch_planned_without_a_gate_and_run_again_under_one_is_in_its_ledger
     native = {orders.name: {"0": 1}}, {orders.name: {"0": 3}}
     with planner_of(orders, gated(url)) as planner, Ledger.open(url) as ledger:
         assert planner.begin(*native).ranges == [OffsetRange(orders.name, 0, 1, 3)]
-        (batch,) = ledger.batches("orders")
+        (batch,) = ledger.batches.newest("orders")
         assert (batch.reason, batch.lag) == ("run again after a restart", None)
         end, ranges = next_batch(planner, native[1])
         assert (end["@gate"], ranges) == ("orders", [OffsetRange(orders.name, 0, 3, 5)])
@@ -120,7 +122,7 @@ def test_an_empty_first_batch_has_no_row(topic: TopicFactory, url: str) -> None:
         start = planner.initial()
         assert planner.advance(start, everything=False) != start
         assert next_batch(planner, start)[1] == []
-        assert ledger.batches("orders") == ()
+        assert ledger.batches.newest("orders") == ()
 
 
 def test_a_ledger_that_cannot_be_opened_stops_the_stream_before_it_plans(

@@ -149,7 +149,7 @@ def test_offsets_that_are_gone_are_counted_once_and_passed_over_where_the_user_s
         for expected in (OffsetRange(orders.name, 0, 7, 9), OffsetRange(orders.name, 0, 9, 10)):
             end, ranges = next_batch(after, end)
             assert ranges == [expected]
-        (loss,) = ledger.losses("orders")
+        (loss,) = ledger.history.losses("orders")
         assert loss.offsets == OffsetRange(orders.name, 0, 2, 7)
         assert loss.topic_id == end["@ids"][orders.name]
     assert f"{orders.name}-0 [2, 7) is gone" in caplog.text
@@ -167,15 +167,15 @@ def test_what_has_gone_of_a_planned_batch_is_seen_when_it_is_run_again(
     with planner_of(orders, gated(url)) as strict, Ledger.open(url) as ledger:
         with pytest.raises(DataLossError, match=rf"{orders.name}-0 \[0, 7\) is gone"):
             strict.begin(start, end)
-        (batch,) = ledger.batches("orders")
-        assert (batch.attempts, ledger.losses("orders")) == (1, ())
+        (batch,) = ledger.batches.newest("orders")
+        assert (batch.attempts, ledger.history.losses("orders")) == (1, ())
     with (
         planner_of(orders, gated(url, failOnDataLoss=False)) as lenient,
         Ledger.open(url) as ledger,
     ):
         for _ in range(2):
             assert lenient.begin(start, end).ranges == [OffsetRange(orders.name, 0, 7, 10)]
-        (loss,) = ledger.losses("orders")
+        (loss,) = ledger.history.losses("orders")
         assert loss.offsets == OffsetRange(orders.name, 0, 0, 7)
         assert (loss.schedule_id, loss.topic_id) == (batch.schedule_id, end["@ids"][orders.name])
 
@@ -188,11 +188,11 @@ def test_a_batch_that_was_processed_loses_nothing_any_more(
     with planner_of(orders, gated(url)) as before, Ledger.open(url) as ledger:
         start = before.initial()
         end, _ = next_batch(before, start)
-        ledger.succeed(ledger.batches("orders")[0].schedule_id)
+        ledger.batches.succeed(ledger.batches.newest("orders")[0].schedule_id)
     delete_records(admin, orders, before=7)
     with planner_of(orders, gated(url)) as after, Ledger.open(url) as ledger:
         after.begin(start, end)  # as Spark does where the process died before it took note
-        assert ledger.losses("orders") == ()
+        assert ledger.history.losses("orders") == ()
 
 
 def test_a_batch_of_a_topic_that_was_created_again_is_lost_whatever_is_in_the_new_one(

@@ -167,7 +167,9 @@ def test_two_gated_sources_are_joined_and_each_has_a_ledger_of_its_own(
     assert collected.values == [*names[10:15], names[29]]
     with Ledger.open(url) as ledger:
         for gate, of, count in (("orders", orders, 30), ("payments", payments, 6)):
-            batches = [ledger.ranges(b.schedule_id) for b in reversed(ledger.batches(gate))]
+            batches = [
+                ledger.batches.ranges(b.schedule_id) for b in reversed(ledger.batches.newest(gate))
+            ]
             ranges = [planned.offsets for (planned,) in batches]
             assert all(r.count <= 10 for r in ranges)
             starts = [0, *(r.until for r in ranges)]
@@ -205,7 +207,7 @@ def test_a_query_goes_on_past_what_is_lost_where_the_user_says_so(
     quiet.produce(b"quiet")
     assert available_now(df, checkpoint).values == ["aged", "new", "new", "new", "quiet"]
     with Ledger.open(url) as ledger:
-        assert [loss.offsets for loss in ledger.losses("lossy")] == [
+        assert [loss.offsets for loss in ledger.history.losses("lossy")] == [
             OffsetRange(aged.name, 0, 2, 4)
         ]
 

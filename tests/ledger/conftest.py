@@ -16,7 +16,7 @@ from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.ledgers import new_ledger
 from tests.services.planners import ManualTime
 
-from headrace.ledger import Ledger, normalize_url, patience
+from headrace.ledger import Ledger, normalize_url, outages
 
 NewUrl = Callable[[], str]
 Execute = Callable[[Executable], None]
@@ -79,7 +79,7 @@ def url(new_url: NewUrl) -> str:
 def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
     """An empty ledger with the gate ``orders``."""
     with new_ledger(url, clock=clock, database_clock=clock) as opened:
-        opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        opened.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         yield opened
 
 
@@ -87,7 +87,7 @@ def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
 def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     """The time of ledgers that wait for their database."""
     manual = ManualTime()
-    monkeypatch.setattr(patience, "time", manual)
+    monkeypatch.setattr(outages, "time", manual)
     return manual
 
 

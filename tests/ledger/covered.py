@@ -1,5 +1,3 @@
-"""Histories of a gate as its coverage tells them: valid ones, of any shape."""
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -32,7 +30,7 @@ def covered(
     key: str | None = None,
     *,
     parent: str | None = None,
-    has_parts: bool = False,
+    has_children: bool = False,
     status: Status = Status.SUCCESS,
     run_id: str = "run",
     created_ms: int | None = 1,
@@ -40,7 +38,7 @@ def covered(
 ) -> Covered:
     key = key or f"batch of {start}"
     offsets = a_range(start, until)
-    return Covered(run_id, key, parent, has_parts, status, offsets, created_ms, topic_id)
+    return Covered(run_id, key, parent, has_children, status, offsets, created_ms, topic_id)
 
 
 def in_order(rows: Iterable[Covered]) -> list[Covered]:
@@ -99,7 +97,7 @@ def pruned(told: Told) -> Told:
     rows: list[Covered] = []
     for row in told.rows:
         last = rows[-1] if rows else None
-        if row.parent or row.has_parts or row.status is not Status.SUCCESS:
+        if row.parent or row.has_children or row.status is not Status.SUCCESS:
             rows.append(row)
         elif (
             last is not None

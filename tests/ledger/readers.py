@@ -9,9 +9,9 @@ from headrace.control.isolation import halves
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
+    DeadLetterStatus,
     ErrorReport,
     Ledger,
-    LetterStatus,
     PlannedBatch,
     PlannedRange,
     Status,
@@ -112,7 +112,7 @@ class Readers:
         self._topic_id = topic_id
         self._bounds = bounds or (lambda _lane: (0, 10**9))
         for name in names:
-            ledger.declare_gate(name, interval_ms=1, source="journal", estimator="pid")
+            ledger.gates.declare(name, interval_ms=1, source="journal", estimator="pid")
 
     def step(self, step: Step) -> None:
         """Let something happen, if it can."""
@@ -140,7 +140,7 @@ class Readers:
             reader.last = Read(self._planned(reader, ranges), is_part=False)
             reader.reads.append(reader.last)
             reader.at = {**reader.at, **{each.partition: each.until for each in ranges}}
-            self.ledger.begin(reader.last.planned)
+            self.ledger.batches.begin(reader.last.planned)
 
     def _ranges(self, at: Mapping[int, int], much: int) -> Sequence[OffsetRange]:
         ranges = []
@@ -161,29 +161,29 @@ class Readers:
         if (read := reader.last) is not None:
             if read.status is Status.FAILED:
                 read.status = Status.IN_PROGRESS
-            assert self.ledger.begin(read.planned).status is read.status
+            assert self.ledger.batches.begin(read.planned).status is read.status
 
     def _succeed(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.IN_PROGRESS):
-            assert self.ledger.succeed(read.key)
+            assert self.ledger.batches.succeed(read.key)
             read.status = Status.SUCCESS
 
     def _fail(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.IN_PROGRESS):
-            assert self.ledger.fail(read.key, ERROR)
+            assert self.ledger.batches.fail(read.key, ERROR)
             read.status = Status.FAILED
 
     def _split(self, reader: Reader, much: int) -> None:
         read = _one_of(reader, much, Status.IN_PROGRESS)
         if read is None or read.planned.records < 2:
             return
-        assert self.ledger.attach(read.key, 1, owner=OWNER, lease_ms=LEASE_MS)
+        assert self.ledger.batches.attach(read.key, 1, owner=OWNER, lease_ms=LEASE_MS)
         parts = [
             self._planned(reader, half)
             for half in halves([each.offsets for each in read.planned.ranges])
         ]
         parts = [PlannedBatch(p.gate, read.planned.run_id, p.ranges, "rate", "") for p in parts]
-        self.ledger.split(read.key, parts, OWNER, LEASE_MS)
+        self.ledger.batches.split(read.key, parts, OWNER, LEASE_MS)
         known = {each.key: each for each in reader.reads}
         for part in parts:
             if part.schedule_id not in known:
@@ -198,24 +198,24 @@ class Readers:
             letter = DeadLetter(
                 "orders", offsets.partition, offsets.start, None, None, None, 0, 0, ERROR
             )
-            assert self.ledger.bury_record(read.key, letter)
+            assert self.ledger.dead_letters.add(read.key, letter)
             read.status = Status.DEAD
-            kept = self.ledger.dead_letters(reader.name, limit=1_000)
+            kept = self.ledger.dead_letters.oldest(reader.name, limit=1_000)
             (read.letter,) = (x.dead_letter_id for x in kept if x.schedule_id == read.key)
 
     def _take(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.FAILED):
-            assert self.ledger.take(read.key, OWNER, LEASE_MS)
+            assert self.ledger.batches.claim(read.key, OWNER, LEASE_MS)
             read.status = Status.BACKFILLING
 
     def _backfilled(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.BACKFILLING):
-            assert self.ledger.backfilled(read.key, OWNER)
+            assert self.ledger.batches.backfilled(read.key, OWNER)
             read.status = Status.SUCCESS
 
     def _give_back(self, reader: Reader, much: int) -> None:
         if read := _one_of(reader, much, Status.BACKFILLING):
-            status = self.ledger.give_back(read.key, OWNER, ERROR, max_backfills=4)
+            status = self.ledger.batches.release(read.key, OWNER, ERROR, max_backfills=4)
             assert status is not None
             read.status = status
 
@@ -225,7 +225,7 @@ class Readers:
             self._fail(reader, much)
             self._take(reader, much)
         if read := _one_of(reader, much, Status.BACKFILLING):
-            assert self.ledger.bury(read.key, OWNER, ERROR)
+            assert self.ledger.batches.mark_dead(read.key, OWNER, ERROR)
             read.status = Status.DEAD
 
     def _settle(self, reader: Reader, much: int) -> None:
@@ -234,14 +234,16 @@ class Readers:
         if read is None:
             return
         if read.letter is None:
-            assert self.ledger.drop(read.key, "as agreed")
+            assert self.ledger.batches.drop(read.key, "as agreed")
         else:
-            assert self.ledger.resolve(read.letter, LetterStatus.DROPPED, "as agreed")
+            assert self.ledger.dead_letters.resolve(
+                read.letter, DeadLetterStatus.DROPPED, "as agreed"
+            )
         read.settled = True
 
     def _prune(self, reader: Reader, much: int) -> None:
         """The ledger forgets what it may; the rest is not to notice."""
-        self.ledger.prune(2**53)
+        self.ledger.history.prune(2**53)
 
 
 def _one_of(reader: Reader, much: int, status: Status) -> Read | None:

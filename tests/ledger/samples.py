@@ -4,7 +4,7 @@ import traceback
 from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverSeen
+from headrace.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverReport
 
 
 @dataclass
@@ -65,9 +65,9 @@ def a_sample(
 
 def a_receiver(
     *, gate: str = "orders", journal_id: str = "5ca1ab1e", lane: int = 0, owner: str = "me"
-) -> ReceiverSeen:
+) -> ReceiverReport:
     """What a receiver says of itself."""
-    return ReceiverSeen(
+    return ReceiverReport(
         gate=gate,
         journal_id=journal_id,
         lane=lane,

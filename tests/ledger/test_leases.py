@@ -1,4 +1,4 @@
-"""BatchLeases are measured by the database's clock, whatever clock a process has."""
+"""Leases are measured by the database's clock, whatever clock a process has."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -38,7 +38,7 @@ class Hosts:
             return stack.enter_context(opened(url, clock=clock, database_clock=self.database))
 
         self.right = host(0, new_ledger)
-        self.right.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        self.right.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         self.ahead = host(DAY_MS, Ledger.open)
         self.behind = host(-DAY_MS, Ledger.open)
 
@@ -50,9 +50,9 @@ def hosts(url: str) -> Iterator[Hosts]:
 
 
 def taken_by(ledger: Ledger) -> str:
-    key = ledger.begin(a_batch()).schedule_id
-    ledger.fail(key, ERROR)
-    assert ledger.take(key, "another host", LEASE_MS) is not None
+    key = ledger.batches.begin(a_batch()).schedule_id
+    ledger.batches.fail(key, ERROR)
+    assert ledger.batches.claim(key, "another host", LEASE_MS) is not None
     return key
 
 
@@ -61,16 +61,16 @@ def test_a_batch_of_a_host_with_a_wrong_clock_is_its_own_for_one_lease_and_no_lo
     hosts: Hosts, off: str
 ) -> None:
     theirs: Ledger = getattr(hosts, off)
-    key = theirs.begin(a_batch()).schedule_id
-    assert theirs.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
-    assert not hosts.right.attach(key, 1, owner="me", lease_ms=LEASE_MS)
+    key = theirs.batches.begin(a_batch()).schedule_id
+    assert theirs.batches.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
+    assert not hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
     hosts.database.now_ms += LEASE_MS - 1
-    assert not hosts.right.attach(key, 1, owner="me", lease_ms=LEASE_MS)
-    assert theirs.renew(key, "another host", LEASE_MS)
+    assert not hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
+    assert theirs.batches.renew(key, "another host", LEASE_MS)
     hosts.database.now_ms += LEASE_MS
-    assert hosts.right.attach(key, 1, owner="me", lease_ms=LEASE_MS)
-    assert not theirs.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
-    assert not theirs.succeed(key, owner="another host")
+    assert hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
+    assert not theirs.batches.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
+    assert not theirs.batches.succeed(key, owner="another host")
 
 
 @pytest.mark.parametrize("off", ["ahead", "behind"])
@@ -78,17 +78,17 @@ def test_parts_of_a_host_with_a_wrong_clock_are_its_own_for_one_lease_and_no_lon
     hosts: Hosts, off: str
 ) -> None:
     theirs: Ledger = getattr(hosts, off)
-    key = theirs.begin(a_batch()).schedule_id
-    theirs.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
-    theirs.split(key, HALVES, "another host", LEASE_MS)
+    key = theirs.batches.begin(a_batch()).schedule_id
+    theirs.batches.attach(key, 1, owner="another host", lease_ms=LEASE_MS)
+    theirs.batches.split(key, HALVES, "another host", LEASE_MS)
     hosts.database.now_ms += LEASE_MS
-    assert hosts.right.attach(key, 1, owner="me", lease_ms=LEASE_MS)
-    parts = hosts.right.split(key, HALVES, "me", LEASE_MS)
+    assert hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
+    parts = hosts.right.batches.split(key, HALVES, "me", LEASE_MS)
     assert [part.owner for part in parts] == ["me", "me"]
     hosts.database.now_ms += LEASE_MS - 1
-    assert theirs.settle("orders", but=None, unowned_before_ms=0) == []
+    assert theirs.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == []
     hosts.database.now_ms += 1
-    settled = theirs.settle("orders", but=None, unowned_before_ms=0)
+    settled = theirs.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0)
     assert set(settled) == {key, *(part.schedule_id for part in parts)}
 
 
@@ -98,66 +98,66 @@ def test_a_backfill_of_a_host_with_a_wrong_clock_is_taken_over_after_one_lease(
 ) -> None:
     key = taken_by(getattr(hosts, off))
     hosts.database.now_ms += LEASE_MS - 1
-    assert hosts.right.failed() == ()
-    assert hosts.right.take(key, "me", LEASE_MS) is None
+    assert hosts.right.batches.failed() == ()
+    assert hosts.right.batches.claim(key, "me", LEASE_MS) is None
     hosts.database.now_ms += 1
-    assert [batch.schedule_id for batch in hosts.right.failed()] == [key]
-    assert hosts.right.take(key, "me", LEASE_MS) is not None
+    assert [batch.schedule_id for batch in hosts.right.batches.failed()] == [key]
+    assert hosts.right.batches.claim(key, "me", LEASE_MS) is not None
 
 
 def test_a_lease_written_while_the_databases_own_clock_ran_ahead_is_taken_over(
     hosts: Hosts,
 ) -> None:
     hosts.database.now_ms += DAY_MS
-    live = hosts.right.begin(a_batch(OffsetRange("orders", 0, 0, 10))).schedule_id
-    hosts.right.attach(live, 1, owner="gone", lease_ms=LEASE_MS)
-    split = hosts.right.begin(a_batch()).schedule_id
-    hosts.right.attach(split, 2, owner="gone", lease_ms=LEASE_MS)
-    hosts.right.split(split, HALVES, "gone", LEASE_MS)
-    failed = hosts.right.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
-    hosts.right.fail(failed, ERROR)
-    hosts.right.take(failed, "gone", LEASE_MS)
+    live = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 0, 10))).schedule_id
+    hosts.right.batches.attach(live, 1, owner="gone", lease_ms=LEASE_MS)
+    split = hosts.right.batches.begin(a_batch()).schedule_id
+    hosts.right.batches.attach(split, 2, owner="gone", lease_ms=LEASE_MS)
+    hosts.right.batches.split(split, HALVES, "gone", LEASE_MS)
+    failed = hosts.right.batches.begin(a_batch(OffsetRange("orders", 0, 20, 30))).schedule_id
+    hosts.right.batches.fail(failed, ERROR)
+    hosts.right.batches.claim(failed, "gone", LEASE_MS)
     hosts.database.now_ms -= DAY_MS
 
-    assert [batch.schedule_id for batch in hosts.right.failed()] == [failed]
+    assert [batch.schedule_id for batch in hosts.right.batches.failed()] == [failed]
     monitor = Monitor(hosts.right, "orders")
     monitor.refresh()
     ready = monitor.next_ready(hosts.database())
     assert ready is not None
     assert ready.schedule_id == failed
-    assert hosts.right.failed("orders", waits_ms=[0, 60_000]) != ()
-    assert hosts.right.take(failed, "me", LEASE_MS) is not None
-    assert hosts.right.attach(split, 2, owner="me", lease_ms=LEASE_MS)
-    parts = hosts.right.split(split, HALVES, "me", LEASE_MS)
+    assert hosts.right.batches.failed("orders", waits_ms=[0, 60_000]) != ()
+    assert hosts.right.batches.claim(failed, "me", LEASE_MS) is not None
+    assert hosts.right.batches.attach(split, 2, owner="me", lease_ms=LEASE_MS)
+    parts = hosts.right.batches.split(split, HALVES, "me", LEASE_MS)
     assert [(part.owner, part.status) for part in parts] == [("me", Status.IN_PROGRESS)] * 2
-    assert hosts.right.settle("orders", but=None, unowned_before_ms=0) == [live]
+    assert hosts.right.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == [live]
 
 
 def test_setting_the_databases_clock_back_a_little_takes_no_batch_from_its_owner(
     hosts: Hosts,
 ) -> None:
-    key = hosts.right.begin(a_batch()).schedule_id
-    hosts.right.attach(key, 1, owner="alive", lease_ms=LEASE_MS)
+    key = hosts.right.batches.begin(a_batch()).schedule_id
+    hosts.right.batches.attach(key, 1, owner="alive", lease_ms=LEASE_MS)
     hosts.database.now_ms -= LONGEST_LEASE_MS - LEASE_MS
-    assert not hosts.right.attach(key, 1, owner="me", lease_ms=LEASE_MS)
+    assert not hosts.right.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
 
 
 def test_a_lease_longer_than_one_can_be_is_refused(hosts: Hosts) -> None:
-    key = hosts.right.begin(a_batch()).schedule_id
+    key = hosts.right.batches.begin(a_batch()).schedule_id
     with pytest.raises(LedgerError, match="60001 ms is longer than a lease can be; give 60000 ms"):
-        hosts.right.attach(key, 1, owner="me", lease_ms=LONGEST_LEASE_MS + 1)
-    found = hosts.right.batch(key)
+        hosts.right.batches.attach(key, 1, owner="me", lease_ms=LONGEST_LEASE_MS + 1)
+    found = hosts.right.batches.get(key)
     assert found is not None
     assert found.owner is None
 
 
 def test_without_another_clock_it_is_the_databases(url: str) -> None:
     with new_ledger(url, clock=lambda: 5) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         before_ms = ledger.database_time_ms()
-        key = ledger.begin(a_batch()).schedule_id
-        ledger.attach(key, 1, owner="me", lease_ms=LEASE_MS)
-        found = ledger.batch(key)
+        key = ledger.batches.begin(a_batch()).schedule_id
+        ledger.batches.attach(key, 1, owner="me", lease_ms=LEASE_MS)
+        found = ledger.batches.get(key)
         after_ms = ledger.database_time_ms()
     assert found is not None
     assert before_ms > 10**12

@@ -1,21 +1,199 @@
-"""What a ledger with patience waits for, and what it tells at once."""
+"""What a ledger waits for, how long, and what it raises at once."""
 
+import logging
 import sqlite3
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import update
 from sqlalchemy.schema import DropTable
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number
 from tests.services.planners import ManualTime
 
+from headrace.core.stop import cancel_when
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, sqlite_file
-from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.outages import (
+    QUERY_RETRY_TIMEOUT_S,
+    OutageError,
+    Retries,
+    next_wait_s,
+)
 from headrace.ledger.tables import gate, metadata
+
+seconds = st.floats(0, 10_000)
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+
+
+@pytest.fixture(autouse=True)
+def every_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headrace.ledger")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
+
+def away_until(time: ManualTime, back_s: float) -> Callable[[], float]:
+    """What cannot be reached until then, and answers when it is asked after that."""
+
+    def attempt() -> float:
+        if time.now_s < back_s:
+            raise OutageError("The ledger L cannot be reached: refused.")
+        return time.now_s
+
+    return attempt
+
+
+@given(st.integers(1, 10_000), seconds, st.floats(0.001, 10_000))
+def test_a_wait_is_within_its_bounds_and_ends_with_patience(
+    tries: int, waited_s: float, patience_s: float
+) -> None:
+    wait_s = next_wait_s(tries, waited_s, patience_s)
+    if wait_s is None:
+        assert waited_s >= patience_s
+    else:
+        assert 0 < wait_s <= LONGEST_WAIT_S
+        assert wait_s >= FIRST_WAIT_S or wait_s == patience_s - waited_s
+
+
+def test_waits_grow_from_the_shortest_to_the_longest(time: ManualTime) -> None:
+    tried_s = [0.0]
+    time.on_sleep = lambda: tried_s.append(time.now_s)
+    Retries("L", 600).wait_out(away_until(time, 60))
+    waits_s = [round(later - tried, 6) for tried, later in pairwise(tried_s)]
+    assert waits_s[0] == FIRST_WAIT_S
+    assert waits_s[-1] == LONGEST_WAIT_S
+    assert all(later == min(2 * wait, LONGEST_WAIT_S) for wait, later in pairwise(waits_s))
+
+
+def test_what_comes_back_is_noticed_within_the_longest_wait(time: ManualTime) -> None:
+    assert 60 <= Retries("L", 600).wait_out(away_until(time, 60)) <= 60 + LONGEST_WAIT_S
+
+
+def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
+    time: ManualTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    Retries("L", 600).wait_out(away_until(time, 3))
+    assert lines(caplog) == [
+        "WARNING The ledger L cannot be reached: refused. It is tried again for up to 600 s.",
+        "INFO The ledger L is reachable again after 3.1 s.",
+    ]
+
+
+def test_the_next_outage_is_logged_too(time: ManualTime, caplog: pytest.LogCaptureFixture) -> None:
+    waiting = Retries("L", 600)
+    for back_s in (3, 20):
+        waiting.wait_out(away_until(time, back_s))
+    assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING", "INFO"] * 2
+
+
+def test_what_answers_at_once_is_not_logged(
+    time: ManualTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Retries("L", 600).wait_out(lambda: "answer") == "answer"
+    assert (time.now_s, lines(caplog)) == (0, [])
+
+
+@pytest.mark.parametrize("patience_s", [0.25, 10])
+def test_after_patience_the_last_error_is_raised_with_the_time_that_was_waited(
+    time: ManualTime, patience_s: float
+) -> None:
+    with pytest.raises(LedgerError) as caught:
+        Retries("L", patience_s).wait_out(away_until(time, 1_000))
+    assert type(caught.value) is LedgerError
+    assert str(caught.value) == (
+        f"The ledger L cannot be reached: refused; it was waited for {patience_s:.0f} s."
+    )
+    assert time.now_s == pytest.approx(patience_s)
+
+
+@pytest.mark.parametrize("error", [LedgerError("no"), ValueError("no"), KeyboardInterrupt()])
+def test_any_other_error_passes_at_once(time: ManualTime, error: BaseException) -> None:
+    def attempt() -> None:
+        raise error if time.now_s else OutageError("away.")
+
+    with pytest.raises(type(error)) as caught:
+        Retries("L", 600).wait_out(attempt)
+    assert caught.value is error
+    assert time.now_s == FIRST_WAIT_S
+
+
+def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
+    time: ManualTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    waiting = Retries("L", 600)
+    time.on_sleep = interrupt
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            waiting.wait_out(away_until(time, 1_000))
+    assert time.now_s == 2 * FIRST_WAIT_S
+    assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING"] * 2
+
+
+def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualTime) -> None:
+    with (
+        pytest.raises(LedgerError) as caught,
+        cancel_when(lambda: time.now_s >= 30, "the query was stopped"),
+    ):
+        Retries("L", 600).wait_out(away_until(time, 1_000))
+    assert type(caught.value) is LedgerError
+    told = str(caught.value)
+    assert told.startswith("The ledger L cannot be reached: refused; it was waited for 3")
+    assert told.endswith(" s, until the query was stopped.")
+    assert 30 <= time.now_s <= 30 + LONGEST_WAIT_S
+
+
+def test_one_try_is_made_however_late_it_is(time: ManualTime) -> None:
+    with cancel_when(lambda: True, "it ended"):
+        assert Retries("L", 600).wait_out(lambda: "answer") == "answer"
+        with pytest.raises(LedgerError, match="it was waited for 0 s, until it ended"):
+            Retries("L", 600).wait_out(away_until(time, 1))
+    assert time.now_s == 0
+    assert Retries("L", 600).wait_out(away_until(time, 1)) >= 1
+
+
+def test_the_waiting_of_another_thread_goes_on(time: ManualTime) -> None:
+    waiting = Retries("L", 600)
+    with ThreadPoolExecutor(1) as pool, cancel_when(lambda: True, "it ended"):
+        assert pool.submit(waiting.wait_out, away_until(time, 60)).result() >= 60
+
+
+def test_threads_that_wait_together_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    waiting, together, is_back = Retries("L", 600), threading.Barrier(5), threading.Event()
+
+    def call() -> str:
+        tried = False
+
+        def attempt() -> str:
+            nonlocal tried
+            if not tried:
+                tried = True
+                raise OutageError("The ledger L cannot be reached: refused.")
+            if not is_back.is_set():
+                together.wait()
+                is_back.wait()
+            return "answer"
+
+        return waiting.wait_out(attempt)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(call) for _ in range(4)]
+        together.wait()
+        is_back.set()
+        assert [answer.result() for answer in answers] == ["answer"] * 4
+    assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING", "INFO"]
 
 
 @pytest.fixture
@@ -24,12 +202,12 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     path = tmp_path / "ledger.db"
     with Ledger.open(f"sqlite:///{path}") as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
     return path
 
 
 def patient(path: Path) -> Ledger:
-    return Ledger.open(f"sqlite:///{path}", patience_s=QUERY_PATIENCE_S)
+    return Ledger.open(f"sqlite:///{path}", retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
 
 
 def test_a_file_that_another_program_keeps_locked_is_waited_for(
@@ -38,20 +216,20 @@ def test_a_file_that_another_program_keeps_locked_is_waited_for(
     with patient(path) as ledger, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         time.on_sleep = lambda: other.rollback() if time.now_s > 60 else None
-        ledger.begin(batch_number(0))
-        assert len(ledger.batches("orders")) == 1
+        ledger.batches.begin(batch_number(0))
+        assert len(ledger.batches.newest("orders")) == 1
     assert 60 < time.now_s < 63
 
 
 def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: ManualTime) -> None:
     with patient(path) as ledger, closing(sqlite3.connect(path)) as other:
-        key = ledger.begin(batch_number(0)).schedule_id
-        ledger.attach(key, 0, owner="me", lease_ms=60_000)
+        key = ledger.batches.begin(batch_number(0)).schedule_id
+        ledger.batches.attach(key, 0, owner="me", lease_ms=60_000)
         other.execute("BEGIN IMMEDIATE")
         time.on_sleep = other.rollback
-        with ledger.transaction(key, "me") as connection:
+        with ledger.batches.transaction(key, "me") as connection:
             connection.execute(update(gate).values(source="the sink's"))
-        assert ledger.gates()[0].source == "the sink's"
+        assert ledger.gates.all()[0].source == "the sink's"
     assert time.now_s > 0
 
 
@@ -59,11 +237,11 @@ def test_a_file_that_stays_locked_is_given_up_with_the_time_that_was_waited(
     path: Path, time: ManualTime
 ) -> None:
     url = f"sqlite:///{path}"
-    with Ledger.open(url, patience_s=9) as ledger, closing(sqlite3.connect(path)) as other:
+    with Ledger.open(url, retry_timeout_s=9) as ledger, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match=r"has been locked by .*; it was waited for 9 s\."):
-            ledger.begin(batch_number(0))
-        assert ledger.batches("orders") == ()
+            ledger.batches.begin(batch_number(0))
+        assert ledger.batches.newest("orders") == ()
 
 
 def test_opening_does_not_wait(path: Path, time: ManualTime) -> None:
@@ -79,14 +257,14 @@ def test_a_file_that_was_deleted_is_told_at_once(path: Path, time: ManualTime) -
     with patient(path) as ledger:
         path.unlink()
         with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
-            ledger.begin(batch_number(0))
+            ledger.batches.begin(batch_number(0))
     assert time.now_s == 0
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {
-    "read": Ledger.gates,
-    "change": lambda ledger: ledger.succeed("a batch"),
-    "write": lambda ledger: ledger.begin(batch_number(0)),
+    "read": lambda ledger: ledger.gates.all(),
+    "change": lambda ledger: ledger.batches.succeed("a batch"),
+    "write": lambda ledger: ledger.batches.begin(batch_number(0)),
 }
 
 
@@ -94,7 +272,7 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
 def test_a_table_that_is_missing_is_told_at_once(
     url: str, execute: Execute, time: ManualTime, call: Callable[[Ledger], object]
 ) -> None:
-    with Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger:
+    with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
         for table in reversed(metadata.sorted_tables):
             execute(DropTable(table))
         with pytest.raises(LedgerError, match="cannot be used: "):
@@ -104,8 +282,8 @@ def test_a_table_that_is_missing_is_told_at_once(
 
 def test_a_constraint_that_is_violated_is_told_at_once(url: str, time: ManualTime) -> None:
     with (
-        Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger,
+        Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger,
         pytest.raises(LedgerError, match="'orders' is not declared"),
     ):
-        ledger.begin(batch_number(0))
+        ledger.batches.begin(batch_number(0))
     assert time.now_s == 0

@@ -67,7 +67,7 @@ def told(verification: Verification) -> list[tuple[FindingKind, int, int]]:
 
 
 def leaves(history: Told) -> list[Covered]:
-    return [row for row in history.rows if not row.has_parts]
+    return [row for row in history.rows if not row.has_children]
 
 
 # What is valid
@@ -131,7 +131,7 @@ def test_pruning_changes_neither_the_verdict_nor_the_counts(history: Told) -> No
 @given(valid_histories(), st.data())
 def test_a_range_that_is_dropped_is_found(history: Told, data: st.DataObject) -> None:
     row = data.draw(st.sampled_from(history.rows))
-    assume(not at_an_edge(row, history) or row.parent or row.has_parts)
+    assume(not at_an_edge(row, history) or row.parent or row.has_children)
     result = proven([each for each in history.rows if each is not row], history.losses)
     defects = [finding for finding in result.findings if finding.kind in DEFECTS]
     assert result.verdict is Verdict.BROKEN
@@ -140,12 +140,12 @@ def test_a_range_that_is_dropped_is_found(history: Told, data: st.DataObject) ->
 
 @given(valid_histories(), st.data())
 def test_a_part_that_is_lost_is_found_and_told_as_such(history: Told, data: st.DataObject) -> None:
-    parts = [row for row in history.rows if row.parent and not row.has_parts]
+    parts = [row for row in history.rows if row.parent and not row.has_children]
     assume(parts)
     lost = data.draw(st.sampled_from(parts))
     result = proven([each for each in history.rows if each is not lost], history.losses)
     (defect,) = [finding for finding in result.findings if finding.kind in DEFECTS]
-    assert defect.kind is FindingKind.PARTS
+    assert defect.kind is FindingKind.CHILDREN
     assert (defect.offsets, defect.schedule_id, defect.other) == (lost.offsets, lost.parent, None)
     assert sum(span.missing for span in result.spans) == lost.offsets.count
 
@@ -154,7 +154,7 @@ def test_a_part_that_is_lost_is_found_and_told_as_such(history: Told, data: st.D
 def test_a_range_that_is_shifted_is_found(history: Told, by: int, data: st.DataObject) -> None:
     row = data.draw(st.sampled_from(history.rows))
     assume(by and row.offsets.start + by >= 0)
-    assume(row.parent or row.has_parts or abs(by) < others(row, history))
+    assume(row.parent or row.has_children or abs(by) < others(row, history))
     moved = replace(row.offsets, start=row.offsets.start + by, until=row.offsets.until + by)
     rows = [replace(each, offsets=moved) if each is row else each for each in history.rows]
     assert proven(rows).verdict is Verdict.BROKEN
@@ -166,7 +166,7 @@ def test_a_range_that_is_there_twice_is_found(history: Told, data: st.DataObject
     again = replace(row, schedule_id="again")
     result = proven(data.draw(st.permutations([*history.rows, again])), history.losses)
     defects = [finding for finding in result.findings if finding.kind in DEFECTS]
-    kind = FindingKind.PARTS if row.parent else FindingKind.OVERLAP
+    kind = FindingKind.CHILDREN if row.parent else FindingKind.OVERLAP
     assert (kind, row.offsets) in [(defect.kind, defect.offsets) for defect in defects]
 
 
@@ -249,7 +249,7 @@ def test_an_overlap_names_both_batches() -> None:
 
 
 def test_parts_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_told() -> None:
-    whole = covered(0, 10, "whole", has_parts=True)
+    whole = covered(0, 10, "whole", has_children=True)
     twice = [covered(0, 6, "a", parent="whole"), covered(4, 10, "b", parent="whole")]
     beyond = [covered(0, 6, "a", parent="whole"), covered(6, 12, "b", parent="whole")]
     (found,) = proven([whole, *twice]).findings
@@ -258,7 +258,7 @@ def test_parts_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_told(
     assert (found.offsets, found.schedule_id, found.other) == (a_range(10, 12), "whole", "b")
     (found,) = proven([covered(0, 6, "a", parent="nobody")]).findings
     assert (found.offsets, found.schedule_id, found.other) == (a_range(0, 6), "nobody", "a")
-    assert found.kind is FindingKind.PARTS
+    assert found.kind is FindingKind.CHILDREN
 
 
 def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
@@ -364,7 +364,7 @@ def test_a_loss_of_a_batch_is_of_its_run_alone_and_of_its_parts_where_it_was_spl
     rows = [
         covered(0, 10, "a", run_id="r"),
         covered(0, 10, "b", run_id="s"),
-        covered(10, 20, "whole", run_id="s", has_parts=True),
+        covered(10, 20, "whole", run_id="s", has_children=True),
         covered(10, 15, "dead", run_id="s", parent="whole", status=Status.DEAD),
         covered(15, 20, "rest", run_id="s", parent="whole"),
     ]
@@ -428,18 +428,18 @@ def test_a_gate_that_has_read_nothing_is_proven() -> None:
 
 
 def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
-    begun = [ledger.begin(batch_number(number)).schedule_id for number in (0, 1, 2, 5)]
+    begun = [ledger.batches.begin(batch_number(number)).schedule_id for number in (0, 1, 2, 5)]
     first_ms = clock.now_ms
-    ledger.record_losses("orders", [OffsetRange("orders", 0, 30, 50)])
-    ledger.succeed(begun[0])
-    ledger.fail(begun[1], ERROR)
-    ledger.attach(begun[2], 3, owner="me", lease_ms=1_000)
+    ledger.history.record_losses("orders", [OffsetRange("orders", 0, 30, 50)])
+    ledger.batches.succeed(begun[0])
+    ledger.batches.fail(begun[1], ERROR)
+    ledger.batches.attach(begun[2], 3, owner="me", lease_ms=1_000)
     ranges = [OffsetRange("orders", 0, 20, 21), OffsetRange("orders", 0, 21, 30)]
-    bad, good = ledger.split(begun[2], [a_batch(each) for each in ranges], "me", 1_000)
+    bad, good = ledger.batches.split(begun[2], [a_batch(each) for each in ranges], "me", 1_000)
     letter = DeadLetter("orders", 0, 20, None, b"?", None, 1, 0, ERROR)
-    ledger.bury_record(bad.schedule_id, letter)
-    ledger.succeed(good.schedule_id)
-    ledger.succeed(begun[2])
+    ledger.dead_letters.add(bad.schedule_id, letter)
+    ledger.batches.succeed(good.schedule_id)
+    ledger.batches.succeed(begun[2])
 
     result = verify(ledger, "orders")
     assert told(result) == [
@@ -457,7 +457,7 @@ def test_a_ledger_is_proven(ledger: Ledger, clock: ManualClock) -> None:
 
 
 def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
-    ledger.fail(ledger.begin(batch_number(0)).schedule_id, ERROR)
+    ledger.batches.fail(ledger.batches.begin(batch_number(0)).schedule_id, ERROR)
     with Ledger.open(url, create=False) as reader:
         assert verify(reader, "orders") == verify(ledger, "orders")
 
@@ -466,13 +466,13 @@ def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
 def test_a_range_that_is_deleted_from_a_ledger_is_found(
     ledger: Ledger, clock: ManualClock, execute: Execute, age_ms: int
 ) -> None:
-    keys = [ledger.begin(batch_number(number)).schedule_id for number in range(5)]
+    keys = [ledger.batches.begin(batch_number(number)).schedule_id for number in range(5)]
     for key in keys:
-        ledger.succeed(key)
+        ledger.batches.succeed(key)
     assert verify(ledger, "orders").verdict is Verdict.PROVEN
     execute(delete(failure).where(failure.c.schedule_id == keys[2]))
     clock.now_ms += age_ms
-    ledger.prune(clock())
+    ledger.history.prune(clock())
     result = verify(ledger, "orders")
     assert told(result) == [(FindingKind.GAP, 20, 30)]
 
@@ -480,6 +480,6 @@ def test_a_range_that_is_deleted_from_a_ledger_is_found(
 def test_a_dead_batch_whose_reason_is_deleted_from_a_ledger_is_found(
     ledger: Ledger, execute: Execute
 ) -> None:
-    ledger.begin(batch_number(0))
+    ledger.batches.begin(batch_number(0))
     execute(update(control).values(status=Status.DEAD))
     assert told(verify(ledger, "orders")) == [(FindingKind.UNEXPLAINED, 0, 10)]

@@ -68,7 +68,7 @@ def test_the_right_to_select_is_not_enough_to_write(readers_url: str) -> None:
         Ledger.open(readers_url) as writer,
         pytest.raises(LedgerError, match="cannot be used: permission denied for table"),
     ):
-        writer.begin(a_batch(gate="bench"))
+        writer.batches.begin(a_batch(gate="bench"))
 
 
 def test_a_file_that_cannot_be_written_is_enough_for_a_command(

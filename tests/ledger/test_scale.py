@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
 from sqlalchemy import event
+from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import DeadLetter, ErrorReport, Kind, Ledger, LetterStatus, RateSample, Status
+from headrace.ledger import (
+    DeadLetter,
+    DeadLetterStatus,
+    ErrorReport,
+    Kind,
+    Ledger,
+    RateSample,
+    Status,
+)
 
 GATE = GATES[0]
 SHORT, LONG = 400, 4_000
@@ -51,62 +60,64 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def a_batch_of_the_stream(ledger: Ledger) -> None:
-    ledger.rates(GATE, limit=1)
-    ledger.rate(GATE)
-    key = ledger.begin(planned(GATE, "new", 0, 4)).schedule_id
-    ledger.last_begun(GATE)
-    ledger.attach(key, 1, owner="me", lease_ms=1_000)
-    ledger.ranges(key)
-    ledger.renew(key, "me", 1_000)
-    ledger.succeed(key, owner="me")
-    ledger.publish_rate(RateSample(GATE, NEWEST_MS, 10.0, 10, 900, 0, schedule_id=key))
-    ledger.record_losses(GATE, [OffsetRange("orders", 0, 3, 9)])
+    ledger.rates.history(GATE, limit=1)
+    ledger.rates.current(GATE)
+    key = ledger.batches.begin(planned(GATE, "new", 0, 4)).schedule_id
+    ledger.gates.last_begun(GATE)
+    ledger.batches.attach(key, 1, owner="me", lease_ms=1_000)
+    ledger.batches.ranges(key)
+    ledger.batches.renew(key, "me", 1_000)
+    ledger.batches.succeed(key, owner="me")
+    report_sample(ledger, RateSample(GATE, NEWEST_MS, 10.0, 10, 900, 0, schedule_id=key))
+    ledger.history.record_losses(GATE, [OffsetRange("orders", 0, 3, 9)])
 
 
 def a_batch_that_is_split(ledger: Ledger) -> None:
-    key = ledger.begin(planned(GATE, "new", 0, 2)).schedule_id
-    ledger.attach(key, 1, owner="me", lease_ms=1_000)
+    key = ledger.batches.begin(planned(GATE, "new", 0, 2)).schedule_id
+    ledger.batches.attach(key, 1, owner="me", lease_ms=1_000)
     whole = planned(GATE, "new", 0, 2)
     halves = [replace(whole, ranges=(each,)) for each in whole.ranges]
-    first, second = ledger.split(key, halves, "me", 1_000)
-    ledger.bury_record(first.schedule_id, LETTER, owner="me")
-    ledger.succeed(second.schedule_id, owner="me")
-    ledger.parts(key)
+    first, second = ledger.batches.split(key, halves, "me", 1_000)
+    ledger.dead_letters.add(first.schedule_id, LETTER, owner="me")
+    ledger.batches.succeed(second.schedule_id, owner="me")
+    ledger.batches.children(key)
 
 
 def a_backfill(ledger: Ledger) -> None:
-    first, second = ledger.failed(GATE, limit=2)
-    ledger.take(first.schedule_id, "me", 1_000)
-    ledger.backfilled(first.schedule_id, "me")
-    ledger.take(second.schedule_id, "me", 1_000)
-    ledger.give_back(second.schedule_id, "me", ERROR, max_backfills=5)
+    first, second = ledger.batches.failed(GATE, limit=2)
+    ledger.batches.claim(first.schedule_id, "me", 1_000)
+    ledger.batches.backfilled(first.schedule_id, "me")
+    ledger.batches.claim(second.schedule_id, "me", 1_000)
+    ledger.batches.release(second.schedule_id, "me", ERROR, max_backfills=5)
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {
     "a batch of the stream": a_batch_of_the_stream,
     "a batch that is split": a_batch_that_is_split,
     "a backfill": a_backfill,
-    "gates": Ledger.gates,
-    "failed": lambda ledger: ledger.failed(limit=10),
-    "failed of a gate": lambda ledger: ledger.failed(GATE, limit=10),
-    "batches": lambda ledger: ledger.batches(limit=10),
-    "batches of a gate": lambda ledger: ledger.batches(GATE, 10),
-    "batches without parts": lambda ledger: ledger.batches(GATE, 10, parts=False),
-    "batches by status": lambda ledger: ledger.batches(limit=10, statuses=list(Status)),
-    "batches by kind": lambda ledger: ledger.batches(GATE, 10, kind=Kind.LIVE),
-    "batches of a time": lambda ledger: ledger.batches(
+    "gates": lambda ledger: ledger.gates.all(),
+    "failed": lambda ledger: ledger.batches.failed(limit=10),
+    "failed of a gate": lambda ledger: ledger.batches.failed(GATE, limit=10),
+    "batches": lambda ledger: ledger.batches.newest(limit=10),
+    "batches of a gate": lambda ledger: ledger.batches.newest(GATE, 10),
+    "batches without parts": lambda ledger: ledger.batches.newest(GATE, 10, children=False),
+    "batches by status": lambda ledger: ledger.batches.newest(limit=10, statuses=list(Status)),
+    "batches by kind": lambda ledger: ledger.batches.newest(GATE, 10, kind=Kind.LIVE),
+    "batches of a time": lambda ledger: ledger.batches.newest(
         limit=10, since_ms=NEWEST_MS - 100 * INTERVAL_MS, until_ms=NEWEST_MS - 50 * INTERVAL_MS
     ),
-    "open_batch": lambda ledger: ledger.open_batch(GATE),
-    "last_begun": lambda ledger: ledger.last_begun(GATE),
-    "settle": lambda ledger: ledger.settle(GATE, but=None, unowned_before_ms=NEWEST_MS),
-    "dead_letters": lambda ledger: ledger.dead_letters(limit=10),
-    "dead_letters that wait": lambda ledger: ledger.dead_letters(
-        GATE, statuses=[LetterStatus.WAITING], limit=10
+    "open_batch": lambda ledger: ledger.batches.open_batch(GATE),
+    "last_begun": lambda ledger: ledger.gates.last_begun(GATE),
+    "settle": lambda ledger: ledger.batches.resolve_abandoned(
+        GATE, but=None, unowned_before_ms=NEWEST_MS
     ),
-    "resolve": lambda ledger: ledger.resolve(3, LetterStatus.SENT, "to retries"),
-    "losses": lambda ledger: ledger.losses(GATE),
-    "losses_of": lambda ledger: ledger.losses_of(["a batch", "another"]),
+    "dead_letters": lambda ledger: ledger.dead_letters.oldest(limit=10),
+    "dead_letters that wait": lambda ledger: ledger.dead_letters.oldest(
+        GATE, statuses=[DeadLetterStatus.WAITING], limit=10
+    ),
+    "resolve": lambda ledger: ledger.dead_letters.resolve(3, DeadLetterStatus.SENT, "to retries"),
+    "losses": lambda ledger: ledger.history.losses(GATE),
+    "losses_of": lambda ledger: ledger.history.losses_of(["a batch", "another"]),
 }
 
 
@@ -139,7 +150,7 @@ def test_pruning_takes_steps_for_what_it_deletes(
                 ledger: Ledger = ledger, before_ms: int = oldest_ms + 200 * INTERVAL_MS
             ) -> None:
                 nonlocal pruned
-                pruned = ledger.prune(before_ms).batches
+                pruned = ledger.history.prune(before_ms).batches
 
             taken[batches] = Steps(ledger).of(prune)
             assert pruned == 200
@@ -153,8 +164,8 @@ def test_how_far_gates_are_through_takes_steps_for_what_is_open_or_dead(tmp_path
         fill(url, batches, NEWEST_MS, split_every=batches)
         with Ledger.open(url) as ledger:
             for gate in GATES:
-                ledger.succeed(ledger.begin(planned(gate, "new", 0, 4)).schedule_id)
+                ledger.batches.succeed(ledger.batches.begin(planned(gate, "new", 0, 4)).schedule_id)
             steps = Steps(ledger)
-            taken[batches] = steps.of(partial(ledger.processed_until, TOPIC_ID, range(4)))
-            assert len(ledger.processed_until(TOPIC_ID, range(4))) == 4 * len(GATES)
+            taken[batches] = steps.of(partial(ledger.history.processed_until, TOPIC_ID, range(4)))
+            assert len(ledger.history.processed_until(TOPIC_ID, range(4))) == 4 * len(GATES)
     assert taken[LONG] <= 1.2 * taken[SHORT], taken

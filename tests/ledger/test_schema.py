@@ -5,28 +5,20 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, delete, inspect, select, text
+from sqlalchemy import Engine, inspect, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 from tests.ledger.conftest import Execute, NewUrl
 from tests.ledger.samples import a_batch
 from tests.ledger.servers import url_as_new_role
 from tests.services.ledgers import make_tables
 
-from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger import (
-    ErrorReport,
     Ledger,
-    Loss,
-    PlannedRange,
-    Status,
-    Verdict,
     normalize_url,
-    schedule_id,
-    verify,
 )
 from headrace.ledger.schema import MIGRATIONS
-from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, control, failure, metadata
+from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
 REVISIONS = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())
 
@@ -93,46 +85,6 @@ def test_a_ledger_of_any_age_gets_the_tables_that_the_code_names(
     assert set(tables_in(url)) == set(metadata.tables)
 
 
-OLD_ROWS = """
-    INSERT INTO gate VALUES ('orders', 1000, 'kafka', 'pid', 1, 50.5, 2);
-    INSERT INTO control VALUES
-        ('d1', 'orders', 'run', 'live', 'success', 1, 0, 10, 11, 12, 'rate', 5, 9, 50.5, 5,
-         NULL, NULL, NULL),
-        ('e1', 'orders', 'run', 'live', 'failed', 1, 1, 20, 21, 22, 'rate', 5, 9, 50.5, NULL,
-         'ValueError', 'no', 'trace');
-    INSERT INTO lost VALUES ('orders', 'orders', 0, 10, 20, 30);
-    INSERT INTO failure (schedule_id, topic, partition, start_offset, until_offset,
-                         bootstrap_servers, latest_offset, reason) VALUES
-        ('d1', 'orders', 0, 0, 5, 'localhost:9092', 14, 'share'),
-        ('e1', 'orders', 0, 5, 10, 'localhost:9092', 14, 'share')
-"""
-
-
-def test_a_ledger_of_schema_0001_is_used_on_once_it_is_brought_up_to_date(
-    url: str, execute: Execute
-) -> None:
-    upgrade(url, "0001")
-    for statement in OLD_ROWS.split(";"):
-        execute(text(statement))
-    with pytest.raises(SchemaError, match="has schema 0001, and this Headrace reads schema 0004"):
-        Ledger.open(url, create=False)
-    with Ledger.open(url) as ledger:
-        assert ledger.rate("orders") == 50.5
-        failed, succeeded = ledger.batches("orders")
-        assert (failed.status, succeeded.status) == (Status.FAILED, Status.SUCCESS)
-        assert failed.error == ErrorReport("ValueError", "no", "trace")
-        assert (failed.owner, failed.lease_until_ms, failed.parent) == (None, None, None)
-        # What had become of its runs nobody wrote down.
-        assert (failed.cut_short, succeeded.cut_short) == (True, False)
-        lost = OffsetRange("orders", 0, 10, 20)
-        assert ledger.losses("orders") == (Loss("orders", 30, lost),)
-        ledger.record_losses("orders", [lost], {"orders": "of another topic"})
-        assert len(ledger.losses("orders")) == 2
-        offsets = OffsetRange("orders", 0, 5, 10)
-        assert ledger.ranges("e1") == (PlannedRange(offsets, latest=14, reason="share"),)
-        assert ledger.begin(a_batch()).created_time_ms > failed.created_time_ms
-
-
 def test_the_tables_that_the_tests_make_are_those_of_the_migrations(new_url: NewUrl) -> None:
     first, second, migrated = new_url(), new_url(), new_url()
     make_tables(first)
@@ -143,10 +95,10 @@ def test_the_tables_that_the_tests_make_are_those_of_the_migrations(new_url: New
 
 
 def test_a_ledger_that_is_opened_again_keeps_what_is_in_it(ledger: Ledger, url: str) -> None:
-    batch = ledger.begin(a_batch())
+    batch = ledger.batches.begin(a_batch())
     for create in (True, False):
         with Ledger.open(url, create=create) as again:
-            assert again.batches("orders") == (batch,)
+            assert again.batches.newest("orders") == (batch,)
 
 
 @pytest.mark.parametrize("create", [True, False])
@@ -179,7 +131,7 @@ def test_a_ledger_can_share_a_database_with_other_tables(url: str, execute: Exec
     execute(text("CREATE TABLE alembic_version (version_num TEXT)"))
     execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
     with Ledger.open(url) as ledger:
-        assert ledger.gates() == ()
+        assert ledger.gates.all() == ()
     assert set(tables_in(url)) == {*metadata.tables, "alembic_version"}
 
 
@@ -191,16 +143,16 @@ def test_a_reader_makes_no_ledger_where_there_is_none(url: str, execute: Execute
 
 
 def test_a_ledger_opened_to_read_is_never_written(ledger: Ledger, url: str) -> None:
-    batch = ledger.begin(a_batch())
+    batch = ledger.batches.begin(a_batch())
     with Ledger.open(url, create=False) as reader:
         for write in (
-            lambda: reader.declare_gate("a", interval_ms=1, source="s", estimator="e"),
-            lambda: reader.begin(a_batch()),
-            lambda: reader.succeed(batch.schedule_id),
+            lambda: reader.gates.declare("a", interval_ms=1, source="s", estimator="e"),
+            lambda: reader.batches.begin(a_batch()),
+            lambda: reader.batches.succeed(batch.schedule_id),
         ):
             with pytest.raises(LedgerError, match="was opened for reading only"):
                 write()
-        assert reader.batches("orders") == (batch,)
+        assert reader.batches.newest("orders") == (batch,)
 
 
 def test_the_right_to_make_tables_is_not_needed_once_they_are_there(
@@ -211,26 +163,6 @@ def test_the_right_to_make_tables_is_not_needed_once_they_are_there(
     with Ledger.open(
         url_as_new_role(url, postgresql, "SELECT", "INSERT", "UPDATE", "DELETE")
     ) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        ledger.succeed(ledger.begin(a_batch()).schedule_id)
-        assert ledger.prune(0).batches == 0
-
-
-@pytest.mark.parametrize("gone", [None, "status = 'failed'", "status = 'success'"])
-def test_from_when_an_older_ledger_is_brought_up_to_date_none_of_its_batches_can_disappear(
-    url: str, execute: Execute, gone: str | None
-) -> None:
-    upgrade(url, "0001")
-    keys = [schedule_id("orders", "run", [OffsetRange("orders", 0, at, at + 5)]) for at in (0, 5)]
-    for statement in (
-        OLD_ROWS.replace("'d1'", f"'{keys[0]}'").replace("'e1'", f"'{keys[1]}'").split(";")
-    ):
-        execute(text(statement))
-    with Ledger.open(url) as ledger:
-        ledger.begin(a_batch(OffsetRange("orders", 0, 20, 30)))
-        assert verify(ledger, "orders").verdict is Verdict.OPEN
-        if gone is not None:
-            of_these = select(control.c.schedule_id).where(text(gone))
-            execute(delete(failure).where(failure.c.schedule_id.in_(of_these)))
-            execute(delete(control).where(text(gone)))
-            assert verify(ledger, "orders").verdict is Verdict.BROKEN
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.batches.succeed(ledger.batches.begin(a_batch()).schedule_id)
+        assert ledger.history.prune(0).batches == 0

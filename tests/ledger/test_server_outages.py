@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy
 from tests.ledger.samples import a_sample, batch_number, everything_of
 from tests.ledger.servers import PostgresqlServer
+from tests.services.ledgers import report_sample
 from tests.services.planners import ManualTime
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status, normalize_url
-from headrace.ledger.outages import is_outage
-from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S, is_outage
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
@@ -49,42 +49,42 @@ class Stream:
 
     def _run_one(self, number: int) -> None:
         ledger, me = self._ledger, self._gate
-        batch = ledger.begin(batch_number(number, self._gate))
+        batch = ledger.batches.begin(batch_number(number, self._gate))
         key = batch.schedule_id
         # Nobody else has anything to do with these batches: every answer is known.
         assert (batch.status, batch.attempts) == (Status.IN_PROGRESS, 1)
-        assert ledger.attach(key, number, owner=me, lease_ms=LEASE_MS)
-        assert ledger.last_begun(self._gate) == (number + 1, ledger.batch(key))
+        assert ledger.batches.attach(key, number, owner=me, lease_ms=LEASE_MS)
+        assert ledger.gates.last_begun(self._gate) == (number + 1, ledger.batches.get(key))
         if number % 2:
-            assert ledger.fail(key, ERROR, owner=me)
-            assert ledger.take(key, me, LEASE_MS) is not None
-            assert ledger.backfilled(key, me)
+            assert ledger.batches.fail(key, ERROR, owner=me)
+            assert ledger.batches.claim(key, me, LEASE_MS) is not None
+            assert ledger.batches.backfilled(key, me)
         else:
-            assert ledger.succeed(key, owner=me)
-        ledger.publish_rate(a_sample(number, gate=self._gate, schedule_id=key))
+            assert ledger.batches.succeed(key, owner=me)
+        report_sample(ledger, a_sample(number, gate=self._gate, schedule_id=key))
         self.done.append(key)
 
 
 def check(ledger: Ledger, gate: str, done: list[str]) -> None:
-    batches = ledger.batches(gate, limit=len(done) + 1)[::-1]
+    batches = ledger.batches.newest(gate, limit=len(done) + 1)[::-1]
     assert [batch.schedule_id for batch in batches] == done
     assert {(batch.status, batch.attempts) for batch in batches} == {(Status.SUCCESS, 1)}
     for number, key in enumerate(done):
-        assert ledger.ranges(key) == batch_number(number, gate).ranges
-    samples = ledger.rates(gate, limit=len(done) + 1)[::-1]
+        assert ledger.batches.ranges(key) == batch_number(number, gate).ranges
+    samples = ledger.rates.history(gate, limit=len(done) + 1)[::-1]
     assert [sample.schedule_id for sample in samples] == done
-    begun = ledger.last_begun(gate)
+    begun = ledger.gates.last_begun(gate)
     assert begun == (len(done), batches[-1])
 
 
 def test_what_was_told_as_done_in_outages_was_done_once(server: PostgresqlServer) -> None:
     is_over = threading.Event()
     with (
-        Ledger.open(server.url, patience_s=QUERY_PATIENCE_S) as ledger,
+        Ledger.open(server.url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger,
         ThreadPoolExecutor(len(GATES)) as pool,
     ):
         for gate in GATES:
-            ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator="pid")
+            ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator="pid")
         streams = [Stream(ledger, gate, is_over) for gate in GATES]
         runs = [pool.submit(stream.run) for stream in streams]
 
@@ -111,16 +111,16 @@ def test_a_server_that_does_not_come_back_is_given_up(
     server: PostgresqlServer, time: ManualTime, go: Callable[[PostgresqlServer], None]
 ) -> None:
     url = server.url.replace("postgres:@", "postgres:hunter2@")
-    with Ledger.open(url, patience_s=20) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    with Ledger.open(url, retry_timeout_s=20) as ledger:
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         go(server)
         with pytest.raises(
             LedgerError, match=r"cannot be reached: .* was waited for 20 s\."
         ) as caught:
-            ledger.begin(batch_number(0))
+            ledger.batches.begin(batch_number(0))
         assert "hunter2" not in everything_of(caught.value)
         server.start()
-        assert ledger.begin(batch_number(0)).attempts == 1
+        assert ledger.batches.begin(batch_number(0)).attempts == 1
 
 
 def test_a_server_that_refuses_a_password_is_told_at_once(
@@ -130,12 +130,12 @@ def test_a_server_that_refuses_a_password_is_told_at_once(
         connection.execute("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'hunter2'")
         server.ask_for_the_password_of("app")
         url = server.url.replace("postgres:@", "app:hunter2@")
-        with Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger:
-            assert ledger.gates() == ()
+        with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
+            assert ledger.gates.all() == ()
             connection.execute("ALTER ROLE app PASSWORD 'hunter3'")
             connection.execute(CUT)
             with pytest.raises(LedgerError, match="password authentication failed") as caught:
-                ledger.gates()
+                ledger.gates.all()
     assert time.now_s == 0
     assert "hunter2" not in everything_of(caught.value)
 

@@ -11,16 +11,16 @@ from tests.ledger.samples import batch_number
 
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger import Ledger, sqlite_file
-from headrace.ledger.engine import Database
+from headrace.ledger.database import Database
 
 FULL = 2
 """SQLite's number of ``PRAGMA synchronous = FULL``."""
 
 
 def begin_batches(ledger: Ledger, count: int) -> None:
-    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
     for number in range(count):
-        ledger.begin(batch_number(number))
+        ledger.batches.begin(batch_number(number))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -104,10 +104,10 @@ def test_a_file_that_another_program_keeps_locked_is_told(
         begin_batches(ledger, 1)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
-            ledger.begin(batch_number(1))
-        assert len(ledger.batches("orders")) == 1
+            ledger.batches.begin(batch_number(1))
+        assert len(ledger.batches.newest("orders")) == 1
         other.rollback()
-        ledger.begin(batch_number(1))
+        ledger.batches.begin(batch_number(1))
 
 
 def test_a_file_that_another_program_is_writing_is_waited_for(
@@ -121,7 +121,7 @@ def test_a_file_that_another_program_is_writing_is_waited_for(
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.rollback())
         monkeypatch.setattr(sqlite_file, "time", clock)
         with Ledger.open(f"sqlite:///{path}") as ledger:
-            assert ledger.gates() == ()
+            assert ledger.gates.all() == ()
 
 
 def test_a_file_that_another_program_goes_on_writing_is_not_waited_for_without_end(
@@ -149,9 +149,9 @@ def test_a_file_that_was_deleted_or_replaced_is_told_and_not_made_anew(
             Ledger.open(f"sqlite:///{path}").close()
         for _ in range(2):
             with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
-                ledger.begin(batch_number(1))
+                ledger.batches.begin(batch_number(1))
             with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
-                ledger.gates()
+                ledger.gates.all()
     assert path.exists() == replaced
 
 
@@ -188,7 +188,7 @@ def test_reading_leaves_no_file_behind(tmp_path: Path) -> None:
         begin_batches(writer, 1)
     before = files(tmp_path)
     with Ledger.open(url, create=False) as ledger:
-        assert len(ledger.batches("orders")) == 1
+        assert len(ledger.batches.newest("orders")) == 1
     assert files(tmp_path) == before
 
 
@@ -200,7 +200,7 @@ def test_reading_needs_no_right_to_write(open_folder: Path, ordinary: Ordinary) 
     open_folder.chmod(0o555)
     before = files(open_folder)
     with ordinary(), Ledger.open(f"sqlite:///{path}", create=False) as ledger:
-        assert len(ledger.batches("orders")) == 1
+        assert len(ledger.batches.newest("orders")) == 1
     assert files(open_folder) == before
 
 
@@ -213,13 +213,13 @@ def test_a_reader_without_the_right_to_write_sees_what_is_being_written(
     open_folder.chmod(0o555)
     with ordinary():
         reader = Ledger.open(url, create=False)
-        assert len(reader.batches("orders")) == 1
+        assert len(reader.batches.newest("orders")) == 1
     with Ledger.open(url) as writer:
-        writer.begin(batch_number(1))
+        writer.batches.begin(batch_number(1))
         with ordinary():
-            assert len(reader.batches("orders")) == 2
+            assert len(reader.batches.newest("orders")) == 2
     with ordinary(), reader:
-        assert len(reader.batches("orders")) == 2
+        assert len(reader.batches.newest("orders")) == 2
 
 
 def test_a_reader_without_the_right_to_write_sees_what_a_killed_writer_left(
@@ -235,4 +235,4 @@ def test_a_reader_without_the_right_to_write_sees_what_a_killed_writer_left(
         ordinary(),
         Ledger.open(f"sqlite:///{open_folder}/ledger.db", create=False) as ledger,
     ):
-        assert len(ledger.batches("orders")) == 3
+        assert len(ledger.batches.newest("orders")) == 3

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.ledger.samples import ManualClock, a_sample, batch_number
+from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
@@ -33,7 +34,7 @@ from headrace.ledger import (
     RateSample,
     Status,
 )
-from headrace.ledger.backfills import OWNER_GONE
+from headrace.ledger.batches import OWNER_GONE
 
 GATES = ("orders", "clicks")
 
@@ -53,7 +54,7 @@ def ledger_with_gates() -> bytes:
         path = Path(folder) / "ledger.db"
         with Ledger.open(f"sqlite:///{path}") as ledger:
             for gate in GATES:
-                ledger.declare_gate(gate, interval_ms=1, source="kafka", estimator="pid")
+                ledger.gates.declare(gate, interval_ms=1, source="kafka", estimator="pid")
         return path.read_bytes()
 
 
@@ -89,7 +90,7 @@ class Model:
                 key,
                 status=Status.IN_PROGRESS,
                 attempts=found.attempts + 1,
-                cut_short=found.cut_short or found.status is Status.IN_PROGRESS,
+                outcome_unknown=found.outcome_unknown or found.status is Status.IN_PROGRESS,
                 start_time_ms=None,
                 end_time_ms=None,
                 records=None,
@@ -117,8 +118,8 @@ class Model:
             key, status=status, end_time_ms=now_ms, owner=None, lease_until_ms=None, **values
         )
 
-    def cut(self, key: str, cut_short: bool) -> None:
-        self.change(key, cut_short=self.batches[key].cut_short or cut_short)
+    def cut(self, key: str, outcome_unknown: bool) -> None:
+        self.change(key, outcome_unknown=self.batches[key].outcome_unknown or outcome_unknown)
 
     def change(self, key: str, **values: Any) -> None:
         self.batches[key] = replace(self.batches[key], **values)
@@ -181,10 +182,10 @@ class LedgerMachine(RuleBasedStateMachine):
         planned = [batch_number(number) for number in range(3)]
         report = ErrorReport("ValueError", "no", "")
         for each in planned:
-            self.ledger.begin(each)
+            self.ledger.batches.begin(each)
             self.model.begin(each, self.clock())
         for each in planned[:2]:
-            self.ledger.fail(each.schedule_id, report)
+            self.ledger.batches.fail(each.schedule_id, report)
             self.model.end(each.schedule_id, Status.FAILED, self.clock(), error=report)
         return multiple(*planned)
 
@@ -203,7 +204,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(target=begun, planned=planned_batches, reason=st.sampled_from(["rate", "cap"]))
     def begin(self, planned: PlannedBatch, reason: str) -> PlannedBatch:
-        answer = self.ledger.begin(replace(planned, reason=reason))
+        answer = self.ledger.batches.begin(replace(planned, reason=reason))
         self.model.begin(replace(planned, reason=reason), self.clock())
         assert answer == self.model.batches[planned.schedule_id]
         return planned
@@ -212,7 +213,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def attach(self, planned: PlannedBatch, number: int) -> None:
         key = planned.schedule_id
         moves = self.model.is_free(key, Status.IN_PROGRESS, None, self.clock())
-        attached = self.ledger.attach(key, number)
+        attached = self.ledger.batches.attach(key, number)
         if moves:
             self.model.change(
                 key,
@@ -225,7 +226,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(gate=gates)
     def count_a_run(self, gate: str) -> None:
-        self.count(gate, self.ledger.next_sequence(gate))
+        self.count(gate, self.ledger.gates.next_sequence(gate))
 
     def check(self, attached: Attached | None, planned: PlannedBatch, moves: bool) -> None:
         """Whether this is what the owner of a batch is told, and its number is a new one."""
@@ -244,27 +245,27 @@ class LedgerMachine(RuleBasedStateMachine):
     def succeed(self, planned: PlannedBatch, records: int | None) -> None:
         key = planned.schedule_id
         moves = self.model.is_(key, Status.IN_PROGRESS)
-        assert self.ledger.succeed(key, records=records) == moves
+        assert self.ledger.batches.succeed(key, records=records) == moves
         if moves:
             self.model.end(key, Status.SUCCESS, self.clock())
             if records is not None:
                 self.model.change(key, records=records)
 
-    @rule(planned=begun, message=messages, cut_short=st.booleans())
-    def fail(self, planned: PlannedBatch, message: str, cut_short: bool) -> None:
+    @rule(planned=begun, message=messages, outcome_unknown=st.booleans())
+    def fail(self, planned: PlannedBatch, message: str, outcome_unknown: bool) -> None:
         key = planned.schedule_id
         report = ErrorReport("ValueError", message, message)
         moves = self.model.is_(key, Status.IN_PROGRESS)
-        assert self.ledger.fail(key, report, cut_short=cut_short) == moves
+        assert self.ledger.batches.fail(key, report, outcome_unknown=outcome_unknown) == moves
         if moves:
             self.model.end(key, Status.FAILED, self.clock(), error=report)
-            self.model.cut(key, cut_short)
+            self.model.cut(key, outcome_unknown)
 
     @rule(planned=begun, owner=owners, number=st.integers(0, 9))
     def attach_as_an_owner(self, planned: PlannedBatch, owner: str, number: int) -> None:
         key = planned.schedule_id
         moves = self.model.is_free(key, Status.IN_PROGRESS, owner, self.clock())
-        attached = self.ledger.attach(key, number, owner=owner, lease_ms=LEASE_MS)
+        attached = self.ledger.batches.attach(key, number, owner=owner, lease_ms=LEASE_MS)
         if moves:
             self.model.change(
                 key,
@@ -279,7 +280,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def renew(self, planned: PlannedBatch, owner: str) -> None:
         key = planned.schedule_id
         moves = self.model.owner_of(key) == owner
-        assert self.ledger.renew(key, owner, LEASE_MS) == moves
+        assert self.ledger.batches.renew(key, owner, LEASE_MS) == moves
         if moves:
             self.model.change(key, lease_until_ms=self.clock() + LEASE_MS)
 
@@ -298,7 +299,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 else batch.lease_until_ms <= self.clock()
             )
         ]
-        assert self.ledger.settle(gate, but=spared, unowned_before_ms=before_ms) == left
+        assert (
+            self.ledger.batches.resolve_abandoned(gate, but=spared, unowned_before_ms=before_ms)
+            == left
+        )
         for key in left:
             self.model.end(key, Status.FAILED, self.clock(), error=OWNER_GONE)
             self.model.cut(key, True)
@@ -309,14 +313,14 @@ class LedgerMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(self.model.keys(*TO_BE_TAKEN)))
         found = self.model.batches[key]
         expired = self.model.is_free(key, Status.BACKFILLING, None, self.clock())
-        taken = self.ledger.take(key, owner, LEASE_MS)
+        taken = self.ledger.batches.claim(key, owner, LEASE_MS)
         if found.status is Status.FAILED or expired:
             self.model.change(
                 key,
                 status=Status.BACKFILLING,
                 attempts=found.attempts + expired,
                 backfills=found.backfills + expired,
-                cut_short=found.cut_short or expired,
+                outcome_unknown=found.outcome_unknown or expired,
                 start_time_ms=self.clock(),
                 end_time_ms=None,
                 records=None,
@@ -332,17 +336,19 @@ class LedgerMachine(RuleBasedStateMachine):
     def backfilled(self, data: st.DataObject, owner: str) -> None:
         key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
         moves = self.model.owner_of(key) == owner
-        assert self.ledger.backfilled(key, owner) == moves
+        assert self.ledger.batches.backfilled(key, owner) == moves
         if moves:
             self.model.end(key, Status.SUCCESS, self.clock(), error=None)
 
     @precondition(lambda self: self.model.keys(Status.BACKFILLING))
-    @rule(data=st.data(), owner=owners, most=st.integers(1, 3), cut_short=st.booleans())
-    def give_back(self, data: st.DataObject, owner: str, most: int, cut_short: bool) -> None:
+    @rule(data=st.data(), owner=owners, most=st.integers(1, 3), outcome_unknown=st.booleans())
+    def give_back(self, data: st.DataObject, owner: str, most: int, outcome_unknown: bool) -> None:
         key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
         report = ErrorReport("ValueError", "no", "")
         moves = self.model.owner_of(key) == owner
-        status = self.ledger.give_back(key, owner, report, max_backfills=most, cut_short=cut_short)
+        status = self.ledger.batches.release(
+            key, owner, report, max_backfills=most, outcome_unknown=outcome_unknown
+        )
         if moves:
             found = self.model.batches[key]
             expected = Status.FAILED if found.backfills + 1 < most else Status.DEAD
@@ -354,7 +360,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 attempts=found.attempts + 1,
                 backfills=found.backfills + 1,
             )
-            self.model.cut(key, cut_short)
+            self.model.cut(key, outcome_unknown)
             assert status is expected
         else:
             assert status is None
@@ -365,7 +371,7 @@ class LedgerMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(self.model.keys(Status.BACKFILLING)))
         report = ErrorReport("ValueError", message, "")
         moves = self.model.owner_of(key) == owner
-        assert self.ledger.bury(key, owner, report) == moves
+        assert self.ledger.batches.mark_dead(key, owner, report) == moves
         if moves:
             self.model.end(key, Status.DEAD, self.clock(), error=report)
 
@@ -373,7 +379,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def publish_rate(self, planned: PlannedBatch, time_ms: int, rate: float | None) -> None:
         key, gate = planned.schedule_id, planned.gate
         sample = a_sample(self.clock() + time_ms, rate, gate=gate, records=8, schedule_id=key)
-        self.ledger.publish_rate(sample)
+        report_sample(self.ledger, sample)
         if sample not in self.model.rates:
             self.model.rates.append(sample)
         if rate is not None:
@@ -385,7 +391,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def report(self, planned: PlannedBatch, number: int, rate: float | None) -> None:
         key, gate, now_ms = planned.schedule_id, planned.gate, self.clock()
         sample = a_sample(now_ms, rate, gate=gate, records=8, schedule_id=key)
-        self.ledger.report(key, number, now_ms - 5, sample)
+        self.ledger.rates.report(key, number, now_ms - 5, sample)
         if sample not in self.model.rates:
             self.model.rates.append(sample)
         if rate is not None:
@@ -406,7 +412,7 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def record_losses(self, gate: str, start: int, count: int, topic_id: str | None) -> None:
         offsets = OffsetRange("orders", 0, start, start + count)
-        self.ledger.record_losses(gate, [offsets], {"orders": topic_id} if topic_id else {})
+        self.ledger.history.record_losses(gate, [offsets], {"orders": topic_id} if topic_id else {})
         if count:
             known = self.model.losses[gate]
             position = start, topic_id
@@ -418,32 +424,34 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(time_ms=times_ms)
     def prune(self, time_ms: int) -> None:
         before_ms = self.clock() + time_ms
-        assert self.ledger.prune(before_ms) == self.model.prune(before_ms)
+        assert self.ledger.history.prune(before_ms) == self.model.prune(before_ms)
 
     @rule(gate=gates)
     def look_at_a_gate(self, gate: str) -> None:
         batches = self.model.of(gate)
-        assert self.ledger.rate(gate) == self.model.in_force.get(gate)
+        assert self.ledger.rates.current(gate) == self.model.in_force.get(gate)
         begins = self.model.begins[gate]
         # History may have been pruned.
         last = self.model.batches.get(begins[-1]) if begins else None
-        assert self.ledger.last_begun(gate) == ((len(begins), last) if last else None)
-        assert self.ledger.open_batch(gate) == next(
+        assert self.ledger.gates.last_begun(gate) == ((len(begins), last) if last else None)
+        assert self.ledger.batches.open_batch(gate) == next(
             (batch for batch in batches if batch.status is Status.IN_PROGRESS), None
         )
 
     @rule(planned=begun)
     def look_at_a_batch(self, planned: PlannedBatch) -> None:
         key = planned.schedule_id
-        assert self.ledger.batch(key) == self.model.batches.get(key)
-        assert self.ledger.ranges(key) == (planned.ranges if key in self.model.batches else ())
+        assert self.ledger.batches.get(key) == self.model.batches.get(key)
+        assert self.ledger.batches.ranges(key) == (
+            planned.ranges if key in self.model.batches else ()
+        )
 
     @invariant()
     def everything_is_as_in_the_model(self) -> None:
         for gate in GATES:
-            assert self.ledger.batches(gate) == self.model.of(gate)
-            assert self.ledger.rates(gate) == self.model.rates_of(gate)
-            assert self.ledger.failed(gate) == tuple(
+            assert self.ledger.batches.newest(gate) == self.model.of(gate)
+            assert self.ledger.rates.history(gate) == self.model.rates_of(gate)
+            assert self.ledger.batches.failed(gate) == tuple(
                 batch
                 for batch in reversed(self.model.of(gate))
                 if batch.status is Status.FAILED
@@ -453,7 +461,7 @@ class LedgerMachine(RuleBasedStateMachine):
             in_order = sorted(
                 lost, key=lambda loss: (loss.time_ms, loss.topic_id or "", loss.offsets)
             )
-            assert self.ledger.losses(gate) == tuple(in_order)
+            assert self.ledger.history.losses(gate) == tuple(in_order)
 
 
 LedgerMachine.TestCase.settings = settings(max_examples=10, stateful_step_count=50)

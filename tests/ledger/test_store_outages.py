@@ -8,13 +8,13 @@ from sqlalchemy import select, update
 from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
 from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, batch_number
-from tests.services.ledgers import new_ledger
+from tests.services.ledgers import new_ledger, report_sample
 from tests.services.planners import ManualTime
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.ledger import DeadLetter, ErrorReport, Ledger, LetterStatus, Status
-from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status
+from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
 from headrace.ledger.tables import gate, metadata
 
 KEY = batch_number(0).schedule_id
@@ -24,7 +24,7 @@ LETTER = DeadLetter("orders", 0, 3, b"key", b"value", None, 0, 0, ERROR)
 LEASE_MS = 30_000
 
 # Numbers that are not the same when something was tried twice.
-_NUMBERS = {"last_move", "rate_id", "failure_id", "dead_letter_id", "sequence"}
+_NUMBERS = {"last_call", "rate_id", "failure_id", "dead_letter_id", "sequence"}
 
 
 class Write(NamedTuple):
@@ -35,37 +35,37 @@ class Write(NamedTuple):
 
 
 def begun(ledger: Ledger) -> None:
-    ledger.begin(batch_number(0))
+    ledger.batches.begin(batch_number(0))
 
 
 def owned(ledger: Ledger) -> None:
     begun(ledger)
-    ledger.attach(KEY, 7, owner="me", lease_ms=LEASE_MS)
+    ledger.batches.attach(KEY, 7, owner="me", lease_ms=LEASE_MS)
 
 
 def attached(ledger: Ledger, **owner: Any) -> object:
     """What the batch's owner is told, without the run's number."""
-    found = ledger.attach(KEY, 7, **owner)
+    found = ledger.batches.attach(KEY, 7, **owner)
     return found and (found.batch, found.ranges, found.was_split)
 
 
 def failed(ledger: Ledger) -> None:
     begun(ledger)
-    ledger.fail(KEY, ERROR)
+    ledger.batches.fail(KEY, ERROR)
 
 
 def taken(ledger: Ledger) -> None:
     failed(ledger)
-    ledger.take(KEY, "me", LEASE_MS)
+    ledger.batches.claim(KEY, "me", LEASE_MS)
 
 
 def taken_by_one_who_is_gone(ledger: Ledger) -> None:
     failed(ledger)
-    ledger.take(KEY, "other", 0)
+    ledger.batches.claim(KEY, "other", 0)
 
 
 def split(ledger: Ledger) -> object:
-    return ledger.split(KEY, HALVES, "me", LEASE_MS)
+    return ledger.batches.split(KEY, HALVES, "me", LEASE_MS)
 
 
 def split_before(ledger: Ledger) -> None:
@@ -75,16 +75,16 @@ def split_before(ledger: Ledger) -> None:
 
 def buried(ledger: Ledger) -> None:
     owned(ledger)
-    ledger.bury_record(KEY, LETTER)
+    ledger.dead_letters.add(KEY, LETTER)
 
 
 def left_behind(ledger: Ledger) -> None:
     for number in range(3):
-        ledger.begin(batch_number(number))
+        ledger.batches.begin(batch_number(number))
 
 
 def received(ledger: Ledger) -> None:
-    ledger.heartbeat(a_receiver(owner="other"))
+    ledger.receivers.heartbeat(a_receiver(owner="other"))
 
 
 def nothing(_: Ledger) -> None:
@@ -93,76 +93,79 @@ def nothing(_: Ledger) -> None:
 
 WRITES: dict[str, Write] = {
     "declare_gate": Write(
-        nothing, lambda ledger: ledger.declare_gate("b", interval_ms=1, source="s", estimator="e")
+        nothing, lambda ledger: ledger.gates.declare("b", interval_ms=1, source="s", estimator="e")
     ),
-    "begin, by arrow A": Write(nothing, lambda ledger: ledger.begin(batch_number(0))),
-    "begin, by arrow B": Write(begun, lambda ledger: ledger.begin(batch_number(0))),
-    "begin, by arrow C": Write(failed, lambda ledger: ledger.begin(batch_number(0))),
+    "begin, by arrow A": Write(nothing, lambda ledger: ledger.batches.begin(batch_number(0))),
+    "begin, by arrow B": Write(begun, lambda ledger: ledger.batches.begin(batch_number(0))),
+    "begin, by arrow C": Write(failed, lambda ledger: ledger.batches.begin(batch_number(0))),
     "attach": Write(begun, attached),
     "attach an owner": Write(begun, lambda ledger: attached(ledger, owner="me", lease_ms=LEASE_MS)),
-    "retry": Write(owned, lambda ledger: ledger.retry(KEY, "me", LEASE_MS)),
-    "renew": Write(owned, lambda ledger: ledger.renew(KEY, "me", 2 * LEASE_MS)),
-    "succeed": Write(begun, lambda ledger: ledger.succeed(KEY, records=8)),
-    "succeed as owner": Write(owned, lambda ledger: ledger.succeed(KEY, owner="me")),
-    "fail": Write(begun, lambda ledger: ledger.fail(KEY, ERROR)),
-    "fail as owner": Write(owned, lambda ledger: ledger.fail(KEY, ERROR, owner="me")),
+    "retry": Write(owned, lambda ledger: ledger.batches.retry(KEY, "me", LEASE_MS)),
+    "renew": Write(owned, lambda ledger: ledger.batches.renew(KEY, "me", 2 * LEASE_MS)),
+    "succeed": Write(begun, lambda ledger: ledger.batches.succeed(KEY, records=8)),
+    "succeed as owner": Write(owned, lambda ledger: ledger.batches.succeed(KEY, owner="me")),
+    "fail": Write(begun, lambda ledger: ledger.batches.fail(KEY, ERROR)),
+    "fail as owner": Write(owned, lambda ledger: ledger.batches.fail(KEY, ERROR, owner="me")),
     "settle": Write(
-        left_behind, lambda ledger: ledger.settle("orders", but=KEY, unowned_before_ms=2**60)
+        left_behind,
+        lambda ledger: ledger.batches.resolve_abandoned("orders", but=KEY, unowned_before_ms=2**60),
     ),
-    "take": Write(failed, lambda ledger: ledger.take(KEY, "me", LEASE_MS)),
+    "take": Write(failed, lambda ledger: ledger.batches.claim(KEY, "me", LEASE_MS)),
     "take from one who is gone": Write(
-        taken_by_one_who_is_gone, lambda ledger: ledger.take(KEY, "me", LEASE_MS)
+        taken_by_one_who_is_gone, lambda ledger: ledger.batches.claim(KEY, "me", LEASE_MS)
     ),
-    "backfilled": Write(taken, lambda ledger: ledger.backfilled(KEY, "me", records=8)),
+    "backfilled": Write(taken, lambda ledger: ledger.batches.backfilled(KEY, "me", records=8)),
     "give_back, by arrow H": Write(
-        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_backfills=3)
+        taken, lambda ledger: ledger.batches.release(KEY, "me", ERROR, max_backfills=3)
     ),
     "give_back, by arrow I": Write(
-        taken, lambda ledger: ledger.give_back(KEY, "me", ERROR, max_backfills=1)
+        taken, lambda ledger: ledger.batches.release(KEY, "me", ERROR, max_backfills=1)
     ),
-    "bury": Write(taken, lambda ledger: ledger.bury(KEY, "me", ERROR)),
+    "bury": Write(taken, lambda ledger: ledger.batches.mark_dead(KEY, "me", ERROR)),
     "split": Write(owned, split),
     "split again": Write(split_before, split),
-    "bury_record of the stream": Write(owned, lambda ledger: ledger.bury_record(KEY, LETTER)),
+    "bury_record of the stream": Write(owned, lambda ledger: ledger.dead_letters.add(KEY, LETTER)),
     "bury_record of a backfill": Write(
-        taken, lambda ledger: ledger.bury_record(KEY, LETTER, owner="me")
+        taken, lambda ledger: ledger.dead_letters.add(KEY, LETTER, owner="me")
     ),
-    "resolve": Write(buried, lambda ledger: ledger.resolve(1, LetterStatus.SENT, "to retries")),
+    "resolve": Write(
+        buried, lambda ledger: ledger.dead_letters.resolve(1, DeadLetterStatus.SENT, "to retries")
+    ),
     "publish_rate": Write(
-        begun, lambda ledger: ledger.publish_rate(a_sample(5, 12.5, schedule_id=KEY))
+        begun, lambda ledger: report_sample(ledger, a_sample(5, 12.5, schedule_id=KEY))
     ),
     "publish_rate without a rate": Write(
-        begun, lambda ledger: ledger.publish_rate(a_sample(5, None))
+        begun, lambda ledger: report_sample(ledger, a_sample(5, None))
     ),
     "report": Write(
-        begun, lambda ledger: ledger.report(KEY, 7, 3, a_sample(5, 12.5, schedule_id=KEY))
+        begun, lambda ledger: ledger.rates.report(KEY, 7, 3, a_sample(5, 12.5, schedule_id=KEY))
     ),
-    "report without a sample": Write(begun, lambda ledger: ledger.report(KEY, 7, 3, None)),
+    "report without a sample": Write(begun, lambda ledger: ledger.rates.report(KEY, 7, 3, None)),
     "record_losses": Write(
-        nothing, lambda ledger: ledger.record_losses("orders", [OffsetRange("t", 0, 3, 9)])
+        nothing, lambda ledger: ledger.history.record_losses("orders", [OffsetRange("t", 0, 3, 9)])
     ),
     "record_losses of a batch": Write(
         begun,
-        lambda ledger: ledger.record_losses(
+        lambda ledger: ledger.history.record_losses(
             "orders", [OffsetRange("orders", 0, 3, 9)], schedule_id=KEY
         ),
     ),
-    "heartbeat": Write(received, lambda ledger: ledger.heartbeat(a_receiver())),
-    "deregister": Write(received, lambda ledger: ledger.deregister(a_receiver(owner="other"))),
+    "see_receiver": Write(received, lambda ledger: ledger.receivers.heartbeat(a_receiver())),
+    "leave": Write(received, lambda ledger: ledger.receivers.deregister(a_receiver(owner="other"))),
 }
 
 
 def opened(url: str, clock: ManualClock, patience_s: float = 0) -> Ledger:
     """A ledger with the gate ``orders``."""
-    ledger = new_ledger(url, clock=clock, database_clock=clock, patience_s=patience_s)
-    ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    ledger = new_ledger(url, clock=clock, database_clock=clock, retry_timeout_s=patience_s)
+    ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
     return ledger
 
 
 @pytest.fixture
 def patient(url: str, clock: ManualClock, time: ManualTime) -> Iterator[Ledger]:
     """A ledger that waits."""
-    with opened(url, clock, QUERY_PATIENCE_S) as ledger:
+    with opened(url, clock, QUERY_RETRY_TIMEOUT_S) as ledger:
         yield ledger
 
 
@@ -235,10 +238,10 @@ def test_prune_deletes_as_much_though_its_connection_is_cut(
     clock: ManualClock, patient: Ledger, cuts: Cuts
 ) -> None:
     for number in range(3):
-        patient.succeed(patient.begin(batch_number(number)).schedule_id)
-        patient.publish_rate(a_sample(clock(), 100.0 + number))
+        patient.batches.succeed(patient.batches.begin(batch_number(number)).schedule_id)
+        report_sample(patient, a_sample(clock(), 100.0 + number))
     cuts.plan(Moment.AFTER, Moment.BEFORE)
-    patient.prune(clock() + 1_000)
+    patient.history.prune(clock() + 1_000)
     found = content(patient)
     assert [row["schedule_id"] for row in found["control"]] == [batch_number(2).schedule_id]
     assert [row["until_offset"] for row in found["pruned"]] == [20]
@@ -250,9 +253,9 @@ def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
 ) -> None:
     owned(patient)
     cuts.plan(Moment.AFTER)
-    time.on_sleep = lambda: other.take(KEY, "other", LEASE_MS)
-    assert not patient.fail(KEY, ERROR, owner="me")
-    batch = other.batch(KEY)
+    time.on_sleep = lambda: other.batches.claim(KEY, "other", LEASE_MS)
+    assert not patient.batches.fail(KEY, ERROR, owner="me")
+    batch = other.batches.get(KEY)
     assert batch is not None
     assert (batch.status, batch.owner, batch.attempts) == (Status.BACKFILLING, "other", 1)
 
@@ -264,8 +267,8 @@ def test_of_two_that_end_a_batch_in_an_outage_one_is_told_true(
     begun(patient)
     cuts.plan(moment)
     others: list[bool] = []
-    time.on_sleep = lambda: others.append(other.succeed(KEY))
-    assert patient.succeed(KEY) == (moment is Moment.AFTER)
+    time.on_sleep = lambda: others.append(other.batches.succeed(KEY))
+    assert patient.batches.succeed(KEY) == (moment is Moment.AFTER)
     assert others == [moment is Moment.BEFORE]
 
 
@@ -283,7 +286,7 @@ def test_a_lease_begins_when_the_database_is_back(
     cuts.plan(Moment.BEFORE)
     time.on_sleep = pass_by
     write.call(patient)
-    for batch in patient.batches("orders"):
+    for batch in patient.batches.newest("orders"):
         assert batch.lease_until_ms is not None
         assert batch.lease_until_ms >= clock() + LEASE_MS
 
@@ -294,7 +297,7 @@ def test_a_transaction_that_is_cut_raises_and_is_not_made_again(
     owned(patient)
     before = content(patient)
     cuts.plan(Moment.BEFORE)
-    with pytest.raises(LedgerError), patient.transaction(KEY, "me") as connection:
+    with pytest.raises(LedgerError), patient.batches.transaction(KEY, "me") as connection:
         connection.execute(update(gate).values(source="the sink's"))
     assert time.now_s == 0
     assert content(patient) == before

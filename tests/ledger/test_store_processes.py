@@ -37,7 +37,7 @@ def test_processes_that_open_a_new_ledger_at_once_all_get_it(
         assert at_once(workers, *[("open", url)] * 3) == ["opened"] * 3
         at_once(workers, ("declare", "a"), ("declare", "b"), ("declare", "c"))
         with Ledger.open(url, create=False) as ledger:
-            assert [gate.name for gate in ledger.gates()] == ["a", "b", "c"]
+            assert [gate.name for gate in ledger.gates.all()] == ["a", "b", "c"]
 
 
 def test_of_processes_that_end_a_batch_by_arrow_d_or_e_one_is_told_true(
@@ -45,10 +45,10 @@ def test_of_processes_that_end_a_batch_by_arrow_d_or_e_one_is_told_true(
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).schedule_id
         answers = at_once(workers, ("succeed", key), ("fail", key), ("fail", key))
         assert sorted(answers) == [False, False, True]
-        batch = ledger.batch(key)
+        batch = ledger.batches.get(key)
         assert batch is not None
         assert batch.status == (Status.SUCCESS if answers[0] else Status.FAILED)
         assert (batch.error is None) == answers[0]
@@ -61,8 +61,8 @@ def test_of_processes_that_begin_a_batch_one_takes_arrow_a_and_the_others_arrow_
     for number in range(ROUNDS):
         assert sorted(at_once(workers, *[("begin", number)] * 3)) == [1, 2, 3]
         planned = wide_batch(number)
-        assert ledger.ranges(planned.schedule_id) == planned.ranges
-    assert len(ledger.batches("orders")) == ROUNDS
+        assert ledger.batches.ranges(planned.schedule_id) == planned.ranges
+    assert len(ledger.batches.newest("orders")) == ROUNDS
 
 
 def one_after_the_other(calls: Iterable[str]) -> tuple[dict[str, object], Status]:
@@ -85,15 +85,19 @@ def test_calls_at_the_same_time_do_what_they_would_do_one_after_the_other(
     possible = [one_after_the_other(order) for order in itertools.permutations(calls)]
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).schedule_id
         answers = at_once(workers, ("begin", number), ("succeed", key), ("fail", key))
-        batch = ledger.batch(key)
+        batch = ledger.batches.get(key)
         assert batch is not None
         assert (dict(zip(calls, answers, strict=True)), batch.status) in possible
 
 
 @pytest.mark.parametrize(
-    "end", [Ledger.succeed, lambda ledger, key: ledger.fail(key, ValueError())]
+    "end",
+    [
+        lambda ledger, key: ledger.batches.succeed(key),
+        lambda ledger, key: ledger.batches.fail(key, ValueError()),
+    ],
 )
 def test_of_threads_that_share_a_ledger_and_end_a_batch_one_is_told_true(
     ledger: Ledger, end: Callable[[Ledger, str], bool]
@@ -106,7 +110,7 @@ def test_of_threads_that_share_a_ledger_and_end_a_batch_one_is_told_true(
 
     with ThreadPoolExecutor(4) as pool:
         for number in range(ROUNDS):
-            key = ledger.begin(wide_batch(number)).schedule_id
+            key = ledger.batches.begin(wide_batch(number)).schedule_id
             assert sorted(pool.map(run, [key] * 4)) == [False, False, False, True]
 
 
@@ -115,10 +119,10 @@ def test_of_processes_that_take_a_failed_batch_by_arrow_f_one_is_told(
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.begin(wide_batch(number)).schedule_id
-        ledger.fail(key, ValueError())
+        key = ledger.batches.begin(wide_batch(number)).schedule_id
+        ledger.batches.fail(key, ValueError())
         answers = at_once(workers, *[("take", key, owner) for owner in "abc"])
-        batch = ledger.batch(key)
+        batch = ledger.batches.get(key)
         assert sorted(answers) == [False, False, True]
         assert batch is not None
         assert (batch.status, batch.attempts) == (Status.BACKFILLING, 1)
@@ -130,12 +134,12 @@ def test_a_failed_batch_goes_to_a_backfill_by_arrow_f_or_to_a_restarted_driver_b
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.begin(wide_batch(number)).schedule_id
-        ledger.fail(key, ValueError())
+        key = ledger.batches.begin(wide_batch(number)).schedule_id
+        ledger.batches.fail(key, ValueError())
         a_took, begun, b_took = at_once(
             workers, ("take", key, "a"), ("begin and look", number), ("take", key, "b")
         )
-        batch = ledger.batch(key)
+        batch = ledger.batches.get(key)
         assert batch is not None
         assert batch.status == begun
         assert [a_took, b_took, begun == Status.IN_PROGRESS].count(True) == 1
@@ -147,9 +151,9 @@ def test_of_drivers_that_attach_to_a_batch_one_is_told_true(
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
     for number in range(ROUNDS):
-        key = ledger.begin(wide_batch(number)).schedule_id
+        key = ledger.batches.begin(wide_batch(number)).schedule_id
         answers = at_once(workers, *[("attach", key, owner) for owner in "abc"])
-        batch = ledger.batch(key)
+        batch = ledger.batches.get(key)
         assert sorted(answers) == [False, False, True]
         assert batch is not None
         assert batch.owner == "abc"[answers.index(True)]
@@ -159,17 +163,17 @@ def test_what_was_told_as_done_is_in_the_ledger_after_a_kill(new_url: NewUrl) ->
     url = new_url()
     told: list[tuple[str, str]] = []
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         for answers_before_the_kill in (40, 1, 23, 2, 7):
             with Worker() as worker:
                 worker.send("open", url)
                 assert worker.answer() == "opened"
                 # As an engine does: the last batch again, then the next.
-                worker.send("go on from", max(len(ledger.batches("orders", 10_000)) - 1, 0))
+                worker.send("go on from", max(len(ledger.batches.newest("orders", 10_000)) - 1, 0))
                 told += [worker.answer() for _ in range(answers_before_the_kill)]
                 told += worker.kill()
-            stored = {batch.schedule_id: batch for batch in ledger.batches("orders", 10_000)}
+            stored = {batch.schedule_id: batch for batch in ledger.batches.newest("orders", 10_000)}
             for done, key in told:
                 assert stored[key].status is Status.SUCCESS or done == "begun"
             for number, key in enumerate(reversed(stored)):
-                assert ledger.ranges(key) == wide_batch(number).ranges
+                assert ledger.batches.ranges(key) == wide_batch(number).ranges

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -23,10 +24,10 @@ from tests.services.ledgers import new_ledger
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
     DeadLetter,
+    DeadLetterStatus,
     ErrorReport,
     FindingKind,
     Ledger,
-    LetterStatus,
     PlannedBatch,
     PlannedRange,
     Verdict,
@@ -77,29 +78,29 @@ class Story:
         return PlannedBatch(self.gate, run, planned, "rate", "localhost:9092")
 
     def process(self, run: str, topic_id: str | None, *ranges: tuple[int, int, int]) -> str:
-        key = self.ledger.begin(self.batch(run, topic_id, *ranges)).schedule_id
+        key = self.ledger.batches.begin(self.batch(run, topic_id, *ranges)).schedule_id
         self.clock.now_ms += 1_000
-        self.ledger.succeed(key)
+        self.ledger.batches.succeed(key)
         return key
 
     def lose(self, topic_id: str, start: int, until: int) -> None:
         lost = [OffsetRange("orders", 0, start, until)]
-        self.ledger.record_losses(self.gate, lost, {"orders": topic_id})
+        self.ledger.history.record_losses(self.gate, lost, {"orders": topic_id})
 
     def isolate(self, run: str, topic_id: str, start: int, until: int) -> None:
         """Split a batch of two partitions, and bury its first record."""
         whole = self.batch(run, topic_id, (0, start, until), (1, start, until))
-        key = self.ledger.begin(whole).schedule_id
-        self.ledger.attach(key, 1, owner="me", lease_ms=60_000)
+        key = self.ledger.batches.begin(whole).schedule_id
+        self.ledger.batches.attach(key, 1, owner="me", lease_ms=60_000)
         parts = [
             self.batch(run, topic_id, (0, start, start + 1)),
             self.batch(run, topic_id, (0, start + 1, until), (1, start, until)),
         ]
-        bad, good = self.ledger.split(key, parts, "me", 60_000)
+        bad, good = self.ledger.batches.split(key, parts, "me", 60_000)
         letter = DeadLetter("orders", 0, start, None, b"?", None, 1, 0, ERROR)
-        self.ledger.bury_record(bad.schedule_id, letter)
-        self.ledger.succeed(good.schedule_id)
-        self.ledger.succeed(key)
+        self.ledger.dead_letters.add(bad.schedule_id, letter)
+        self.ledger.batches.succeed(good.schedule_id)
+        self.ledger.batches.succeed(key)
         self.clock.now_ms += 1_000
 
     def run(self) -> None:
@@ -108,24 +109,26 @@ class Story:
         self.process("first", "A", (0, 5, 10), (1, 0, 10))
         self.isolate("first", "A", 10, 20)
         self.process("first", "A", (0, 20, 30))
-        for letter in self.ledger.dead_letters(gate_name=self.gate):
-            self.ledger.resolve(letter.dead_letter_id, LetterStatus.DROPPED, "as agreed")
-        self.ledger.prune(self.clock.now_ms - 1_500)
+        for letter in self.ledger.dead_letters.oldest(gate_name=self.gate):
+            self.ledger.dead_letters.resolve(
+                letter.dead_letter_id, DeadLetterStatus.DROPPED, "as agreed"
+            )
+        self.ledger.history.prune(self.clock.now_ms - 1_500)
         self.lose("A", 30, 40)
         self.process("first", "A", (0, 40, 50), (1, 20, 25))
         self.process("first", "A", (0, 50, 60))
         self.process("first", "B", (0, 0, 7), (1, 0, 7))
         crashed = self.batch("first", "B", (0, 7, 9))
-        self.ledger.begin(crashed)
-        self.ledger.begin(crashed)
-        self.ledger.succeed(crashed.schedule_id)
+        self.ledger.batches.begin(crashed)
+        self.ledger.batches.begin(crashed)
+        self.ledger.batches.succeed(crashed.schedule_id)
         self.isolate("second", "B", 3, 8)
         self.process("second", "B", (1, 8, 9))
         self.process("of an old broker", None, (0, 0, 10), (1, 0, 4))
         self.process("of an old broker", None, (0, 10, 20))
         last = self.process("of an old broker", None, (0, 20, 21), (1, 4, 5))
-        self.ledger.begin(self.batch("of an old broker", None, (0, 20, 21), (1, 4, 5)))
-        assert self.ledger.batch(last)
+        self.ledger.batches.begin(self.batch("of an old broker", None, (0, 20, 21), (1, 4, 5)))
+        assert self.ledger.batches.get(last)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clock = ManualClock()
     with new_ledger(f"sqlite:///{path}", clock=clock) as ledger:
         for gate in (GATE, IDLE):
-            ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator="pid")
+            ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator="pid")
         Story(ledger, clock, GATE).run()
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -188,7 +191,7 @@ def changes(path: Path, table: str) -> Iterator[str]:
 
 def verdicts(path: Path) -> set[Verdict]:
     with Ledger.open(f"sqlite:///{path}", create=False) as ledger:
-        names = {gate.name for gate in ledger.gates()} | set(ledger.undeclared_gates())
+        names = {gate.name for gate in ledger.gates.all()} | set(ledger.history.undeclared_gates())
         return {verify(ledger, name).verdict for name in names}
 
 
@@ -251,19 +254,23 @@ def test_a_gate_that_runs_meanwhile_is_proven(ledger: Ledger) -> None:
             found = look(*arguments)
             begun += 1
             ranges = (PlannedRange(OffsetRange("orders", 0, begun, begun + 1), topic_id="A"),)
-            ledger.begin(PlannedBatch("orders", "run", ranges, "rate", ""))
+            ledger.batches.begin(PlannedBatch("orders", "run", ranges, "rate", ""))
             return found
 
         return looking
 
     class Running:
-        """The ledger, which goes on."""
+        """A store of the ledger, which goes on."""
+
+        def __init__(self, store: object) -> None:
+            self._store = store
 
         def __getattr__(self, name: str) -> Any:
-            return begin(getattr(ledger, name))
+            return begin(getattr(self._store, name))
 
+    running = SimpleNamespace(batches=Running(ledger.batches), history=Running(ledger.history))
     for _ in range(3):
-        found = verify(cast("Ledger", Running()), "orders")
+        found = verify(cast("Ledger", running), "orders")
         assert (found.contradictions, found.verdict) == (
             (),
             Verdict.OPEN if found.spans else Verdict.EMPTY,

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import alembic.command  # noqa: F401  (a ledger's file is locked where it would be imported else)
 from tests.ledger.samples import a_batch, a_sample
+from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import ErrorReport, Ledger, PlannedBatch
@@ -68,11 +69,11 @@ def tell(answer: object) -> None:
 def go_on_from(ledger: Ledger, number: int) -> None:
     """Run one batch after the other, for ever, and tell what is done as soon as it is."""
     for n in itertools.count(number):
-        key = ledger.begin(wide_batch(n)).schedule_id
+        key = ledger.batches.begin(wide_batch(n)).schedule_id
         tell(["begun", key])
-        ledger.attach(key, n)
-        ledger.publish_rate(a_sample(n, schedule_id=key))
-        ledger.succeed(key)
+        ledger.batches.attach(key, n)
+        report_sample(ledger, a_sample(n, schedule_id=key))
+        ledger.batches.succeed(key)
         tell(["succeeded", key])
 
 
@@ -85,20 +86,20 @@ def main() -> None:
                 ledger = Ledger.open(url)
                 tell("opened")
             case ["declare", gate]:
-                ledger.declare_gate(gate, interval_ms=1_000, source="kafka", estimator="pid")
+                ledger.gates.declare(gate, interval_ms=1_000, source="kafka", estimator="pid")
                 tell("declared")
             case ["begin", number]:
-                tell(ledger.begin(wide_batch(number)).attempts)
+                tell(ledger.batches.begin(wide_batch(number)).attempts)
             case ["succeed", key]:
-                tell(ledger.succeed(key))
+                tell(ledger.batches.succeed(key))
             case ["fail", key]:
-                tell(ledger.fail(key, ErrorReport("ValueError", "no", "")))
+                tell(ledger.batches.fail(key, ErrorReport("ValueError", "no", "")))
             case ["take", key, owner]:
-                tell(ledger.take(key, owner, 60_000) is not None)
+                tell(ledger.batches.claim(key, owner, 60_000) is not None)
             case ["attach", key, owner]:
-                tell(ledger.attach(key, 1, owner=owner, lease_ms=60_000) is not None)
+                tell(ledger.batches.attach(key, 1, owner=owner, lease_ms=60_000) is not None)
             case ["begin and look", number]:
-                tell(ledger.begin(wide_batch(number)).status)
+                tell(ledger.batches.begin(wide_batch(number)).status)
             case ["go on from", number]:
                 go_on_from(ledger, number)
 

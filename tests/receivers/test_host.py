@@ -13,6 +13,7 @@ from tests.journal.journals import displace
 from tests.ledger.samples import a_sample
 from tests.receivers.finite import Finite
 from tests.receivers.serving import in_loop, run, until
+from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError, LaneTakenError, LedgerError, ReceiverError
@@ -199,7 +200,7 @@ def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
 
         async def work() -> None:
             gated = replace(
@@ -208,16 +209,16 @@ def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
             async with hosted(gated) as hands:
                 await hands.give(b"first")
                 waiting = asyncio.create_task(hands.give(*[b"x"] * 5_000))
-                await until(lambda: ledger.receivers("orders")[0].waiting_records)
+                await until(lambda: ledger.receivers.of_gate("orders")[0].waiting_records)
                 assert not waiting.done()
-                ledger.publish_rate(a_sample(1, 1e6))
+                report_sample(ledger, a_sample(1, 1e6))
                 await waiting
-                await until(lambda: ledger.receivers("orders")[0].records == 5_001)
-                (known,) = ledger.receivers("orders")
+                await until(lambda: ledger.receivers.of_gate("orders")[0].records == 5_001)
+                (known,) = ledger.receivers.of_gate("orders")
                 assert (known.journal, known.lane, known.limit_per_s) == ("events", 0, 1e6)
                 assert known.records_per_s > 0
                 assert known.bytes == 5_005
-            assert ledger.receivers("orders") == ()
+            assert ledger.receivers.of_gate("orders") == ()
 
         run(work())
 
@@ -225,7 +226,7 @@ def test_a_gates_new_rate_is_in_force_and_the_ledger_knows_the_receiver(
 def begin(ledger: Ledger, journal: Journal, start: int, until: int) -> None:
     """Have the gate ``orders`` begin to read these offsets."""
     offsets = PlannedRange(OffsetRange(journal.name, 0, start, until), topic_id=journal.id)
-    ledger.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
+    ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
 
 
 def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
@@ -235,12 +236,12 @@ def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
     with journal.writer(0) as writer:
         writer.append(Records.of([b"x"] * 2_000, timestamp_ms=1))
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
-        ledger.publish_rate(a_sample(1, 100.0))
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
+        report_sample(ledger, a_sample(1, 100.0))
         begin(ledger, journal, 0, 500)
 
         def limit_is(per_s: float) -> bool:
-            return [each.limit_per_s for each in ledger.receivers("orders")] == [per_s]
+            return [each.limit_per_s for each in ledger.receivers.of_gate("orders")] == [per_s]
 
         async def work() -> None:
             gated = replace(hosting, gate="orders", ledger=f"sqlite:///{tmp_path}/ledger.db")

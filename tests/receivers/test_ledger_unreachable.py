@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.ledger.samples import a_sample
 from tests.ledger.servers import postgresql_server
 from tests.receivers.processes import ReceiverProcess, receiver
+from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
 from headrace.journal import Journal
@@ -21,8 +22,8 @@ LINES = 800
 
 def publish(url: str, time_ms: int, rate_per_s: float) -> None:
     with Ledger.open(url) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
-        ledger.publish_rate(a_sample(time_ms, rate_per_s))
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
+        report_sample(ledger, a_sample(time_ms, rate_per_s))
 
 
 def acknowledged(sender: socket.socket, count: int) -> int:
@@ -67,9 +68,11 @@ def test_while_the_ledger_is_unreachable_the_rate_stays_and_one_line_is_logged(
                 assert has_said(running, "ledger-unreachable", outage)
             with Ledger.open(server.url) as ledger:
                 wait_until(
-                    lambda: [each.records for each in ledger.receivers("orders")] == [2 * LINES]
+                    lambda: (
+                        [each.records for each in ledger.receivers.of_gate("orders")] == [2 * LINES]
+                    )
                 )
-                (known,) = ledger.receivers("orders")
+                (known,) = ledger.receivers.of_gate("orders")
                 assert known.limit_per_s == RATE_PER_S
             publish(server.url, 2, 2 * RATE_PER_S)
             wait_until(lambda: limits(running) == [RATE_PER_S, 2 * RATE_PER_S])

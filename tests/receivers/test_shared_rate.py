@@ -12,22 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import ManualClock, a_receiver, a_sample
+from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
+from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
-from headrace.ledger import Ledger, ReceiverRecord, ReceiverSeen, StreamRate
+from headrace.ledger import Ledger, ReceiverRecord, ReceiverReport, StreamRate
+from headrace.ledger.database import Database
+from headrace.ledger.receivers import ReceiverStore
 from headrace.receivers.event_log import event_of
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
 
 rates_per_s = st.floats(1e-3, 1e9)
 
 
-def a_stream(rate_per_s: float | None, *there: ReceiverSeen) -> StreamRate:
+def a_stream(rate_per_s: float | None, *there: ReceiverReport) -> StreamRate:
     receivers = tuple(ReceiverRecord(**asdict(each), seen_ms=0) for each in there)
     return StreamRate(rate_per_s, 1_000, receivers, {})
 
 
-def waiting(lane: int, most_per_s: float | None = None) -> ReceiverSeen:
+def waiting(lane: int, most_per_s: float | None = None) -> ReceiverReport:
     return replace(a_receiver(lane=lane), waiting_records=1, most_per_s=most_per_s)
 
 
@@ -74,26 +78,34 @@ def test_a_lane_that_the_gate_has_not_read_yet_reduces_no_limit() -> None:
     assert ReceiverLimits().share(stream, waiting(0), 10**9).limit_per_s == 900
 
 
-class Unreliable(Ledger):
-    """A ledger that can be away."""
+class UnreliableReceivers(ReceiverStore):
+    """A store that can be unreachable."""
 
     away = False
 
-    def heartbeat(self, seen: ReceiverSeen) -> None:
+    def heartbeat(self, report: ReceiverReport) -> None:
         self._check()
-        super().heartbeat(seen)
+        super().heartbeat(report)
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         self._check()
         return super().stream_rate(gate_name, journal_id)
 
-    def deregister(self, seen: ReceiverSeen) -> None:
+    def deregister(self, report: ReceiverReport) -> None:
         self._check()
-        super().deregister(seen)
+        super().deregister(report)
 
     def _check(self) -> None:
         if self.away:
             raise LedgerError("The ledger is away.")
+
+
+class Unreliable(Ledger):
+    """A ledger whose receivers can be unreachable."""
+
+    def __init__(self, database: Database, clock: WallClock) -> None:
+        super().__init__(database, clock)
+        self.receivers: UnreliableReceivers = UnreliableReceivers(database, clock)
 
 
 @dataclass
@@ -118,17 +130,17 @@ class Scene:
         )
 
     def publish(self, rate_per_s: float) -> None:
-        self.ledger.publish_rate(a_sample(self.clock(), rate_per_s))
+        report_sample(self.ledger, a_sample(self.clock(), rate_per_s))
 
     def lanes(self) -> list[int]:
-        return [each.lane for each in self.ledger.receivers("orders")]
+        return [each.lane for each in self.ledger.receivers.of_gate("orders")]
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     clock = ManualClock()
     with Unreliable.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock) as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
         yield Scene(ledger, clock)
 
 
@@ -178,7 +190,7 @@ def test_heartbeats_are_sent_about_once_a_second_though_polls_are_twice(scene: S
     seen_ms = []
     for step in range(8):
         rates.poll(step / 2)
-        seen_ms += [each.seen_ms for each in scene.ledger.receivers("orders")]
+        seen_ms += [each.seen_ms for each in scene.ledger.receivers.of_gate("orders")]
         scene.clock.now_ms += 500
     assert [b - a for a, b in pairwise(seen_ms)] == [0, 1_000, 0, 1_000, 0, 1_000, 0]
 
@@ -189,11 +201,11 @@ def test_while_the_ledger_is_unreachable_the_last_rate_stays_and_one_line_is_log
     rates = scene.receiver()
     scene.publish(300.0)
     rates.poll(0)
-    scene.ledger.away = True
+    scene.ledger.receivers.away = True
     for now_s in (1, 2, 3):
         rates.poll(now_s)
     assert scene.applied[0] == [300.0]
-    scene.ledger.away = False
+    scene.ledger.receivers.away = False
     scene.publish(600.0)
     rates.poll(4)
     assert scene.applied[0] == [300.0, 600.0]
@@ -227,7 +239,7 @@ def test_a_thread_follows_the_rate_and_deregisters_at_the_end(scene: Scene) -> N
 
 def test_an_unreachable_ledger_delays_no_end(scene: Scene, lines: pytest.LogCaptureFixture) -> None:
     with scene.receiver():
-        scene.ledger.away = True
+        scene.ledger.receivers.away = True
     assert "headrace-rates" not in {thread.name for thread in threading.enumerate()}
     assert event_of(lines.records[-1])["event"] == "ledger-unreachable"
 

@@ -82,13 +82,13 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
 
 def stay_until_settled(query: StreamingQuery, job: Job) -> None:
     """Return when all records have been planned, and no batch is open any more."""
-    with Ledger.open(job.ledger, patience_s=600) as ledger:
+    with Ledger.open(job.ledger, retry_timeout_s=600) as ledger:
         while not query.awaitTermination(1):
-            batches = ledger.batches(GATE, limit=1_000_000, parts=False)
+            batches = ledger.batches.newest(GATE, limit=1_000_000, children=False)
             if sum(batch.planned_records for batch in batches) < job.records:
                 continue
             # Asked last: a batch may have begun after any earlier look, and be the last one.
-            if not ledger.batches(GATE, limit=1, statuses=OPEN):
+            if not ledger.batches.newest(GATE, limit=1, statuses=OPEN):
                 return
 
 

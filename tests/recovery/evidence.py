@@ -64,10 +64,12 @@ def collect(job: Job, produced: Mapping[TopicPartition, int]) -> Evidence:
         for file in (job.path / "sink").glob("*.json")
     }
     with Ledger.open(job.ledger, create=False) as ledger:
-        batches = ledger.batches(GATE, limit=1_000_000)
-        letters = ledger.dead_letters(GATE, limit=1_000_000)
+        batches = ledger.batches.newest(GATE, limit=1_000_000)
+        letters = ledger.dead_letters.oldest(GATE, limit=1_000_000)
         planned = {
-            batch.schedule_id: tuple(each.offsets for each in ledger.ranges(batch.schedule_id))
+            batch.schedule_id: tuple(
+                each.offsets for each in ledger.batches.ranges(batch.schedule_id)
+            )
             for batch in batches
         }
         found = verify(ledger, GATE).findings

@@ -94,7 +94,7 @@ def see_what_is_planted(job: Job, produced: Produced, dice: random.Random) -> No
     assert any(told.endswith("arrived 2 times") for told in problems(collect(job, produced)))
     moved.with_name("again.json").unlink()
     with Ledger.open(job.ledger, create=False) as ledger:
-        batches = ledger.batches(GATE, limit=1_000_000, parts=False)
+        batches = ledger.batches.newest(GATE, limit=1_000_000, children=False)
     inner = dice.choice(sorted(batch.schedule_id for batch in batches[1:-1]))
     with closing(sqlite3.connect(job.path / "headrace.db")) as database:
         (dropped,) = database.execute(

@@ -164,28 +164,28 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     opened = new_ledger(f"sqlite:///{tmp_path}/headrace.db")
-    opened.declare_gate(GATE, interval_ms=1_000, source="kafka", estimator="pid")
+    opened.gates.declare(GATE, interval_ms=1_000, source="kafka", estimator="pid")
     return opened
 
 
 def compared(ledger: Ledger, path: Path) -> Comparison:
-    return compare_with_checkpoint(ledger, GATE, str(path), ledger.kept(GATE))
+    return compare_with_checkpoint(ledger, GATE, str(path), ledger.history.checkpoints(GATE))
 
 
 def test_what_is_in_both_is_told(ledger: Ledger, tmp_path: Path) -> None:
     path = a_checkpoint(tmp_path / "checkpoint", THREE)
     for start, until in ((0, 10), (10, 20), (25, 35)):
-        ledger.succeed(ledger.begin(a_batch(start, until)).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
     found = compared(ledger, path)
     assert (found.findings, found.contradictions) == ((), ())
     assert found.notes[0].startswith("Batches 6 to 7 of the checkpoint ")
-    ledger.prune(2 * 10**12)
+    ledger.history.prune(2 * 10**12)
     assert compared(ledger, path) == found, "history may be pruned"
 
 
 def test_what_is_committed_and_not_in_the_ledger_is_missing(ledger: Ledger, tmp_path: Path) -> None:
     for start, until in ((0, 10), (10, 20)):
-        ledger.succeed(ledger.begin(a_batch(start, until)).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE))
     (missing,) = found.findings
     assert (missing.kind, missing.offsets) == (
@@ -197,7 +197,7 @@ def test_what_is_committed_and_not_in_the_ledger_is_missing(ledger: Ledger, tmp_
 
 def test_what_is_planned_and_not_begun_is_no_defect(ledger: Ledger, tmp_path: Path) -> None:
     for start, until in ((0, 10), (10, 20)):
-        ledger.succeed(ledger.begin(a_batch(start, until)).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE, [5, 6]))
     assert (found.findings, found.contradictions) == ((), ())
     assert "Batch 7 of the checkpoint is planned and not begun" in found.notes[1]
@@ -207,7 +207,7 @@ def test_where_the_ledger_has_gone_on_the_checkpoint_is_an_older_copy(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     for start, until in ((0, 10), (10, 20), (25, 35), (35, 60)):
-        ledger.succeed(ledger.begin(a_batch(start, until)).schedule_id)
+        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE))
     assert found.findings == ()
     (said,) = found.contradictions
@@ -216,8 +216,8 @@ def test_where_the_ledger_has_gone_on_the_checkpoint_is_an_older_copy(
 
 def test_a_checkpoint_that_a_gate_has_left_is_told(ledger: Ledger, tmp_path: Path) -> None:
     for start, until in ((0, 10), (10, 20), (25, 35)):
-        ledger.succeed(ledger.begin(a_batch(start, until)).schedule_id)
-    ledger.begin(a_batch(0, 99, run="another"))
+        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
+    ledger.batches.begin(a_batch(0, 99, run="another"))
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE))
     assert (found.findings, found.contradictions) == ((), ())
     assert "is of another checkpoint, another" in found.notes[1]
@@ -257,13 +257,13 @@ class Written:
 
 def in_log(ledger: Ledger, topic_id: str, bounds: Mapping[int, tuple[int, int]]) -> Comparison:
     log = cast("Log", Written(topic_id, bounds))
-    return compare_with_log(ledger.kept(GATE), lambda _: log)
+    return compare_with_log(ledger.history.checkpoints(GATE), lambda _: log)
 
 
 def test_the_log_says_what_it_has_more_and_what_it_never_had(ledger: Ledger) -> None:
     assert in_log(ledger, ID, {}) == Comparison(), "nothing was read yet"
-    ledger.begin(a_batch(10, 20))
-    ledger.begin(a_batch(20, 30, run="another"))
+    ledger.batches.begin(a_batch(10, 20))
+    ledger.batches.begin(a_batch(20, 30, run="another"))
     assert in_log(ledger, ID, {0: (10, 30)}) == Comparison()
     assert in_log(ledger, ID, {0: (25, 30)}) == Comparison(), "retention"
     assert in_log(ledger, ID, {0: (4, 35), 1: (2, 3)}).notes == (
@@ -302,7 +302,9 @@ def test_a_file_of_offsets_that_is_cut_anywhere_is_told_to_be_cut(
         file.write_bytes(content[:length])
         for read in (
             lambda: Checkpoint.read(str(path)),
-            lambda: compare_with_checkpoint(ledger, GATE, str(path), ledger.kept(GATE)),
+            lambda: compare_with_checkpoint(
+                ledger, GATE, str(path), ledger.history.checkpoints(GATE)
+            ),
         ):
             with pytest.raises(SourceError) as raised:
                 read()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.services.ledgers import report_sample
 from tests.services.planners import ManualTime
 
 from headrace.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
@@ -21,7 +22,7 @@ from headrace.ledger import (
     PlannedRange,
     RateSample,
     Status,
-    patience,
+    outages,
     schedule_id,
     sqlite_file,
 )
@@ -76,11 +77,11 @@ def begin(gate_ledger: GateLedger, number: int) -> str:
 
 
 def report(ledger: Ledger, batch: str, rate_per_s: float) -> None:
-    ledger.publish_rate(RateSample("orders", 0, rate_per_s, 10, 900, 0, schedule_id=batch))
+    report_sample(ledger, RateSample("orders", 0, rate_per_s, 10, 900, 0, schedule_id=batch))
 
 
 def test_the_gate_is_declared_with_what_the_listener_must_know(ledger: Ledger) -> None:
-    (gate,) = ledger.gates()
+    (gate,) = ledger.gates.all()
     assert (gate.name, gate.interval_ms, gate.source) == ("orders", 10_000, "kafka")
     assert EstimatorSettings.from_text(gate.estimator) == SETTINGS
 
@@ -91,36 +92,41 @@ def test_a_batch_is_written_down_with_its_plan(gate_ledger: GateLedger, ledger: 
     planned = plan({here: 0, there: 2}, latest, 7.0, BatchLimits(1.0, initial_rate=1.0))
     ranges = [OffsetRange("orders", 0, 0, 7)]
     gate_ledger.begin(END, ranges, planned, latest)
-    (batch,) = ledger.batches("orders")
+    (batch,) = ledger.batches.newest("orders")
     assert (batch.reason, batch.lag, batch.rate_per_s) == (Reason.RATE, 30, 7.0)
-    assert ledger.ranges(batch.schedule_id) == (PlannedRange(ranges[0], 30, Reason.RATE, "first"),)
+    assert ledger.batches.ranges(batch.schedule_id) == (
+        PlannedRange(ranges[0], 30, Reason.RATE, "first"),
+    )
 
 
 def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
     gate_ledger: GateLedger, ledger: Ledger
 ) -> None:
     here = TopicPartition("orders", 0)
-    ledger.hold("orders", RateLimit(7.0, "enrich", 1.0, 14.0), 60_000, "")
+    ledger.gates.throttle("orders", RateLimit(7.0, "enrich", 1.0, 14.0), 60_000, "")
     held = gate_ledger.admission().held
     planned = plan({here: 0}, {here: 30}, 9.0, BatchLimits(1.0, initial_rate=1.0), rate_limit=held)
     gate_ledger.begin(END, [OffsetRange("orders", 0, 0, 7)], planned, {here: 30})
-    (batch,) = ledger.batches("orders")
+    (batch,) = ledger.batches.newest("orders")
     assert (batch.reason, batch.rate_per_s) == ("throttled by enrich", 7.0)
-    (begun,) = ledger.ranges(batch.schedule_id)
+    (begun,) = ledger.batches.ranges(batch.schedule_id)
     assert begun.reason == "throttled by enrich"
 
 
 def test_the_same_offsets_of_a_topic_that_recreated_are_another_batch(
     gate_ledger: GateLedger, ledger: Ledger
 ) -> None:
-    ledger.succeed(begin(gate_ledger, 0))
+    ledger.batches.succeed(begin(gate_ledger, 0))
     gate_ledger.begin(replace(END, topic_ids={"orders": "second"}), ranges_of(0), None, {})
-    assert [b.status for b in ledger.batches("orders")] == [Status.IN_PROGRESS, Status.SUCCESS]
+    assert [b.status for b in ledger.batches.newest("orders")] == [
+        Status.IN_PROGRESS,
+        Status.SUCCESS,
+    ]
 
 
 def test_a_batch_of_nothing_is_not_written_down(gate_ledger: GateLedger, ledger: Ledger) -> None:
     gate_ledger.begin(END, [], None, {})
-    assert ledger.batches("orders") == ()
+    assert ledger.batches.newest("orders") == ()
 
 
 def test_before_the_first_batch_nothing_is_waited_for(
@@ -184,7 +190,7 @@ def test_a_batch_begun_twice_has_one_row_and_two_attempts(
 ) -> None:
     begin(gate_ledger, 0)
     begin(gate_ledger, 0)
-    (batch,) = ledger.batches("orders")
+    (batch,) = ledger.batches.newest("orders")
     assert (batch.attempts, batch.reason) == (2, "run again after a restart")
 
 
@@ -194,7 +200,7 @@ def locked(
 ) -> Iterator[tuple[GateLedger, sqlite3.Connection]]:
     """A claimed gate, and a connection that has its database's only lock until it rolls back."""
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(patience, "time", clock)
+    monkeypatch.setattr(outages, "time", clock)
     with (
         claimed(GateLedger(url, GATE)) as gate_ledger,
         closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other,
@@ -214,7 +220,7 @@ def test_a_planner_whose_driver_has_ended_waits_no_longer(
         assert 20 < clock.now_s < 23
         other.rollback()
     with Ledger.open(url) as ledger:
-        assert ledger.batches("orders") == ()
+        assert ledger.batches.newest("orders") == ()
 
 
 def test_a_planner_waits_for_its_ledger(

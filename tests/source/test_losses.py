@@ -22,8 +22,8 @@ GONE = OffsetRange("orders", 0, 0, 80)
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with new_ledger(f"sqlite:///{tmp_path}/headrace.db") as opened:
-        opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        opened.begin(BATCH)
+        opened.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        opened.batches.begin(BATCH)
         yield opened
 
 
@@ -41,7 +41,7 @@ def test_a_loss_is_durable_when_it_is_passed_over_and_counted_once_however_often
     with sqlite3.connect(tmp_path / "headrace.db") as file:
         rows = list(file.execute("SELECT from_offset, until_offset, schedule_id FROM lost"))
     assert rows == [(0, 90, BATCH.schedule_id)]
-    (loss,) = ledger.losses("orders")
+    (loss,) = ledger.history.losses("orders")
     assert (loss.topic_id, loss.reason) == ("an id", "the log begins at 90")
     assert (loss.run_id, loss.was_split) == (BATCH.run_id, False)
 
@@ -50,7 +50,7 @@ def test_losses_that_stop_the_query_are_not_written_down(ledger: Ledger) -> None
     losses = Losses("Kafka", fail=True, account=account_in(ledger.url))
     with pytest.raises(DataLossError, match=r"orders-0 \[0, 80\) are gone from Kafka \(why\)"):
         losses.pass_over(GONE, "why")
-    assert ledger.losses("orders") == ()
+    assert ledger.history.losses("orders") == ()
 
 
 def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 def test_a_ledger_without_the_batch_is_another_ledger(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
     with new_ledger(url) as other:
-        other.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        other.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         with pytest.raises(DataLossError, match=r"has no batch .* so it is not the ledger"):
             account_in(url).record(GONE, "why")
-        assert other.losses("orders") == ()
+        assert other.history.losses("orders") == ()
 
 
 def test_a_password_is_not_shown() -> None:
@@ -94,8 +94,8 @@ def test_tasks_that_run_again_and_beside_each_other_lose_no_offset_of_what_they_
 ) -> None:
     folder = tmp_path_factory.mktemp("losses")
     with new_ledger(f"sqlite:///{folder}/headrace.db") as opened:
-        opened.declare_gate("orders", interval_ms=1_000, source="kafka", estimator="pid")
-        opened.begin(BATCH)
+        opened.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+        opened.batches.begin(BATCH)
         expected = set()
         for partition, start, count in tried:
             missing = OffsetRange("orders", partition, start, start + count)
@@ -103,7 +103,7 @@ def test_tasks_that_run_again_and_beside_each_other_lose_no_offset_of_what_they_
             account_in(opened.url).record(missing, "why")
         found = {
             (loss.offsets.partition, offset)
-            for loss in opened.losses("orders")
+            for loss in opened.history.losses("orders")
             for offset in range(loss.offsets.start, loss.offsets.until)
         }
     assert found == expected

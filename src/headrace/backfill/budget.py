@@ -274,7 +274,7 @@ class ExternalBudget:
         """
         gate = self._gate()
         now_ms = self._clock()
-        samples = self._ledger.rates(self._gate_name)
+        samples = self._ledger.rates.history(self._gate_name)
         self._account = self._account.paid_in(
             now_ms,
             rate_per_s=gate.rate_per_s,
@@ -288,7 +288,7 @@ class ExternalBudget:
         self._account = self._account.spent(cost.records)
 
     def _gate(self) -> GateRecord:
-        for gate in self._ledger.gates():
+        for gate in self._ledger.gates.all():
             if gate.name == self._gate_name:
                 return gate
         raise LedgerError(

@@ -100,11 +100,11 @@ class Monitor:
         self._read_s = self._seconds()
 
     def _rows(self) -> Sequence[BatchRecord]:
-        rows = self._ledger.failed(self._gate_name, self._limit)
+        rows = self._ledger.batches.failed(self._gate_name, self._limit)
         if len(rows) < self._limit:
             return rows
         waits_ms = self._backoff.waits_ms
-        ready = self._ledger.failed(self._gate_name, self._limit, waits_ms=waits_ms)
+        ready = self._ledger.batches.failed(self._gate_name, self._limit, waits_ms=waits_ms)
         return sorted({*rows, *ready}, key=lambda row: (row.created_time_ms, row.schedule_id))
 
     def forget(self, schedule_id: str) -> None:
@@ -129,7 +129,7 @@ class Monitor:
             created_time_ms=row.created_time_ms,
             backfills=row.backfills + abandoned,
             ended_ms=row.created_time_ms if ended_ms is None else ended_ms,
-            ranges=known.ranges if known else self._ledger.ranges(row.schedule_id),
+            ranges=known.ranges if known else self._ledger.batches.ranges(row.schedule_id),
         )
 
 

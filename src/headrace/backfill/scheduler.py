@@ -38,7 +38,7 @@ from headrace.errors import (
     SourceError,
 )
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
-from headrace.ledger.backfills import OWNER_GONE
+from headrace.ledger.batches import OWNER_GONE
 
 _LOG: Final = logging.getLogger("headrace.backfill")
 
@@ -210,7 +210,7 @@ class BackfillScheduler:
         waiting = list(reversed(schedule_ids))
         while waiting and not self._closed.is_set():
             key = waiting[-1]
-            event = self.run_batch(key, self._ledger.ranges(key))
+            event = self.run_batch(key, self._ledger.batches.ranges(key))
             if event is None:
                 self._rest()
                 continue
@@ -244,15 +244,15 @@ class BackfillScheduler:
             return None
         # Asked before the batch is claimed, so that an outage of Kafka counts as no attempt.
         gone, there = gone_and_there(ranges, self._source.gone(ranges))
-        batch = self._ledger.take(schedule_id, self._owner, self._settings.lease_ms)
+        batch = self._ledger.batches.claim(schedule_id, self._owner, self._settings.lease_ms)
         if batch is None:
             return self._report(Skipped(schedule_id))
         self._report(Claimed(batch))
-        if children := self._ledger.parts(schedule_id):
+        if children := self._ledger.batches.children(schedule_id):
             return self._release_children(batch, children, OWNER_GONE, outcome_unknown=True)
         if gone:
             return self._without(batch, gone, there)
-        if batch.planned_records > allowed and not (batch.cut_short or batch.backfills):
+        if batch.planned_records > allowed and not (batch.outcome_unknown or batch.backfills):
             return self._split(batch, earlier_and_later(there))
         return self._run(batch, ranges)
 
@@ -320,19 +320,19 @@ class BackfillScheduler:
         """Write down how a run ended."""
         key, owner = batch.schedule_id, self._owner
         if error is None:
-            if self._ledger.backfilled(key, owner):
+            if self._ledger.batches.backfilled(key, owner):
                 return self._report(Done(batch, elapsed_ms))
         else:
             # What is raised because of a stop says nothing of why the batch fails.
             report = (self._stopped() and batch.error) or ErrorReport.of(error)
             unread = isinstance(error, SourceError | JournalError)
             ended = isinstance(error, HandlerExitError) or not isinstance(error, Exception)
-            status = self._ledger.give_back(
+            status = self._ledger.batches.release(
                 key,
                 owner,
                 report,
                 max_backfills=_NEVER if unread else self._settings.max_backfills,
-                cut_short=self._stopped() or ended,
+                outcome_unknown=self._stopped() or ended,
             )
             if status is Status.FAILED:
                 return self._report(Failed(batch, report, elapsed_ms))
@@ -342,7 +342,7 @@ class BackfillScheduler:
 
     def _resolved_by_the_run(self, batch: BatchRecord, elapsed_ms: int) -> BackfillEvent:
         """What the run itself made of a batch: with its sink, or by keeping its one record."""
-        now = self._ledger.batch(batch.schedule_id)
+        now = self._ledger.batches.get(batch.schedule_id)
         if now is not None and now.status is Status.SUCCESS:
             return Done(batch, elapsed_ms)
         if now is not None and now.status is Status.DEAD and now.error is not None:
@@ -353,7 +353,7 @@ class BackfillScheduler:
         self, batch: BatchRecord, ranges: Sequence[PlannedRange], error: BaseException | None
     ) -> BackfillEvent | None:
         """Split a batch, some of which has gone while it ran, from that; None for any other."""
-        if not isinstance(error, DataLossError) or self._ledger.parts(batch.schedule_id):
+        if not isinstance(error, DataLossError) or self._ledger.batches.children(batch.schedule_id):
             return None
         gone, there = gone_and_there(ranges, self._source.gone(ranges))
         return self._without(batch, gone, there) if gone else None
@@ -368,7 +368,7 @@ class BackfillScheduler:
             f" was processed: {ranges}; make the topic's retention longer than failed batches wait."
         )
         report = ErrorReport.of(error)
-        if not self._ledger.bury(batch.schedule_id, self._owner, report):
+        if not self._ledger.batches.mark_dead(batch.schedule_id, self._owner, report):
             return self._report(LeaseLost(batch))
         return self._report(MarkedDead(batch, report))
 
@@ -406,13 +406,13 @@ class BackfillScheduler:
         """
         for child in children:
             if child.status is Status.IN_PROGRESS and self._is_nobodys(child):
-                self._ledger.fail(
-                    child.schedule_id, error, owner=child.owner, cut_short=outcome_unknown
+                self._ledger.batches.fail(
+                    child.schedule_id, error, owner=child.owner, outcome_unknown=outcome_unknown
                 )
-        children = self._ledger.parts(batch.schedule_id)
+        children = self._ledger.batches.children(batch.schedule_id)
         if any(child.status is Status.IN_PROGRESS for child in children):
             return self._report(Skipped(batch.schedule_id))
-        if not self._ledger.backfilled(batch.schedule_id, self._owner):
+        if not self._ledger.batches.backfilled(batch.schedule_id, self._owner):
             return self._report(LeaseLost(batch))
         return self._report(Split(batch, tuple(children)))
 

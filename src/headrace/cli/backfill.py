@@ -142,7 +142,7 @@ def backfill(
         )
         if dry_run:
             gone_of = {
-                key: source.connector.gone(source.options, reader.ranges(key))
+                key: source.connector.gone(source.options, reader.batches.ranges(key))
                 for key, source in sources.items()
             }
             _print_plan(batches, gone_of, as_json=as_json)
@@ -207,7 +207,7 @@ def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
         found = list({batch.schedule_id: batch for batch in named}.values())
     else:
         opt.gates_of(ledger, choice.gate, url)
-        found = [b for b in ledger.failed(choice.gate, _NO_LIMIT) if choice.includes(b)]
+        found = [b for b in ledger.batches.failed(choice.gate, _NO_LIMIT) if choice.includes(b)]
     # A child of one of them is run with it.
     keys = {batch.schedule_id for batch in found}
     found = [batch for batch in found if batch.parent not in keys]
@@ -238,7 +238,7 @@ def _refuse_unless_runnable(ledger: Ledger, batch: BatchRecord) -> None:
                 "is in_progress, so the live stream runs it; if that has ended, start its query"
                 " again, which runs or fails the batch"
             )
-        case Status.SUCCESS if ledger.parts(key):
+        case Status.SUCCESS if ledger.batches.children(key):
             why = f"was split; name the children that failed, which `headrace batches {key}` lists"
         case Status.SUCCESS:
             why = (

@@ -52,7 +52,7 @@ from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
 from headrace.processes import new_owner
 
 _NO_LIMIT: Final = 2**31 - 1
@@ -163,12 +163,12 @@ class ManualBackfill:
         cancel.join(_CANCEL_S)
         report = ErrorReport("Interrupted", "The backfill was ended while it ran this batch.", "")
         with cancel_when(lambda: True, "the backfill was ended"):
-            self._ledger.give_back(
+            self._ledger.batches.release(
                 self._current.schedule_id,
                 self._owner,
                 report,
                 max_backfills=_NO_LIMIT,
-                cut_short=True,
+                outcome_unknown=True,
             )
 
 
@@ -194,7 +194,7 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: "Prog
         BrokerError: The brokers cannot be reached.
         KeyboardInterrupt: Somebody wants the end at once.
     """
-    with Ledger.open(url, patience_s=QUERY_PATIENCE_S) as ledger:
+    with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
         # What is logged there is printed by the view.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
         spark = start_spark("headrace backfill")
@@ -310,10 +310,10 @@ class Tally:
 
     def _smallest(self, schedule_id: str) -> Iterator[BatchRecord]:
         """The batches that have the outcome: its children's smallest children, or it alone."""
-        children = self._ledger.parts(schedule_id)
+        children = self._ledger.batches.children(schedule_id)
         for child in children:
             yield from self._smallest(child.schedule_id)
-        batch = None if children else self._ledger.batch(schedule_id)
+        batch = None if children else self._ledger.batches.get(schedule_id)
         if batch is not None:
             yield batch
 

@@ -80,7 +80,7 @@ def batches(
             _show_one(opened, find_batch(opened, key, ledger), as_json=as_json)
             return
         gates = opt.gates_of(opened, gate, ledger)
-        found = opened.batches(
+        found = opened.batches.newest(
             gate,
             limit + 1,
             statuses=status or (),
@@ -89,7 +89,7 @@ def batches(
             kind=kind,
         )
         shown = found[:limit]
-        losses = opened.losses_of([batch.schedule_id for batch in shown])
+        losses = opened.history.losses_of([batch.schedule_id for batch in shown])
     if as_json:
         for batch in shown:
             out.print_json(_with_losses(batch, losses))
@@ -109,7 +109,7 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
         LedgerError: The ledger cannot be read.
     """
     digits = key.strip().lower()
-    found = ledger.batches_named(digits) if _DIGITS.fullmatch(digits) else ()
+    found = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
     if len(found) == 1:
         return found[0]
     where = f"The ledger {redact_url(url)}"
@@ -125,8 +125,11 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 
 
 def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
-    ranges, children = ledger.ranges(batch.schedule_id), ledger.parts(batch.schedule_id)
-    losses = ledger.losses_of([each.schedule_id for each in (batch, *children)])
+    ranges, children = (
+        ledger.batches.ranges(batch.schedule_id),
+        ledger.batches.children(batch.schedule_id),
+    )
+    losses = ledger.history.losses_of([each.schedule_id for each in (batch, *children)])
     if not as_json:
         out.show(batch_view(batch, ranges, children, losses, ledger.database_time_ms()))
         return
@@ -219,7 +222,7 @@ def _facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | Text]]:
     yield "status", status_text(batch)
     by_stream = f"{out.count(batch.attempts - batch.backfills)} by the stream"
     yield "attempts", f"{by_stream}, {out.plural(batch.backfills, 'backfill')} that failed"
-    if batch.cut_short:
+    if batch.outcome_unknown:
         yield "outcome", "unknown of an interrupted attempt; the sink may have its records"
     yield "planned", out.full_time(batch.created_time_ms, now_ms)
     yield "started", out.full_time(batch.start_time_ms, now_ms)

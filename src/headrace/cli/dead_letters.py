@@ -14,7 +14,7 @@ from headrace.cli import printing as out
 from headrace.cli.user_code import load_function
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.ledger import DeadLetter, DeadLetterRecord, Ledger, LetterStatus, redact_url
+from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger, redact_url
 
 if TYPE_CHECKING:
     from headrace.kafka.dead_letter_producer import DeadLetterProducer
@@ -32,11 +32,11 @@ dead_letters = typer.Typer(
 )
 
 Statuses = Annotated[
-    list[LetterStatus] | None,
+    list[DeadLetterStatus] | None,
     typer.Option(
         "--status",
         metavar="STATUS",
-        help=f"Those of this status: {', '.join(LetterStatus)}; can be repeated.",
+        help=f"Those of this status: {', '.join(DeadLetterStatus)}; can be repeated.",
         show_default="waiting",
     ),
 ]
@@ -51,10 +51,10 @@ def list_letters(
     as_json: opt.AsJson = False,
 ) -> None:
     """List dead letters, oldest first; JSON leaves out the records."""
-    statuses = status or [LetterStatus.WAITING]
+    statuses = status or [DeadLetterStatus.WAITING]
     with Ledger.open(ledger, create=False) as opened:
         gates = opt.gates_of(opened, gate, ledger)
-        found = opened.dead_letters(gate, statuses=statuses, limit=limit + 1)
+        found = opened.dead_letters.oldest(gate, statuses=statuses, limit=limit + 1)
     shown = found[:limit]
     if as_json:
         for each in shown:
@@ -63,7 +63,7 @@ def list_letters(
     if not shown:
         typer.echo(f"There is no dead letter that is {' or '.join(statuses)}.")
         return
-    last = "value" if set(statuses) == {LetterStatus.WAITING} else "resolution"
+    last = "value" if set(statuses) == {DeadLetterStatus.WAITING} else "resolution"
     out.show(letters_table(shown, wall_clock_ms(), name_gates=len(gates) > 1, last=last))
     if len(found) > limit:
         typer.echo(f"\nThese are the oldest {limit}; --limit shows more.")
@@ -81,7 +81,7 @@ def export_letters(
     """
     with Ledger.open(ledger, create=False) as opened:
         opt.gates_of(opened, gate, ledger)
-        for page in _pages(opened, gate, status or [LetterStatus.WAITING]):
+        for page in _pages(opened, gate, status or [DeadLetterStatus.WAITING]):
             for record in page:
                 headers = record.letter.headers
                 out.print_json(
@@ -111,7 +111,7 @@ def drop_letters(
             _waiting_letter(reader, each, ledger, "dropped")
     with Ledger.open(ledger) as opened:
         for each in ids:
-            if not opened.resolve(each, LetterStatus.DROPPED, reason.strip()):
+            if not opened.dead_letters.resolve(each, DeadLetterStatus.DROPPED, reason.strip()):
                 _waiting_letter(opened, each, ledger, "dropped")
             typer.echo(f"Dead letter {each} is dropped.")
 
@@ -158,7 +158,7 @@ def send_letters(
     with Ledger.open(ledger) as opened:
         sender = LetterSender(opened, given, topic, edit, change)
         if everything:
-            for page in _pages(opened, gate, [LetterStatus.WAITING]):
+            for page in _pages(opened, gate, [DeadLetterStatus.WAITING]):
                 sender.send(page)
         else:
             chosen = dict.fromkeys(ids or ())
@@ -244,7 +244,7 @@ class LetterSender:
     ) -> Future[str]:
         from headrace.kafka.dead_letter_producer import DeadLetterProducer, resent_record  # noqa: PLC0415  (it is slow)
 
-        servers = self.ledger.servers(record.schedule_id) or ""
+        servers = self.ledger.batches.servers(record.schedule_id) or ""
         if servers not in self.producers:
             self.producers[servers] = DeadLetterProducer(options)
         message = resent_record(record.letter, topic=self.topic, mended=edited)
@@ -253,7 +253,7 @@ class LetterSender:
     def _resolve(self, record: DeadLetterRecord, place: str) -> None:
         how = f"sent to {place}" + ("" if self.edit is None else f", edited by {self.edit}")
         number = record.dead_letter_id
-        if self.ledger.resolve(number, LetterStatus.SENT, how):
+        if self.ledger.dead_letters.resolve(number, DeadLetterStatus.SENT, how):
             self.sent += 1
             typer.echo(f"Dead letter {number} is {how}.")
         else:
@@ -267,11 +267,11 @@ def _is_bytes(letter: DeadLetter) -> bool:
 
 
 def _pages(
-    ledger: Ledger, gate: str | None, statuses: Sequence[LetterStatus]
+    ledger: Ledger, gate: str | None, statuses: Sequence[DeadLetterStatus]
 ) -> Iterator[tuple[DeadLetterRecord, ...]]:
     """All of these statuses, oldest first."""
     last = 0
-    while page := ledger.dead_letters(gate, statuses=statuses, limit=PAGE, after=last):
+    while page := ledger.dead_letters.oldest(gate, statuses=statuses, limit=PAGE, after=last):
         yield page
         last = page[-1].dead_letter_id
 
@@ -282,13 +282,13 @@ def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> Dea
     Raises:
         OptionError: There is none of this id, or it does not wait any more.
     """
-    record = ledger.dead_letter(letter_id) if letter_id <= _HIGHEST_ID else None
+    record = ledger.dead_letters.get(letter_id) if letter_id <= _HIGHEST_ID else None
     if record is None:
         raise OptionError(
             f"The ledger {redact_url(url)} has no dead letter {letter_id}; `headrace dead-letters"
             " list` shows those that wait."
         )
-    if record.status is not LetterStatus.WAITING:
+    if record.status is not DeadLetterStatus.WAITING:
         raise OptionError(
             f"Dead letter {letter_id} was {record.status} already ({record.resolution}); only one "
             f"that waits can be {to_be}."

@@ -173,7 +173,7 @@ def check_ledger(url: str) -> Check:
             found = "did not exist and has been made"
         with Ledger.open(url) as ledger:
             # A write like any other, of a batch that does not exist: nothing is changed.
-            ledger.attach("headrace doctor", 0)
+            ledger.batches.attach("headrace doctor", 0)
     except HeadraceError as error:
         return _problem("Ledger", error)
     return Check("Ledger", Level.OK, f"{redact_url(url)} {found}")

@@ -20,7 +20,7 @@ from headrace.cli.batches import (
 from headrace.cli.dead_letters import letter_values, letters_table
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
-from headrace.ledger import BatchRecord, DeadLetterRecord, Ledger, LetterStatus, Status
+from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
 
 
 def failures(
@@ -49,12 +49,12 @@ def failures(
     since_ms, until_ms = opt.window_ms(since, until, now_ms)
     with Ledger.open(ledger, create=False) as opened:
         gates = opt.gates_of(opened, gate, ledger)
-        batches = opened.failures(
+        batches = opened.batches.unresolved(
             gate, limit + 1, since_ms=since_ms, until_ms=until_ms, error_class=error
         )
-        letters = opened.dead_letters(
+        letters = opened.dead_letters.oldest(
             gate,
-            statuses=[LetterStatus.WAITING],
+            statuses=[DeadLetterStatus.WAITING],
             limit=limit + 1,
             since_ms=since_ms,
             until_ms=until_ms,
@@ -147,7 +147,7 @@ def drop(
         _refuse_unless_dead(batch)
     with Ledger.open(ledger) as opened:
         for batch in batches:
-            if not opened.drop(batch.schedule_id, reason.strip()):
+            if not opened.batches.drop(batch.schedule_id, reason.strip()):
                 _refuse_unless_dead(find_batch(opened, batch.schedule_id, ledger))
             typer.echo(f"Batch {batch.schedule_id} is dropped.")
 

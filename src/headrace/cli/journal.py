@@ -198,7 +198,7 @@ def _reached(opened: Journal, ledger: str | None, given: list[str] | None) -> di
     reached: dict[int, int] = {}
     if ledger is not None:
         with Ledger.open(ledger, create=False) as reader:
-            reached = reader.reached(opened.id)
+            reached = reader.history.reached(opened.id)
     for each in given or ():
         name, _, digits = each.partition(":")
         lane, offset = lane_of(name), int(digits[:20]) if digits.isdecimal() else -1

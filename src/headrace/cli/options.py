@@ -67,7 +67,7 @@ def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
         OptionError: The ledger has no gate of that name; ``url`` is the ledger's, for the sentence.
         LedgerError: The ledger cannot be read.
     """
-    known = ledger.gates()
+    known = ledger.gates.all()
     wanted = [each for each in known if gate is None or each.name == gate]
     if gate is not None and not wanted:
         names = ", ".join(each.name for each in known) or "none at all"
@@ -209,8 +209,10 @@ def source_access(
     # It imports pyspark, which takes a second; commands that only list do without.
     from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
-    source_of = {gate.name: gate.source for gate in ledger.gates()}
-    addresses = {key: (source_of[gate], ledger.servers(key)) for key, gate in gate_of.items()}
+    source_of = {gate.name: gate.source for gate in ledger.gates.all()}
+    addresses = {
+        key: (source_of[gate], ledger.batches.servers(key)) for key, gate in gate_of.items()
+    }
     known = {}
     for source, servers in set(addresses.values()):
         connector = connector_of(source)

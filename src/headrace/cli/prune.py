@@ -28,7 +28,7 @@ def prune(
     # What is to be pruned is there already: a ledger that is not is never made here.
     Ledger.open(ledger, create=False).close()
     with Ledger.open(ledger) as opened:
-        pruned = opened.prune(wall_clock_ms() - kept_ms)
+        pruned = opened.history.prune(wall_clock_ms() - kept_ms)
     if as_json:
         print_json(asdict(pruned))
     else:

@@ -92,7 +92,7 @@ def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
         )
     with Ledger.open(url, create=False) as ledger:
         gates_of(ledger, gate, url)
-        batches = ledger.batches(gate, MOST_BATCHES, kind=Kind.LIVE, parts=False)
+        batches = ledger.batches.newest(gate, MOST_BATCHES, kind=Kind.LIVE, children=False)
     known = [batch for batch in reversed(newest_run(batches)) if batch.lag is not None]
     if len(known) < 2:
         raise OptionError(

@@ -15,11 +15,11 @@ from headrace.ledger import (
     Kind,
     Ledger,
     Loss,
-    NotMadeGood,
     PlannedRange,
     RateSample,
     ReceiverRecord,
     Status,
+    Unresolved,
     lost_records,
 )
 
@@ -83,23 +83,23 @@ class GateHistory:
     ranges: tuple[PlannedRange, ...] = ()
     """Of the newest batch."""
     losses: tuple[Loss, ...] = ()
-    unresolved: NotMadeGood = field(default_factory=NotMadeGood)
+    unresolved: Unresolved = field(default_factory=Unresolved)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
         """Read what a snapshot needs from the ledger."""
-        batches = ledger.batches(gate.name, HISTORY, kind=Kind.LIVE, parts=False)
+        batches = ledger.batches.newest(gate.name, HISTORY, kind=Kind.LIVE, children=False)
         return cls(
             gate=gate,
             batches=batches,
-            samples=ledger.rates(gate.name, HISTORY),
-            ranges=ledger.ranges(batches[0].schedule_id) if batches else (),
-            losses=ledger.losses(gate.name),
-            unresolved=ledger.not_made_good(gate.name),
-            receivers=ledger.receivers(gate.name),
-            query=ledger.gate_query(gate.name),
+            samples=ledger.rates.history(gate.name, HISTORY),
+            ranges=ledger.batches.ranges(batches[0].schedule_id) if batches else (),
+            losses=ledger.history.losses(gate.name),
+            unresolved=ledger.batches.count_unresolved(gate.name),
+            receivers=ledger.receivers.of_gate(gate.name),
+            query=ledger.gates.query(gate.name),
         )
 
     def is_silent(self, now_ms: int) -> bool:

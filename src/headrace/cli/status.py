@@ -121,7 +121,7 @@ class SourceLags:
         # It imports pyspark, which takes a second; a gate that is at work does without.
         from headrace.execution.spark_session import connector_of  # noqa: PLC0415
 
-        servers = self._ledger.servers(history.batches[0].schedule_id)
+        servers = self._ledger.batches.servers(history.batches[0].schedule_id)
         begun = _begun(self._ledger, history)
         until = {each.offsets.topic_partition: each.offsets.until for each in begun}
 
@@ -143,7 +143,9 @@ def _begun(ledger: Ledger, history: GateHistory) -> list[PlannedRange]:
     """Up to where the gate has begun to read, in the topics of its newest batch."""
     found = {each.offsets.topic_partition: each for each in history.ranges}
     for topic, topic_id in {(each.offsets.topic, each.topic_id) for each in history.ranges}:
-        for number, until in ledger.stream_rate(history.gate.name, topic_id or "").begun.items():
+        for number, until in ledger.receivers.stream_rate(
+            history.gate.name, topic_id or ""
+        ).begun.items():
             offsets = OffsetRange(topic, number, 0, until)
             known = found.get(offsets.topic_partition)
             if until and (known is None or known.offsets.until < until):
@@ -184,8 +186,8 @@ def stages_of(ledger: Ledger) -> list[StageSnapshot]:
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    rates = {gate.name: gate.rate_per_s for gate in ledger.gates()}
-    return [each for flow in ledger.flows() for each in _stages(ledger, flow, rates)]
+    rates = {gate.name: gate.rate_per_s for gate in ledger.gates.all()}
+    return [each for flow in ledger.signals.flows() for each in _stages(ledger, flow, rates)]
 
 
 def _stages(ledger: Ledger, flow: str, rates: Mapping[str, float | None]) -> list[StageSnapshot]:

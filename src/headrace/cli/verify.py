@@ -20,9 +20,9 @@ from headrace.cli.batches import SHORT
 from headrace.errors import OptionError
 from headrace.ledger import (
     DEFECTS,
+    CheckpointSummary,
     Finding,
     FindingKind,
-    Kept,
     Ledger,
     Span,
     Verdict,
@@ -147,7 +147,9 @@ def verify(
 
 def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
     """The gates to verify, be their own rows gone; the command ends where there is none."""
-    known = sorted({*(each.name for each in ledger.gates()), *ledger.undeclared_gates()})
+    known = sorted(
+        {*(each.name for each in ledger.gates.all()), *ledger.history.undeclared_gates()}
+    )
     if gate in known:
         return [gate]
     if gate is None and known:
@@ -171,7 +173,7 @@ def _verified(
     ledger: Ledger, gate: str, checkpoint: str | None, given: Mapping[str, str] | None
 ) -> tuple[Verification, list[str]]:
     """What is found of a gate, and notes of what it was compared with."""
-    known = ledger.kept(gate)
+    known = ledger.history.checkpoints(gate)
     verification, notes = verify_gate(ledger, gate), list[str]()
     for each in _comparisons(ledger, gate, known, checkpoint, given):
         verification = extended(verification, each.findings, each.contradictions)
@@ -182,7 +184,7 @@ def _verified(
 def _comparisons(
     ledger: Ledger,
     gate: str,
-    known: Kept | None,
+    known: CheckpointSummary | None,
     checkpoint: str | None,
     given: Mapping[str, str] | None,
 ) -> "Iterator[Comparison]":
@@ -192,7 +194,7 @@ def _comparisons(
         from headrace.source.comparison import compare_with_checkpoint  # noqa: PLC0415
 
         yield compare_with_checkpoint(ledger, gate, checkpoint, known)
-    newest = () if given is None else ledger.batches(gate, 1, parts=False)
+    newest = () if given is None else ledger.batches.newest(gate, 1, children=False)
     if newest and given is not None:
         from headrace.source.comparison import compare_with_log  # noqa: PLC0415
 
@@ -328,9 +330,9 @@ def _sentence(findings: Sequence[Finding]) -> str:
             )
         case FindingKind.OVERLAP:
             told = f"{first.offsets} is read by both {batches}."
-        case FindingKind.PARTS if first.other is None:
+        case FindingKind.CHILDREN if first.other is None:
             told = f"{first.offsets} is in no part of {whole}, which was split."
-        case FindingKind.PARTS:
+        case FindingKind.CHILDREN:
             part = f"part {_short(first.other)} of {whole}"
             told = f"{first.offsets} is in {part}, and in another part too, or not in that batch."
         case FindingKind.UNEXPLAINED:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
-from headrace.ledger.lent import UnknownCommitError
+from headrace.ledger.database import UnknownCommitError
 
 OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 

@@ -59,7 +59,7 @@ class BatchLeases:
             kept = list(self._kept)
         for batch in kept:
             try:
-                if not self._ledger.renew(batch, self.owner, self.lease_ms):
+                if not self._ledger.batches.renew(batch, self.owner, self.lease_ms):
                     with self._changing:
                         self._kept.remove(batch)
             except LedgerError as error:

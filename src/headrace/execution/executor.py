@@ -96,7 +96,7 @@ class BatchExecutor:
             if error is not None and unreadable(error) is None:
                 error = self._retry(error, df, batch, ranges, number)
             if error is None:
-                self._ledger.succeed(batch.schedule_id, owner=self._owner)
+                self._ledger.batches.succeed(batch.schedule_id, owner=self._owner)
             else:
                 self._apply_policy(batch, leases, error)
             return at_once
@@ -175,7 +175,7 @@ class BatchExecutor:
     def _run_again(self, batch: BatchRecord) -> Exception | None:
         """Call the handler with what the batch planned, read once more; what either raised."""
         reader, transaction = self._reader, self._transaction(batch)
-        planned = self._ledger.ranges(batch.schedule_id)
+        planned = self._ledger.batches.ranges(batch.schedule_id)
         ranges = tuple(each.offsets for each in planned)
 
         def handle(df: DataFrame) -> None:
@@ -190,7 +190,7 @@ class BatchExecutor:
 
     def _transaction(self, batch: BatchRecord) -> HandlerTransaction:
         key = batch.schedule_id
-        return HandlerTransaction(key, partial(self._ledger.transaction, key, self._owner))
+        return HandlerTransaction(key, partial(self._ledger.batches.transaction, key, self._owner))
 
     def _describe(
         self,
@@ -202,7 +202,7 @@ class BatchExecutor:
     ) -> Batch:
         """A batch as the handler sees it; within the handler's turn."""
         if sequence is None:
-            sequence = self._ledger.next_sequence(batch.gate)
+            sequence = self._ledger.gates.next_sequence(batch.gate)
         # A backfill counts as an attempt only when it has failed.
         again = batch.status is Status.BACKFILLING
         return Batch(
@@ -224,10 +224,10 @@ class BatchExecutor:
         """
         done = transaction.committed
         if transaction.is_in_doubt:
-            found = self._ledger.batch(batch.schedule_id)
+            found = self._ledger.batches.get(batch.schedule_id)
             done = found is not None and found.status is Status.SUCCESS
         if done:
-            self._ledger.keep_error(batch.schedule_id, error)
+            self._ledger.batches.keep_error(batch.schedule_id, error)
             _LOG.error(
                 "Batch %s of gate %r is already committed by batch.transaction(), so it stays a"
                 " success and is not run again; what its handler raised then is kept with it: %r",
@@ -257,9 +257,11 @@ class BatchExecutor:
             )
             if not self._waited(wait_ms / 1000):
                 break
-            if not self._ledger.retry(batch.schedule_id, self._owner, self._settings.lease_ms):
+            if not self._ledger.batches.retry(
+                batch.schedule_id, self._owner, self._settings.lease_ms
+            ):
                 break
-            again = self._ledger.batch(batch.schedule_id) or batch
+            again = self._ledger.batches.get(batch.schedule_id) or batch
             last = self._handle(df, again, ranges, number)
         return last
 
@@ -277,15 +279,17 @@ class BatchExecutor:
             Exception: what stops the query.
         """
         if (report := self._end(error)) is not None:
-            self._ledger.fail(batch.schedule_id, report, owner=self._owner, cut_short=True)
+            self._ledger.batches.fail(
+                batch.schedule_id, report, owner=self._owner, outcome_unknown=True
+            )
             raise error
         if (why := unreadable(error)) is not None:
             # Not the handler's failure: the batch is run again when the query is started again.
-            self._ledger.fail(batch.schedule_id, why, owner=self._owner)
+            self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
             raise why from None
         unreachable = unreachable_source(error) if self._policy.skips else None
         # One with a run whose outcome is unknown may be in the sink, under its own key.
-        if unreachable is None and self._policy.last == "isolate" and not batch.cut_short:
+        if unreachable is None and self._policy.last == "isolate" and not batch.outcome_unknown:
             self._isolate(batch, leases, error)
         else:
             self._fail(batch, unreachable or error)
@@ -301,7 +305,7 @@ class BatchExecutor:
         return ErrorReport.of(error) if isinstance(error, HandlerExitError) else None
 
     def _fail(self, batch: BatchRecord, error: Exception) -> None:
-        moved = self._ledger.fail(batch.schedule_id, error, owner=self._owner)
+        moved = self._ledger.batches.fail(batch.schedule_id, error, owner=self._owner)
         if not self._policy.skips:
             raise error
         _LOG.warning(
@@ -322,7 +326,7 @@ class BatchExecutor:
         likely failed in that run too, or one backfill is left.
         """
         enough = min(self._settings.max_backfills, _SURELY_RAISES) - 1
-        known = batch.backfills >= enough or not batch.cut_short
+        known = batch.backfills >= enough or not batch.outcome_unknown
         return self._policy.last == "isolate" and known
 
     def _isolate(self, batch: BatchRecord, leases: BatchLeases, error: Exception | None) -> None:

@@ -106,7 +106,7 @@ class StreamBackfill:
             self._state.on_batch_end(None)
 
     def _live(self) -> LiveStream:
-        return self._state.live(self._ledger.rate(self._gate), self._interval_ms)
+        return self._state.live(self._ledger.rates.current(self._gate), self._interval_ms)
 
 
 def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
@@ -297,7 +297,7 @@ class Gate:
     def _await_turn(self, ledger: Ledger) -> None:
         """Raise if another query stands behind the gate, before this one starts."""
         state_of(ledger.url, self.name).refuse_a_second_query()
-        await_turn(self.name, lambda _gone: ledger.gate_query(self.name), time.sleep)
+        await_turn(self.name, lambda _gone: ledger.gates.query(self.name), time.sleep)
 
     def _batch_reader(self, df: DataFrame, read: GateRead, last: str) -> BatchReader:
         """What reads a batch of this stream once more."""

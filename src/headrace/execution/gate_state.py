@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.backfill import LiveStream
 from headrace.errors import GateInUseError
 from headrace.ledger import Ledger
-from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
 
 
 class BatchEnd(NamedTuple):
@@ -174,7 +174,7 @@ def shared_ledger(url: str) -> Ledger:
     """
     with _ledgers_lock:
         if url not in _open:
-            _open[url] = Ledger.open(url, patience_s=QUERY_PATIENCE_S)
+            _open[url] = Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
         return _open[url]
 
 

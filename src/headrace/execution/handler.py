@@ -72,7 +72,7 @@ class GatedHandler:
         self._query: StreamingQuery | None = None
         self._live_turn = Turn(self._turn)
         self._executor = self.executor(self._owner, self._live_turn)
-        begun = self._ledger.last_begun(gate)
+        begun = self._ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._read = read
         self._planner: str | None = None
@@ -133,7 +133,7 @@ class GatedHandler:
         """Call the user's handler, while nobody else does."""
         if batch.sequence < self._newest_sequence:
             # Another run has ended between the count of this one and its turn.
-            number = self._ledger.next_sequence(self._gate)
+            number = self._ledger.gates.next_sequence(self._gate)
             batch = replace(batch, sequence=number)
         self._newest_sequence = batch.sequence
         with exits_as_errors(batch.key), shorten_interrupts():
@@ -152,7 +152,7 @@ class GatedHandler:
             GateInUseError: another query has taken the gate over.
         """
         # Of one moment: whoever has the gate had it when that batch was begun, or has begun none.
-        begun, behind = self._ledger.begun_and_query(self._gate)
+        begun, behind = self._ledger.gates.begun_and_query(self._gate)
         if behind is not None:
             if behind.read != self._read:
                 raise GateInUseError(
@@ -163,7 +163,7 @@ class GatedHandler:
             if behind.owner != self._planner:
                 self._planner, self._begins = behind.owner, behind.begins
                 if self._checkpoint is not None:
-                    self._ledger.locate_query(self._gate, behind.owner, self._checkpoint)
+                    self._ledger.gates.set_checkpoint(self._gate, behind.owner, self._checkpoint)
         if begun is None or begun[0] == self._begins:
             return None
         self._begins, record = begun
@@ -174,7 +174,7 @@ class GatedHandler:
         if self._has_resolved:
             return
         self._has_resolved = True
-        abandoned = self._ledger.settle(
+        abandoned = self._ledger.batches.resolve_abandoned(
             self._gate, but=record.schedule_id, unowned_before_ms=record.created_time_ms
         )
         for batch in abandoned:
@@ -190,7 +190,7 @@ class GatedHandler:
         gone = record.owner if record.owner is not None and is_gone(record.owner) else None
         waited = False
         attach = partial(
-            self._ledger.attach,
+            self._ledger.batches.attach,
             record.schedule_id,
             batch_id,
             owner=self._owner,
@@ -198,7 +198,7 @@ class GatedHandler:
             gone=gone,
         )
         while (owned := attach()) is None:
-            found = self._ledger.batch(record.schedule_id)
+            found = self._ledger.batches.get(record.schedule_id)
             if found is None or found.status is not Status.IN_PROGRESS:
                 _LOG.info(
                     "Batch %s of gate %r is not run again: it is %s.",
@@ -230,7 +230,7 @@ class GatedHandler:
         """Run a batch for which the ledger has no row: there are no ranges to make its key of."""
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         key = schedule_id(self._gate, f"{query} {batch_id}", ())
-        transaction = HandlerTransaction(key, self._ledger.lend)
+        transaction = HandlerTransaction(key, self._ledger.batches.lend)
         with self._live_turn, transaction.watched():
-            number = self._ledger.next_sequence(self._gate)
+            number = self._ledger.gates.next_sequence(self._gate)
             self._handle(df, Batch(key, batch_id, (), 1, Kind.LIVE, number, transaction.open))

@@ -116,13 +116,13 @@ class Isolator:
                 self._leave_unread(row, unread)
             elif (unreachable := unreachable_source(error)) is not None:
                 isolation.defer(part, unreachable)
-            elif row.cut_short:
+            elif row.outcome_unknown:
                 # It may be in the sink, under its own key.
-                self._ledger.fail(row.schedule_id, error, owner=self._owner)
+                self._ledger.batches.fail(row.schedule_id, error, owner=self._owner)
             else:
                 self._failed(isolation, part, error)
         for part, why in isolation.result.left:
-            self._ledger.fail(self._rows[part].schedule_id, why, owner=self._owner)
+            self._ledger.batches.fail(self._rows[part].schedule_id, why, owner=self._owner)
         for parent in reversed(self._parents):
             self._succeed(parent)
         if self._letters is not None:
@@ -145,7 +145,7 @@ class Isolator:
         """
         goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
         if row.kind is Kind.BACKFILL or goes_on:
-            self._ledger.fail(row.schedule_id, why, owner=self._owner)
+            self._ledger.batches.fail(row.schedule_id, why, owner=self._owner)
             return
         self._abandon(self._end(why) or ErrorReport.of(why))
         raise why from None
@@ -154,7 +154,9 @@ class Isolator:
         """Let go of what is not done; it is taken up again when the query is started again."""
         for row in [*self._rows.values(), *self._parents]:
             unknown = running is not None and row.schedule_id == running.schedule_id
-            self._ledger.fail(row.schedule_id, report, owner=self._owner, cut_short=unknown)
+            self._ledger.batches.fail(
+                row.schedule_id, report, owner=self._owner, outcome_unknown=unknown
+            )
 
     def _split(self, parent: BatchRecord, children: Sequence[Ranges]) -> tuple[BatchRecord, ...]:
         """Write the children down; those that are there, and in progress, are this owner's then.
@@ -163,7 +165,7 @@ class Isolator:
         """
         topic_ids = {
             each.offsets.topic_partition: each.topic_id
-            for each in self._ledger.ranges(parent.schedule_id)
+            for each in self._ledger.batches.ranges(parent.schedule_id)
         }
         gone: set[str] = set()
         while True:
@@ -203,7 +205,7 @@ class Isolator:
 
     def _open(self, batch: BatchRecord) -> Iterator[BatchRecord]:
         """What is still to be run of a batch: its smallest children, or itself without any."""
-        children = self._ledger.parts(batch.schedule_id)
+        children = self._ledger.batches.children(batch.schedule_id)
         if not children:
             self._rows[self._ranges(batch)] = batch
             yield batch
@@ -214,18 +216,18 @@ class Isolator:
 
     def _keep_dead_letter(self, row: BatchRecord, error: Exception) -> None:
         """Keep the one record that cannot be processed."""
-        (planned,) = self._ledger.ranges(row.schedule_id)
+        (planned,) = self._ledger.batches.ranges(row.schedule_id)
         offset = planned.offsets
         try:
             letter = self._reader.dead_letter(planned, error)
         except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
             _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unread)
-            self._ledger.fail(row.schedule_id, error, owner=self._owner)
+            self._ledger.batches.fail(row.schedule_id, error, owner=self._owner)
             return
         if letter is None:
             self._succeed(row)  # There is nothing at this offset.
             return
-        kept = self._ledger.bury_record(row.schedule_id, letter, owner=self._owner)
+        kept = self._ledger.dead_letters.add(row.schedule_id, letter, owner=self._owner)
         if kept and self._letters is not None:
             self._letters.send(letter)
         _LOG.error(
@@ -238,9 +240,9 @@ class Isolator:
 
     def _succeed(self, row: BatchRecord) -> None:
         if row.status is Status.BACKFILLING:
-            self._ledger.backfilled(row.schedule_id, self._owner)
+            self._ledger.batches.backfilled(row.schedule_id, self._owner)
         else:
-            self._ledger.succeed(row.schedule_id, owner=self._owner)
+            self._ledger.batches.succeed(row.schedule_id, owner=self._owner)
 
     def _ranges(self, row: BatchRecord) -> Ranges:
-        return tuple(planned.offsets for planned in self._ledger.ranges(row.schedule_id))
+        return tuple(planned.offsets for planned in self._ledger.batches.ranges(row.schedule_id))

@@ -216,7 +216,9 @@ class GateListener(JsonStreamingQueryListener):
                 left = self._left_open(watched, gate, event)
                 if left is not None:
                     # Its handler may have gone through, and only the report of that be missing.
-                    watched.ledger.fail(left.schedule_id, report, owner=left.owner, cut_short=True)
+                    watched.ledger.batches.fail(
+                        left.schedule_id, report, owner=left.owner, outcome_unknown=True
+                    )
         except HeadraceError as error:
             _LOG.warning("A batch's failure was not processed: %s", error)
 
@@ -227,7 +229,7 @@ class GateListener(JsonStreamingQueryListener):
 
         Spark reports the end some time after it: the query can have been started again.
         """
-        batch = watched.ledger.open_batch(gate)
+        batch = watched.ledger.batches.open_batch(gate)
         if batch is None or batch.run_id != watched.run_id or not is_here(batch.owner):
             return None
         # Asked for last: the next run begins before it takes the batch.
@@ -250,7 +252,7 @@ class GateListener(JsonStreamingQueryListener):
         if ledger is not None:
             stopped = state_of(ledger.url, gate).is_stopped
             with cancel_when(stopped, "the query was stopped"):
-                declared = next((g for g in ledger.gates() if g.name == gate), None)
+                declared = next((g for g in ledger.gates.all() if g.name == gate), None)
         if ledger is None or declared is None:
             _LOG.warning(
                 "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
@@ -325,7 +327,7 @@ def _on_batch(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
         stats = batch_stats(previous, present, watched.interval_ms)
         estimator = watched.estimator if teaches else None
         sample = _sample(report, stats, estimator, stats.time_ms - watched.aside_ms)
-    watched.ledger.report(report.batch, report.query_batch_id, present.start_ms, sample)
+    watched.ledger.rates.report(report.batch, report.query_batch_id, present.start_ms, sample)
 
 
 def _sample(

@@ -204,7 +204,9 @@ class StageAgent:
         self._queue.close()
         if self._text_in_ledger is not None:
             with self._trying("its state"):
-                self._ledger.withdraw_state(self._spec.flow, self._spec.stage, self._text_in_ledger)
+                self._ledger.signals.withdraw(
+                    self._spec.flow, self._spec.stage, self._text_in_ledger
+                )
 
     def step(self, now_ms: int, wall_ms: int, received: list[PressureSignal]) -> None:
         """Apply what was received, measure the queue, send pressure, publish the state.
@@ -250,7 +252,7 @@ class StageAgent:
                 wait_s = self.next_poll_s(_monotonic_ms())
 
     def _pressure_state(self) -> SavedPressure:
-        text = self._ledger.pressures(self._spec.gate)
+        text = self._ledger.gates.pressures(self._spec.gate)
         if text is None:
             return SavedPressure()
         try:
@@ -309,7 +311,7 @@ class StageAgent:
         pressures = self._throttle.states()
         until_ms = {pressure.sender: pressure.until_ms for pressure in pressures}
         levels = {name: controller.level for name, controller in self._controllers.items()}
-        self._ledger.hold(
+        self._ledger.gates.throttle(
             self._spec.gate,
             bound,
             0 if bound is None else until_ms[bound.throttled_by] - now_ms,
@@ -344,9 +346,9 @@ class StageAgent:
 
     def _publish_to_ledger(self, state: StageState) -> None:
         if self._text_in_ledger is None:
-            self._ledger.forget_signals(state.flow)
+            self._ledger.signals.prune(state.flow)
         text = encode(state)
-        self._ledger.publish_state(state.flow, state.stage, text)
+        self._ledger.signals.publish(state.flow, state.stage, text)
         self._text_in_ledger = text
 
     @contextmanager

@@ -53,13 +53,13 @@ class StageProgress:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        begun = self._ledger.last_begun(self._gate)
+        begun = self._ledger.gates.last_begun(self._gate)
         if begun is None:
             return
         known, self._newest = self._newest, begun[1]
         if known is not None and known.schedule_id != self._newest.schedule_id:
-            for batch in self._ledger.batches(
-                self._gate, _MAX_NEW_BATCHES, kind=Kind.LIVE, parts=False
+            for batch in self._ledger.batches.newest(
+                self._gate, _MAX_NEW_BATCHES, kind=Kind.LIVE, children=False
             ):
                 if batch.schedule_id == known.schedule_id:
                     break
@@ -80,7 +80,7 @@ class StageProgress:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        rate_per_s, record_bytes = self._ledger.rate(self._gate), self._record_bytes(queue)
+        rate_per_s, record_bytes = self._ledger.rates.current(self._gate), self._record_bytes(queue)
         if record_bytes is None:
             return None
         batch = self._newest

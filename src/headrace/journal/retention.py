@@ -89,7 +89,7 @@ def prune(
         LedgerError: The ledger cannot be read.
     """
     lanes = _lanes(journal, only)
-    processed = ledger.processed_until(journal.id, lanes, without=without)
+    processed = ledger.history.processed_until(journal.id, lanes, without=without)
     if lanes and not processed and not unread:
         raise JournalError(
             f"No gate that counts has read the journal {journal.storage.url}, as far as this "

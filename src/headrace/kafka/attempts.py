@@ -104,7 +104,7 @@ class Attempts:
         """
         ends = dict(latest)
         for name, topic_id in topic_ids.items():
-            for starts in self._ledger().open_outputs(topic_id):
+            for starts in self._ledger().outputs.unfinished(topic_id):
                 for tp in latest:
                     if tp.topic == name:
                         ends[tp] = min(ends[tp], starts.get(tp.partition, 0))
@@ -117,7 +117,7 @@ class Attempts:
         found = []
         for name, topic_id in topic_ids.items():
             untils = [(r.partition, r.until) for r in ranges if r.topic == name]
-            for key, attempt, starts in self._ledger().left_out(topic_id):
+            for key, attempt, starts in self._ledger().outputs.aborted(topic_id):
                 if any(starts.get(partition, 0) < until for partition, until in untils):
                     found.append(tag(key, attempt))
         return tuple(found)
@@ -131,7 +131,7 @@ class Attempts:
         if self._opened is None:
             # Here, for a task needs none, and its import takes longer than a small task.
             from headrace.ledger import Ledger  # noqa: PLC0415
-            from headrace.ledger.patience import QUERY_PATIENCE_S  # noqa: PLC0415
+            from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S  # noqa: PLC0415
 
-            self._opened = Ledger.open(self._url, patience_s=QUERY_PATIENCE_S)
+            self._opened = Ledger.open(self._url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
         return self._opened

@@ -4,67 +4,71 @@ What a batch is about to read stands in it before it is processed, its outcome a
 where the processes of a query meet, for they share no memory.
 """
 
-from headrace.ledger.checkpoints import CheckpointRecord, Kept
-from headrace.ledger.claims import GateClaim, GateQuery
+from headrace.core.clock import WallClock
+from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
-from headrace.ledger.identity import schedule_id
-from headrace.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
+from headrace.ledger.gates import GateClaim, GateQuery
+from headrace.ledger.ledger import Ledger
 from headrace.ledger.proof import extended, lost_records, verify
-from headrace.ledger.receivers import ReceiverRecord, ReceiverSeen, StreamRate
+from headrace.ledger.receivers import ReceiverRecord, ReceiverReport, StreamRate
 from headrace.ledger.records import (
     Admission,
     Attached,
     BatchRecord,
     Covered,
+    DeadLetter,
+    DeadLetterRecord,
+    DeadLetterStatus,
     ErrorReport,
     GateRecord,
     Loss,
-    NotMadeGood,
     PlannedBatch,
     PlannedRange,
+    Processed,
     Pruned,
     RateSample,
+    Unresolved,
+    schedule_id,
 )
-from headrace.ledger.retention import Processed
-from headrace.ledger.status import ARROWS, Arrow, Kind, Status
-from headrace.ledger.store import Ledger
+from headrace.ledger.transitions import TRANSITIONS, Kind, Status, Transition
 from headrace.ledger.urls import normalize_url, redact_url, without_secrets
 
 __all__ = [
-    "ARROWS",
     "DEFECTS",
+    "TRANSITIONS",
     "Admission",
-    "Arrow",
     "Attached",
     "BatchRecord",
     "CheckpointRecord",
+    "CheckpointSummary",
     "Covered",
     "DeadLetter",
     "DeadLetterRecord",
+    "DeadLetterStatus",
     "ErrorReport",
     "Finding",
     "FindingKind",
     "GateClaim",
     "GateQuery",
     "GateRecord",
-    "Kept",
     "Kind",
     "Ledger",
-    "LetterStatus",
     "Loss",
-    "NotMadeGood",
     "PlannedBatch",
     "PlannedRange",
     "Processed",
     "Pruned",
     "RateSample",
     "ReceiverRecord",
-    "ReceiverSeen",
+    "ReceiverReport",
     "Span",
     "Status",
     "StreamRate",
+    "Transition",
+    "Unresolved",
     "Verdict",
     "Verification",
+    "WallClock",
     "extended",
     "lost_records",
     "normalize_url",

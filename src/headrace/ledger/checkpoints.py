@@ -1,4 +1,4 @@
-"""What the ledger keeps of each checkpoint beside its batches: what they are checked against.
+"""What the ledger keeps of each checkpoint beside its batches, and how both are compared.
 
 A batch's rows say what was read. These say, in another row that is written in the same transaction,
 where the checkpoint began in each partition, where it stands, and how many offsets it has planned.
@@ -7,8 +7,8 @@ They outlive the batches, so that the first and the newest of them cannot disapp
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -28,9 +28,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 
-from headrace.errors import LedgerError
-from headrace.ledger.base import Base
-from headrace.ledger.records import PlannedBatch
+from headrace.core.ranges import OffsetRange
+from headrace.ledger.findings import Finding, FindingKind
+from headrace.ledger.records import Covered, PlannedBatch
 from headrace.ledger.tables import checkpoint, control, gate, lost, position, pruned
 
 Offsets = Mapping[int, int]
@@ -44,7 +44,7 @@ class CheckpointRecord:
     Attributes:
         run_id: The checkpoint's identity.
         topic: The topic.
-        topic_id: Tells it from one made anew under its name; None where that is not known.
+        topic_id: Tells it from one recreated under its name; None where that is not known.
         starts: Where its first batch began, by partition.
         untils: Where its newest batch ended, by partition.
         offsets: How many its batches have planned.
@@ -66,7 +66,7 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CheckpointSummary:
     """What a ledger keeps of one gate beside its batches, at one moment.
 
     Attributes:
@@ -92,7 +92,7 @@ _SUM_OF_LOSSES: Final = (
 )
 
 # One statement, and so of one moment.
-_KEPT: Final = (
+CHECKPOINTS: Final = (
     select(
         gate.c.begun.label("gate_begun"),
         gate.c.begins.label("gate_begins"),
@@ -130,44 +130,11 @@ COUNT_LOSSES: Final = (
 _named = union(
     *[select(each.c.gate) for each in (control, checkpoint, pruned, lost, position)]
 ).subquery()
-_UNDECLARED: Final = select(_named.c.gate).where(_named.c.gate.not_in(select(gate.c.name)))
+
+UNDECLARED_GATES: Final = select(_named.c.gate).where(_named.c.gate.not_in(select(gate.c.name)))
 
 
-class Checkpoints(Base):
-    """What is kept beside the batches."""
-
-    def kept(self, gate_name: str) -> Kept | None:
-        """What the ledger keeps of a gate beside its batches; None where it has no such gate.
-
-        Raises:
-            LedgerError: The ledger cannot be read, or what it keeps has been damaged.
-        """
-        rows = self._database.read(
-            lambda connection: connection.execute(_KEPT, {"gate": gate_name}).all()
-        )
-        if not rows:
-            return None
-        try:
-            found = [_record_from(row) for row in rows if row.run_id is not None]
-        except (AttributeError, TypeError, ValueError) as error:
-            raise LedgerError(
-                f"What the ledger {self._database.name} keeps of the checkpoints of gate "
-                f"{gate_name!r} cannot be read, so it was changed or damaged; restore the ledger "
-                "from a copy."
-            ) from error
-        first = rows[0]
-        return Kept(
-            first.gate_begun, first.gate_begins, first.lost_offsets, first.losses, tuple(found)
-        )
-
-    def undeclared_gates(self) -> tuple[str, ...]:
-        """Gates of which there are rows, but not the row that declares them: it was deleted."""
-        return self._database.read(
-            lambda connection: tuple(sorted(connection.scalars(_UNDECLARED)))
-        )
-
-
-def plan_on(connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
+def record_plan(connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
     """Write down that a batch was planned, right after it was counted and its row inserted."""
     starts: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     untils: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
@@ -190,7 +157,7 @@ def plan_on(connection: Connection, batch: PlannedBatch, schedule_id: str) -> No
             "offsets": count,
             "begun": schedule_id,
         }
-        connection.execute(_planning_on(connection.dialect.name), row)
+        connection.execute(_upsert_checkpoint(connection.dialect.name), row)
 
 
 def begin_again(connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
@@ -200,7 +167,7 @@ def begin_again(connection: Connection, batch: PlannedBatch, schedule_id: str) -
 
 
 @cache
-def _planning_on(dialect: str) -> sqlite.Insert | postgresql.Insert:
+def _upsert_checkpoint(dialect: str) -> sqlite.Insert | postgresql.Insert:
     """Put a batch behind those that its checkpoint has planned before."""
     is_sqlite = dialect == "sqlite"
     begins = select(gate.c.begins).where(gate.c.name == bindparam("gate")).scalar_subquery()
@@ -228,16 +195,46 @@ def _planning_on(dialect: str) -> sqlite.Insert | postgresql.Insert:
     )
 
 
-def _record_from(row: Any) -> CheckpointRecord:
+def advance_position(connection: Connection, batch: PlannedBatch) -> None:
+    """Have a gate go on where its checkpoint stands by now, in whatever has an id."""
+    reached = {
+        (planned.topic_id, planned.offsets.topic)
+        for planned in batch.ranges
+        if planned.topic_id is not None and planned.offsets.count
+    }
+    for topic_id, topic in sorted(reached):  # nearly always one
+        row = {"topic_id": topic_id, "gate": batch.gate, "run_id": batch.run_id, "topic": topic}
+        connection.execute(_upsert_position(connection.dialect.name), row)
+
+
+@cache
+def _upsert_position(dialect: str) -> sqlite.Insert | postgresql.Insert:
+    """Go on where this checkpoint stands, and no more where another one has stopped."""
+    reached = select(checkpoint.c.until_offsets).where(
+        *(checkpoint.c[name] == bindparam(name) for name in ("gate", "run_id", "topic", "topic_id"))
+    )
+    statement = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(position).values(
+        **{name: bindparam(name) for name in ("topic_id", "gate", "run_id")},
+        until_offsets=reached.scalar_subquery(),
+    )
+    now = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=list(position.primary_key),
+        set_={"run_id": now.run_id, "until_offsets": now.until_offsets},
+    )
+
+
+def checkpoint_from(row: Any) -> CheckpointRecord:
+    """What a row of `CHECKPOINTS` says."""
     placed = None
     if row.position_run_id is not None:
-        placed = row.position_run_id, _offsets_in(row.position_offsets)
+        placed = row.position_run_id, offsets_in(row.position_offsets)
     return CheckpointRecord(
         run_id=row.run_id,
         topic=row.topic,
         topic_id=row.topic_id or None,
-        starts=_offsets_in(row.start_offsets),
-        untils=_offsets_in(row.until_offsets),
+        starts=offsets_in(row.start_offsets),
+        untils=offsets_in(row.until_offsets),
         offsets=row.offsets,
         begun=row.begun,
         begins=row.begins,
@@ -245,9 +242,160 @@ def _record_from(row: Any) -> CheckpointRecord:
     )
 
 
-def _offsets_in(text: str) -> dict[int, int]:
+def offsets_in(text: str) -> dict[int, int]:
+    """Offsets by partition, as the ledger keeps them."""
     return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
 
 
 def _as_text(offsets: Offsets) -> str:
     return json.dumps(offsets, separators=(",", ":"))
+
+
+CheckpointTopic = tuple[str, str, str | None]
+"""The checkpoint, the topic, and the topic's id."""
+
+
+class CoverageTally:
+    """What the batches come to, counted on the way to whoever looks at each of them."""
+
+    def __init__(self) -> None:
+        self.hulls: dict[CheckpointTopic, dict[int, OffsetRange]] = defaultdict(dict)
+        """From the first to the last offset that a batch reads, by partition."""
+        self.offsets: dict[CheckpointTopic, int] = defaultdict(int)
+        """How many offsets the batches have, children not counted."""
+
+    def of(self, coverage: Iterable[Covered]) -> Iterator[Covered]:
+        """The same ranges, counted."""
+        for each in coverage:
+            if each.parent is None:
+                self._count(each)
+            yield each
+
+    def _count(self, each: Covered) -> None:
+        at, topic = each.offsets, (each.run_id, each.offsets.topic, each.topic_id)
+        self.offsets[topic] += at.count
+        hulls = self.hulls[topic]
+        hull = hulls.get(at.partition, at)
+        start, until = min(hull.start, at.start), max(hull.until, at.until)
+        if (start, until) != (hull.start, hull.until) or hull is at:
+            hulls[at.partition] = replace(at, start=start, until=until)
+
+
+def mismatches(
+    tally: CoverageTally, before: CheckpointSummary | None, after: CheckpointSummary | None
+) -> list[Finding]:
+    """Ranges that were planned and that no batch has, or the other way round.
+
+    Args:
+        tally: Of the batches.
+        before: What was kept before these were read.
+        after: What was kept after that: a gate that runs has planned more meanwhile.
+    """
+    least, most = _checkpoints_by_topic(before), _checkpoints_by_topic(after)
+    found: list[Finding] = []
+    for topic in sorted({*most, *tally.hulls}, key=lambda topic: (*topic[:2], topic[2] or "")):
+        hulls = tally.hulls.get(topic, {})
+        found += _mismatches(topic, hulls, least.get(topic), most.get(topic))
+    return found
+
+
+def contradictions(
+    tally: CoverageTally, before: CheckpointSummary | None, after: CheckpointSummary | None
+) -> list[str]:
+    """What else the ledger's rows say against each other, a sentence each."""
+    if after is None:
+        return ["The row that declares the gate is not there, but others of the gate are."]
+    found: list[str] = []
+    least = _checkpoints_by_topic(before)
+    for topic, kept in _checkpoints_by_topic(after).items():
+        known = least[topic].offsets if topic in least else 0
+        counted = tally.offsets.get(topic, 0)
+        if kept.starts.keys() != kept.untils.keys():
+            found.append(
+                f"Checkpoint {kept.run_id} has begun in other partitions of {kept.topic} than it "
+                "has reached."
+            )
+        if not known <= counted <= kept.offsets:
+            found.append(
+                f"Checkpoint {kept.run_id} has planned {kept.offsets} offsets of {kept.topic}, and "
+                f"its batches have {counted}."
+            )
+    if after.losses != after.lost_offsets:
+        found.append(
+            f"{after.lost_offsets} offsets were counted as lost, and the losses that are there "
+            f"have {after.losses}."
+        )
+    return [*found, *_about_begins(after), *_about_positions(after)]
+
+
+def _checkpoints_by_topic(
+    kept: CheckpointSummary | None,
+) -> dict[CheckpointTopic, CheckpointRecord]:
+    records = () if kept is None else kept.checkpoints
+    return {(each.run_id, each.topic, each.topic_id): each for each in records}
+
+
+def _mismatches(
+    topic: CheckpointTopic,
+    hulls: Mapping[int, OffsetRange],
+    least: CheckpointRecord | None,
+    most: CheckpointRecord | None,
+) -> Iterator[Finding]:
+    """Of one checkpoint and topic."""
+    run_id, name, topic_id = topic
+
+    def finding(kind: FindingKind, partition: int, start: int, until: int) -> Iterator[Finding]:
+        if start < until:
+            offsets = OffsetRange(name, partition, start, until)
+            yield Finding(kind, offsets, run_id, topic_id=topic_id)
+
+    starts = most.starts if most else {}
+    for partition in sorted({*starts, *(most.untils if most else {}), *hulls}):
+        start, hull = starts.get(partition), hulls.get(partition)
+        planned = least.untils.get(partition) if least else None
+        reached = most.untils.get(partition) if most else None
+        if hull is None:
+            if start is not None and planned is not None:
+                yield from finding(FindingKind.MISSING, partition, start, planned)
+        elif start is None or reached is None:
+            yield from finding(FindingKind.UNPLANNED, partition, hull.start, hull.until)
+        else:
+            yield from finding(FindingKind.MISSING, partition, start, hull.start)
+            yield from finding(FindingKind.UNPLANNED, partition, hull.start, start)
+            if planned is not None:
+                yield from finding(FindingKind.MISSING, partition, hull.until, planned)
+            yield from finding(FindingKind.UNPLANNED, partition, reached, hull.until)
+
+
+def _about_begins(kept: CheckpointSummary) -> Iterator[str]:
+    """Whether the gate's last batch is one of a checkpoint's."""
+    newest = max((each.begins for each in kept.checkpoints), default=None)
+    if newest is None:
+        if kept.begins:
+            yield f"The gate was asked for {kept.begins} batches, and no checkpoint has any."
+        return
+    if newest != kept.begins:
+        yield (
+            f"The gate was asked for {kept.begins} batches, and its checkpoints for {newest}, "
+            "repeated ones counted."
+        )
+    elif kept.begun not in {each.begun for each in kept.checkpoints if each.begins == newest}:
+        yield f"The gate's last batch is {kept.begun}, which is the last of no checkpoint."
+
+
+def _about_positions(kept: CheckpointSummary) -> Iterator[str]:
+    """Whether the gate goes on where its newest checkpoint stands."""
+    by_topic_id: dict[str, list[CheckpointRecord]] = defaultdict(list)
+    for each in kept.checkpoints:
+        if each.topic_id is not None:
+            by_topic_id[each.topic_id].append(each)
+    for topic_id, records in by_topic_id.items():
+        position = records[0].position
+        if position is None:
+            yield f"Nothing says where the gate goes on in the topic with the id {topic_id}."
+            continue
+        if position not in [(each.run_id, each.untils) for each in records]:
+            yield (
+                f"The gate goes on in the topic with the id {topic_id} where no checkpoint of it "
+                "stands."
+            )

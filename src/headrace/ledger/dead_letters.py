@@ -3,59 +3,82 @@
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, or_, select, update
 
 from headrace.errors import LedgerError
-from headrace.ledger import moves, statements
-from headrace.ledger.base import Base
-from headrace.ledger.engine import changed_rows
-from headrace.ledger.letters import DeadLetter, DeadLetterRecord, LetterStatus
-from headrace.ledger.records import ErrorReport, storable
-from headrace.ledger.rows import Values, error_values
+from headrace.ledger import batch_rows, transitions
+from headrace.ledger.batch_rows import Values, error_values
+from headrace.ledger.database import changed_rows
+from headrace.ledger.gates import GATES
+from headrace.ledger.records import (
+    DeadLetter,
+    DeadLetterRecord,
+    DeadLetterStatus,
+    ErrorReport,
+    storable,
+)
+from headrace.ledger.store import Store
 from headrace.ledger.tables import dead_letter
 
 Headers = tuple[tuple[str, bytes | None], ...]
+DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
+
+# Like a transition of a batch: a call that is made again finds its own name.
+RESOLVE: Final = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
+    .where(
+        or_(
+            dead_letter.c.status == DeadLetterStatus.WAITING,
+            dead_letter.c.last_call == bindparam("call"),
+        )
+    )
+    .values(
+        status=bindparam("outcome"),
+        resolved_ms=bindparam("now_ms"),
+        resolution=bindparam("why"),
+        last_call=bindparam("call"),
+    )
+)
 
 
-class DeadLetters(Base):
+class DeadLetterStore(Store):
     """What cannot be processed, with the reason, and what was done about it."""
 
-    def bury_record(
-        self, schedule_id: str, letter: DeadLetter, *, owner: str | None = None
-    ) -> bool:
-        """Keep the one record of a batch or part, which becomes ``dead`` in the same transaction.
+    def add(self, schedule_id: str, letter: DeadLetter, *, owner: str | None = None) -> bool:
+        """Keep the one record of a batch or child, which becomes ``dead`` in the same transaction.
 
-        It moves from ``backfilling`` (arrow I), or from ``in_progress`` (E, F and I at once).
+        It moves from ``backfilling`` (transition I), or from ``in_progress`` (E, F and I at once).
 
         Args:
-            schedule_id: The batch or part.
+            schedule_id: The batch or child.
             letter: Its record, and why it cannot be processed.
             owner: Who must own it, if the caller attached as an owner.
 
         Returns:
             Whether it stood there, and was that owner's; if not, nothing is changed, so that a
-            record that is buried again, after a crash, is one dead letter.
+            record that is added again, after a crash, is one dead letter.
         """
         values = self._failed(schedule_id, owner, letter.error)
         # It is there already where the call is made again, for its answer was lost.
         statement = self._database.insert(dead_letter).on_conflict_do_nothing()
 
-        def bury(connection: Connection) -> bool:
-            if changed_rows(connection, moves.BURY_RECORD, values) == 0:
+        def add(connection: Connection) -> bool:
+            if changed_rows(connection, transitions.MARK_RECORD_DEAD, values) == 0:
                 return False
-            row = connection.execute(statements.BATCH, {"schedule_id": schedule_id}).one()
+            row = connection.execute(batch_rows.BATCH, {"schedule_id": schedule_id}).one()
             connection.execute(statement, _letter_row(letter, row.gate, schedule_id, self._clock()))
             return True
 
-        return self._database.write(bury)
+        return self._database.write(add)
 
-    def dead_letters(
+    def oldest(
         self,
         gate_name: str | None = None,
         *,
-        statuses: Collection[LetterStatus] = (),
+        statuses: Collection[DeadLetterStatus] = (),
         limit: int = 100,
         after: int = 0,
         since_ms: int | None = None,
@@ -76,40 +99,34 @@ class DeadLetters(Base):
         query = (
             select(dead_letter)
             .where(dead_letter.c.dead_letter_id > after)
-            .where(*statements.created_within(dead_letter.c.created_ms, since_ms, until_ms))
+            .where(*batch_rows.created_within(dead_letter.c.created_ms, since_ms, until_ms))
             .order_by(dead_letter.c.dead_letter_id)
             .limit(limit)
         )
         if error_class is not None:
-            query = query.where(statements.is_error(dead_letter.c.error_class, error_class))
+            query = query.where(batch_rows.is_error(dead_letter.c.error_class, error_class))
 
         def oldest(connection: Connection) -> list[DeadLetterRecord]:
-            names = (
-                [gate_name] if gate_name is not None else connection.scalars(statements.GATES).all()
-            )
+            names = [gate_name] if gate_name is not None else connection.scalars(GATES).all()
             queries = [
                 query.where(dead_letter.c.gate == name, dead_letter.c.status == status)
                 for name in names
-                for status in set(statuses or LetterStatus)
+                for status in set(statuses or DeadLetterStatus)
             ]
             if not queries:
                 return []
-            rows = connection.execute(statements.together(queries))
+            rows = connection.execute(batch_rows.together(queries))
             return [_letter_from(row) for row in rows.mappings()]
 
         found = self._database.read(oldest)
         return tuple(sorted(found, key=lambda letter: letter.dead_letter_id)[:limit])
 
-    def dead_letter(self, dead_letter_id: int) -> DeadLetterRecord | None:
+    def get(self, dead_letter_id: int) -> DeadLetterRecord | None:
         """One dead letter, if it is in the ledger."""
+        rows = self._database.rows(DEAD_LETTER, letter=dead_letter_id)
+        return next((_letter_from(row._mapping) for row in rows), None)
 
-        def letter(connection: Connection) -> DeadLetterRecord | None:
-            rows = connection.execute(statements.DEAD_LETTER, {"letter": dead_letter_id})
-            return next(map(_letter_from, rows.mappings()), None)
-
-        return self._database.read(letter)
-
-    def resolve(self, dead_letter_id: int, status: LetterStatus, resolution: str) -> bool:
+    def resolve(self, dead_letter_id: int, status: DeadLetterStatus, resolution: str) -> bool:
         """Say that a waiting dead letter was sent again, or is dropped.
 
         Args:
@@ -123,7 +140,7 @@ class DeadLetters(Base):
         Raises:
             LedgerError: The status is ``waiting``.
         """
-        if status is LetterStatus.WAITING:
+        if status is DeadLetterStatus.WAITING:
             raise LedgerError(
                 f"Dead letter {dead_letter_id} cannot be resolved as 'waiting'; "
                 "it is either 'sent' or 'dropped'."
@@ -133,9 +150,9 @@ class DeadLetters(Base):
             "outcome": status,
             "now_ms": self._clock(),
             "why": storable(resolution),
-            "move": moves.new_move(),
+            "call": transitions.new_call_id(),
         }
-        return self._database.change(statements.RESOLVE, values) == 1
+        return self._database.change(RESOLVE, values) == 1
 
 
 def _letter_row(letter: DeadLetter, gate: str, schedule_id: str, now_ms: int) -> Values:
@@ -152,7 +169,7 @@ def _letter_row(letter: DeadLetter, gate: str, schedule_id: str, now_ms: int) ->
         "timestamp_type": letter.timestamp_type,
         **error_values(letter.error),
         "created_ms": now_ms,
-        "status": LetterStatus.WAITING,
+        "status": DeadLetterStatus.WAITING,
     }
 
 
@@ -174,7 +191,7 @@ def _letter_from(row: Mapping[Any, Any]) -> DeadLetterRecord:
         gate=row["gate"],
         letter=letter,
         created_ms=row["created_ms"],
-        status=LetterStatus(row["status"]),
+        status=DeadLetterStatus(row["status"]),
         resolved_ms=row["resolved_ms"],
         resolution=row["resolution"],
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger.records import ErrorReport
-from headrace.ledger.status import Status
+from headrace.ledger.transitions import Status
 
 
 class FindingKind(StrEnum):
@@ -16,8 +16,8 @@ class FindingKind(StrEnum):
     """No batch reads it, though batches of its run read what lies before and behind it."""
     OVERLAP = "overlap"
     """Two batches of one run read it."""
-    PARTS = "parts"
-    """The parts of a batch that was split leave it out, or read it without having to."""
+    CHILDREN = "children"
+    """The children of a batch that was split leave it out, or read it without having to."""
     MISSING = "missing"
     """Its checkpoint has planned it, before or behind all batches that are there: one is gone."""
     UNPLANNED = "unplanned"
@@ -41,7 +41,7 @@ DEFECTS: Final = frozenset(
     {
         FindingKind.GAP,
         FindingKind.OVERLAP,
-        FindingKind.PARTS,
+        FindingKind.CHILDREN,
         FindingKind.MISSING,
         FindingKind.UNPLANNED,
         FindingKind.UNEXPLAINED,
@@ -60,13 +60,13 @@ class Finding:
         run_id: In which run; of two runs, the one that begins at the higher offset. None for a loss
             that is not within what one run has read.
         schedule_id: The batch: of a gap the one behind it, of an overlap the one that begins last,
-            of parts the one that was split; None where it was pruned. Of a loss the one that could
-            not read it; None where it was gone before one was planned.
-        other: Of a gap the batch before it, of an overlap the other batch, of parts the part that
+            of children the one that was split; None where it was pruned. Of a loss the one that
+            could not read it; None where it was gone before one was planned.
+        other: Of a gap the batch before it, of an overlap the other batch, of children the one that
             reads the range (None where none does), of ``read again`` the other run.
         status: How an open batch stands.
         error: Why a batch is dead, or failed last, without the trace.
-        topic_id: Tells the topic from one that was made anew under its name, where that is known.
+        topic_id: Tells the topic from one that was recreated under its name, where that is known.
         reason: Why a batch could not read it.
     """
 
@@ -94,12 +94,12 @@ class Span:
         processed: How many are in batches that succeeded and could read them; they had as many
             records or fewer.
         pruned: How many were in batches that are deleted as old. Each was ``success``, or ``dead``
-            and made good; no overlap is deleted, and what lies between them is missing here too.
+            and resolved; no overlap is deleted, and what lies between them is missing here too.
         open: How many are in batches that are not done.
         dead: How many are in batches that are dead.
         lost: How many were gone before they were read.
         missing: How many nobody accounts for.
-        topic_id: Tells the topic from one that was made anew under its name, where that is known.
+        topic_id: Tells the topic from one that was recreated under its name, where that is known.
     """
 
     run_id: str

@@ -1,27 +1,192 @@
-"""The ledger's gates and their rates."""
+"""Gates: as they were declared, the query that stands behind each, and what throttles it.
 
-import math
+Times are the database's own, so that planners on several machines need no clock in common.
+"""
 
-from sqlalchemy import Connection
+from dataclasses import astuple, dataclass
+from typing import Any, Final
 
+from sqlalchemy import Connection, Text, bindparam, case, or_, select, update
+
+from headrace.control.pressure import RateLimit
 from headrace.errors import LedgerError
-from headrace.ledger import moves, statements
-from headrace.ledger.base import Base
-from headrace.ledger.records import GateRecord, RateSample
-from headrace.ledger.rows import rate_row
-from headrace.ledger.tables import gate
+from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
+from headrace.ledger.clock import NowMs
+from headrace.ledger.database import changed_rows
+from headrace.ledger.records import Admission, BatchRecord, GateRecord, storable
+from headrace.ledger.store import Store
+from headrace.ledger.tables import control, gate
+
+Begun = tuple[int, BatchRecord]
+"""How often a gate's `begin` has been called, and the batch that it was called for last, whatever
+became of that."""
 
 
-class Gates(Base):
-    """Gates as they were declared, and the rates that were learnt."""
+@dataclass(frozen=True, slots=True)
+class GateClaim:
+    """A query that asks for a gate, and how it declares it.
 
-    def declare_gate(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
+    Attributes:
+        gate: the gate's name.
+        owner: names the run of the query's planner.
+        driver: names the process of the query's program; None where that is not known.
+        read: the reader of the gate that the query was made of; None for one without a `Gate`.
+        described: the query's program, for messages.
+        interval_ms: the gate's interval.
+        source: the kind of source.
+        estimator: the settings of the rate estimator, as text.
+    """
+
+    gate: str
+    owner: str
+    driver: str | None
+    read: str | None
+    described: str
+    interval_ms: int
+    source: str
+    estimator: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateQuery:
+    """The query that stands behind a gate.
+
+    Attributes:
+        owner: as in its `GateClaim`; so are ``driver``, ``read`` and ``described``.
+        checkpoint: where its checkpoint is, once its program has said so.
+        run_id: the identity of its checkpoint, once it has begun a batch.
+        since_ms: when it claimed the gate, by the database's clock.
+        until_ms: when its lease runs out if it is not renewed, by the same clock.
+        begins: how often the gate's `begin` had been called by then.
+    """
+
+    owner: str
+    driver: str | None
+    read: str | None
+    described: str
+    checkpoint: str | None
+    run_id: str | None
+    since_ms: int
+    until_ms: int
+    begins: int
+
+
+GATES: Final = select(
+    *gate.c[
+        "name", "interval_ms", "source", "estimator", "created_ms", "rate_per_s", "rate_time_ms"
+    ]
+).order_by(gate.c.name)
+
+_of_gate = gate.c.name == bindparam("of")
+_GATE: Final = GATES.where(_of_gate)
+_OWNED: Final = gate.c.query_owner == bindparam("by")
+_UNTIL: Final = NowMs() + bindparam("lease_ms")
+
+_FREE: Final = or_(
+    gate.c.query_owner.is_(None),
+    _OWNED,
+    gate.c.query_owner == bindparam("gone", type_=Text),
+    gate.c.query_until_ms <= NowMs(),
+    # Longer than a lease can be: the database's clock was ahead when it was written.
+    gate.c.query_until_ms > _UNTIL,
+)
+
+_NOBODY: Final[dict[str, Any]] = {
+    column.name: None for column in gate.c if column.name.startswith("query_")
+}
+
+_CLAIM: Final = (
+    update(gate)
+    .where(_of_gate, _FREE)
+    .values(
+        _NOBODY
+        | {
+            "interval_ms": bindparam("every_ms"),
+            "source": bindparam("of_source"),
+            "estimator": bindparam("estimated"),
+            "query_owner": bindparam("by"),
+            "query_driver": bindparam("driven_by"),
+            "query_read": bindparam("read_as"),
+            "query_described": bindparam("described"),
+            "query_since_ms": NowMs(),
+            "query_until_ms": _UNTIL,
+            "query_begins": gate.c.begins,
+        }
+    )
+)
+
+_RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
+_RELEASE: Final = update(gate).where(_of_gate, _OWNED).values(_NOBODY)
+
+_SET_CHECKPOINT: Final = (
+    update(gate).where(_of_gate, _OWNED).values(query_checkpoint=bindparam("checkpoint"))
+)
+
+_QUERY: Final = select(
+    *[
+        column.label(column.name.removeprefix("query_"))
+        for column in gate.c
+        if column.name in _NOBODY
+    ]
+).where(_of_gate, gate.c.query_owner.is_not(None))
+
+_BEGUN_AND_QUERY: Final = (
+    select(
+        gate.c.begins,
+        (gate.c.query_until_ms > NowMs()).label("query_lives"),
+        *[column for column in gate.c if column.name in _NOBODY],
+        control,
+    )
+    .outerjoin_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .where(_of_gate)
+)
+
+_ADMISSION: Final = select(
+    gate.c.rate_per_s,
+    case((gate.c.held_until_ms > NowMs(), gate.c.held_per_s)),
+    gate.c.held_by,
+    gate.c.held_level,
+    gate.c.held_origin_per_s,
+).where(_of_gate)
+
+_THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
+"""As the fields of a `RateLimit`."""
+
+_THROTTLE: Final = (
+    update(gate)
+    .where(_of_gate)
+    .values(
+        held_per_s=bindparam("per_s"),
+        held_by=bindparam("by"),
+        held_level=bindparam("level"),
+        held_origin_per_s=bindparam("origin_per_s"),
+        held_until_ms=NowMs() + bindparam("lease_ms"),
+        pressures=bindparam("heard"),
+    )
+)
+
+_PRESSURES: Final = select(gate.c.pressures).where(_of_gate)
+
+
+class GateStore(Store):
+    """The gates of a ledger."""
+
+    def declare(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
         """Make a gate known, or describe it anew; its rate and its history stay."""
         description = {"interval_ms": interval_ms, "source": source, "estimator": estimator}
         statement = self._database.insert(gate).on_conflict_do_update(
             index_elements=[gate.c.name], set_=description
         )
         self._database.change(statement, {"name": name, "created_ms": self._clock(), **description})
+
+    def all(self) -> tuple[GateRecord, ...]:
+        """All gates, by name."""
+        return tuple(GateRecord(**row._asdict()) for row in self._database.rows(GATES))
+
+    def get(self, name: str) -> GateRecord | None:
+        """One gate, if it is declared."""
+        found = self._database.rows(_GATE, of=name)
+        return GateRecord(**found[0]._asdict()) if found else None
 
     def next_sequence(self, gate_name: str) -> int:
         """Count one run more of a gate's handler; above every number that was answered before.
@@ -31,7 +196,7 @@ class Gates(Base):
         """
 
         def count(connection: Connection) -> int | None:
-            number: int | None = connection.scalar(statements.NEXT_SEQUENCE, {"of": gate_name})
+            number: int | None = connection.scalar(NEXT_SEQUENCE, {"of": gate_name})
             return number
 
         number = self._database.alone(count)
@@ -42,97 +207,126 @@ class Gates(Base):
             )
         return number
 
-    def gates(self) -> tuple[GateRecord, ...]:
-        """All gates, by name."""
+    def claim(
+        self, claim: GateClaim, lease_ms: int, *, gone: str | None = None
+    ) -> GateQuery | None:
+        """Have a query stand behind a gate, which is declared, or described anew, with that.
 
-        def gates(connection: Connection) -> tuple[GateRecord, ...]:
-            rows = connection.execute(statements.GATES)
-            return tuple(GateRecord(**row._asdict()) for row in rows)
-
-        return self._database.read(gates)
-
-    def rate(self, gate_name: str) -> float | None:
-        """The gate's current rate, in records per second; None while none has been learnt."""
-
-        def rate(connection: Connection) -> float | None:
-            return connection.scalar(statements.CURRENT_RATE, {"gate": gate_name})
-
-        return self._database.read(rate)
-
-    def publish_rate(self, sample: RateSample) -> None:
-        """Keep what the estimator made of a batch, and put its new rate in force.
-
-        Where it gave none (``rate_per_s`` is None) the current rate stays in force. If the sample
-        names a batch, that batch is told its number of records, if any were read. A sample is kept
-        once: the same one again changes nothing.
-
-        Raises:
-            LedgerError: The rate is not a positive number, or the gate is not declared.
-        """
-        _refuse_no_rate(sample)
-        self._database.write(lambda connection: self._publish(connection, sample))
-
-    def report(
-        self, schedule_id: str, query_batch_id: int, start_time_ms: int, sample: RateSample | None
-    ) -> None:
-        """Take in what the engine reports of a batch that it has done with, in one transaction.
+        It can if no other query does: none has claimed the gate, or it has released it, or its
+        lease has run out, or it is known to be gone.
 
         Args:
-            schedule_id: The batch; ``in_progress`` becomes ``success`` (arrow D), and one that the
-                gate's own handler has settled already stays as it is.
-            query_batch_id: The engine's own number for it.
-            start_time_ms: When it began (ms since the epoch).
-            sample: What was learnt from it, as `publish_rate` takes it.
+            claim: the query.
+            lease_ms: how long the gate is the query's unless it is renewed.
+            gone: the owner of a query that is known to have ended, which is replaced at once.
 
-        Raises:
-            LedgerError: The rate is not a positive number, or the gate is not declared.
+        Returns:
+            None if the gate is the query's now; else the query that has it, and nothing is changed.
         """
-        if sample is not None:
-            _refuse_no_rate(sample)
-        ended = self._ended(schedule_id, None, None)
-        attached = {
-            "batch": schedule_id,
-            "number": query_batch_id,
-            "started_ms": start_time_ms,
-            "by": None,
-            "gone": None,
+        declared = self._database.insert(gate).on_conflict_do_nothing()
+        new = {
+            "name": claim.gate,
+            "created_ms": self._clock(),
+            "interval_ms": claim.interval_ms,
+            "source": claim.source,
+            "estimator": claim.estimator,
+        }
+        values = {
+            "of": claim.gate,
+            "every_ms": claim.interval_ms,
+            "of_source": claim.source,
+            "estimated": claim.estimator,
+            "by": claim.owner,
+            "driven_by": claim.driver,
+            "read_as": claim.read,
+            "described": storable(claim.described),
+            "lease_ms": lease_ms,
+            "gone": gone,
         }
 
-        def report(connection: Connection) -> None:
-            if sample is not None:
-                self._publish(connection, sample)
-            connection.execute(moves.ATTACH, attached | self._leased(None))
-            connection.execute(moves.SUCCEED, ended)
+        def claimed(connection: Connection) -> GateQuery | None:
+            connection.execute(declared, new)
+            while not changed_rows(connection, _CLAIM, values):
+                found = query_behind(connection, claim.gate)
+                if found is not None:  # else it was released just now
+                    return found
+            return None
 
-        self._database.write(report)
+        return self._database.write(claimed)
 
-    def _publish(self, connection: Connection, sample: RateSample) -> None:
-        # First, for it makes whoever publishes for this gate wait for the one before.
-        in_force = {
-            "gate": sample.gate,
-            "new_rate": sample.rate_per_s,
-            "new_time_ms": sample.time_ms,
-        }
-        connection.execute(statements.SET_RATE, in_force)
-        self._insert_under(sample.gate, connection, statements.KEEP_SAMPLE, rate_row(sample))
-        if sample.schedule_id is not None and sample.records:
-            count = {"batch": sample.schedule_id, "counted": sample.records}
-            connection.execute(statements.SET_RECORDS, count)
+    def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
+        """Keep a gate for as long again; whether it is still the owner's."""
+        values = {"of": gate_name, "by": owner, "lease_ms": lease_ms}
+        return self._database.change(_RENEW, values) == 1
 
-    def rates(self, gate_name: str, limit: int = 100) -> tuple[RateSample, ...]:
-        """A gate's last rate samples, newest first."""
+    def release(self, gate_name: str, owner: str) -> bool:
+        """Let the next query have a gate at once; whether it was the owner's."""
+        return self._database.change(_RELEASE, {"of": gate_name, "by": owner}) == 1
 
-        def rates(connection: Connection) -> tuple[RateSample, ...]:
-            rows = connection.execute(statements.LAST_RATES, {"gate": gate_name, "limit": limit})
-            return tuple(RateSample(**row._asdict()) for row in rows)
+    def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
+        """Say where the checkpoint is of the query that stands behind a gate."""
+        values = {"of": gate_name, "by": owner, "checkpoint": storable(checkpoint)}
+        self._database.change(_SET_CHECKPOINT, values)
 
-        return self._database.read(rates)
+    def query(self, gate_name: str) -> GateQuery | None:
+        """The query that stands behind a gate; None if none does, or its lease has run out."""
+        return self.begun_and_query(gate_name)[1]
 
+    def last_begun(self, gate_name: str) -> Begun | None:
+        """What a gate's `begin` was called for last; None before the first time."""
+        return self.begun_and_query(gate_name)[0]
 
-def _refuse_no_rate(sample: RateSample) -> None:
-    new = sample.rate_per_s
-    if new is not None and not (math.isfinite(new) and new > 0):
-        raise LedgerError(
-            f"The rate of gate {sample.gate!r} cannot be {new}; an estimator answers a "
-            "positive number of records per second, or None."
+    def begun_and_query(self, gate_name: str) -> tuple[Begun | None, GateQuery | None]:
+        """What `last_begun` and `query` answer, of one moment.
+
+        Whoever stood behind the gate at that moment had begun that batch, or none yet.
+        """
+        found = self._database.rows(_BEGUN_AND_QUERY, of=gate_name)
+        if not found:
+            return None, None
+        batch = found[0]._asdict()
+        begins, lives = batch.pop("begins"), batch.pop("query_lives")
+        query = {name.removeprefix("query_"): batch.pop(name) for name in _NOBODY}
+        return (
+            None if batch["schedule_id"] is None else (begins, batch_from(batch)),
+            GateQuery(**query) if lives else None,
         )
+
+    def admission(self, gate_name: str) -> Admission:
+        """The gate's current rate, and what throttles it, of one moment."""
+        found = self._database.rows(_ADMISSION, of=gate_name)
+        if not found:
+            return Admission(None, None)
+        throttle: tuple[Any, ...]
+        rate_per_s, throttle = found[0][0], tuple(found[0])[1:]
+        return Admission(rate_per_s, None if throttle[0] is None else RateLimit(*throttle))
+
+    def throttle(
+        self, gate_name: str, bound: RateLimit | None, lease_ms: int, pressures: str
+    ) -> None:
+        """Throttle a gate for the time of a lease, or let it go.
+
+        A gate that is not declared yet is not throttled: the next call may find it.
+
+        Args:
+            gate_name: The gate.
+            bound: What it may admit at most; None for no bound.
+            lease_ms: How long that holds from now; what is written later replaces it.
+            pressures: What `pressures` is to answer.
+        """
+        limits = (None,) * 4 if bound is None else astuple(bound)
+        values = dict(zip(_THROTTLES, limits, strict=True))
+        self._database.change(
+            _THROTTLE, {**values, "of": gate_name, "lease_ms": lease_ms, "heard": pressures}
+        )
+
+    def pressures(self, gate_name: str) -> str | None:
+        """The text that `throttle` was given last; None if there was none."""
+        text: str | None = self._database.scalar(_PRESSURES, of=gate_name)
+        return text
+
+
+def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:
+    """The query that stands behind a gate, or did until its lease ran out."""
+    row = connection.execute(_QUERY, {"of": gate_name}).one_or_none()
+    return None if row is None else GateQuery(**row._asdict())

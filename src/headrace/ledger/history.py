@@ -1,36 +1,93 @@
-"""What was lost, and old history: deleted in steps that keep no batch waiting."""
+"""What gates have lost, what their batches have read, and what of that is not needed any more."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, not_, select
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.ledger import pruning, statements
-from headrace.ledger.base import Base
-from headrace.ledger.bulk import insert_rows
-from headrace.ledger.checkpoints import COUNT_LOSSES
-from headrace.ledger.engine import Database
-from headrace.ledger.identity import schedule_id
-from headrace.ledger.records import Covered, Loss, Pruned
-from headrace.ledger.rows import Values, known_status, loss_from, loss_row, strangeness
-from headrace.ledger.tables import lost, pruned
+from headrace.ledger import batch_rows, records
+from headrace.ledger.batch_rows import Values, has_children, invalid_value, known_status
+from headrace.ledger.checkpoints import (
+    CHECKPOINTS,
+    COUNT_LOSSES,
+    UNDECLARED_GATES,
+    CheckpointSummary,
+    checkpoint_from,
+    offsets_in,
+)
+from headrace.ledger.gates import GATES
+from headrace.ledger.pruning import (
+    CLOSED,
+    COVERAGE,
+    LOCK_GATE,
+    NAMED_RANGES,
+    PRUNED_RANGES,
+    prune_batches,
+    prune_rates,
+    some_at_once,
+)
+from headrace.ledger.records import MAX_MESSAGE_LENGTH, Covered, Loss, Processed, Pruned, storable
+from headrace.ledger.store import Store
+from headrace.ledger.tables import control, failure, gate, lost, position
+from headrace.ledger.transitions import Status
 
-ROWS_AT_ONCE: Final = 100
-"""Batches, or rate samples, that one transaction deletes: some 10 ms."""
 
-_KEYS_AT_ONCE: Final = 500
-"""In one statement; each database has a limit of its own, some far above this."""
+def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
+    """Losses with the checkpoint of their batch, if they have one, and whether it was split."""
+    return (
+        select(lost, control.c.run_id, has_children(lost.c.schedule_id).label("was_split"))
+        .outerjoin_from(lost, control, control.c.schedule_id == lost.c.schedule_id)
+        .where(which)
+        .order_by(
+            lost.c.time_ms,
+            lost.c.topic,
+            lost.c.topic_id,
+            lost.c.partition,
+            lost.c.from_offset,
+            lost.c.schedule_id,
+        )
+    )
 
-_BEFORE_ALL_MS: Final = -(2**63)
+
+LOSSES: Final = _select_losses(lost.c.gate == bindparam("gate"))
+
+LOSSES_OF_BATCHES: Final = _select_losses(
+    lost.c.schedule_id.in_(bindparam("batches", [""], expanding=True))
+)
+
+POSITIONS: Final = select(position.c.gate, position.c.until_offsets).where(
+    position.c.topic_id == bindparam("topic_id")
+)
+
+_batch_range = (
+    failure.c.partition,
+    failure.c.start_offset,
+    control.c.schedule_id,
+    control.c.status,
+)
+
+OPEN_RANGES: Final = (
+    select(*_batch_range)
+    .join(failure, failure.c.schedule_id == control.c.schedule_id)
+    .where(control.c.gate == bindparam("gate"), failure.c.topic_id == bindparam("topic_id"))
+    .where(control.c.status.in_([status for status in Status if status is not Status.SUCCESS]))
+    .where(not_(CLOSED))
+)
+
+LAST_RANGES: Final = (
+    select(*_batch_range)
+    .join_from(gate, control, control.c.schedule_id == gate.c.begun)
+    .join(failure, failure.c.schedule_id == control.c.schedule_id)
+    .where(gate.c.name == bindparam("gate"), failure.c.topic_id == bindparam("topic_id"))
+)
 
 
-class History(Base):
-    """Losses, and the end of old rows."""
+class HistoryStore(Store):
+    """The losses and the coverage of gates."""
 
     def record_losses(
         self,
@@ -61,16 +118,17 @@ class History(Base):
         """
         now_ms, ids, why = self._clock(), topic_ids or {}, reasons or {}
         rows = [
-            loss_row(
-                Loss(
-                    gate=gate_name,
-                    time_ms=now_ms,
-                    offsets=offsets,
-                    topic_id=ids.get(offsets.topic),
-                    schedule_id=schedule_id,
-                    reason=why.get(offsets),
-                )
-            )
+            {
+                "gate": gate_name,
+                "topic": offsets.topic,
+                "topic_id": ids.get(offsets.topic, ""),
+                "partition": offsets.partition,
+                "from_offset": offsets.start,
+                "until_offset": offsets.until,
+                "time_ms": now_ms,
+                "schedule_id": schedule_id or "",
+                "reason": storable(why[offsets])[:MAX_MESSAGE_LENGTH] if offsets in why else None,
+            }
             for offsets in ranges
             if offsets.count
         ]
@@ -84,10 +142,10 @@ class History(Base):
 
         def record(connection: Connection) -> None:
             # First, for the sum is to be of all losses that anybody has written down.
-            connection.execute(pruning.LOCK_GATE, {"gate": gate_name})
+            connection.execute(LOCK_GATE, {"gate": gate_name})
             # In one transaction: a file of that name on another machine is another ledger.
             if schedule_id is not None and gate_name != connection.scalar(
-                statements.GATE_OF, {"batch": schedule_id}
+                batch_rows.GATE_OF, {"batch": schedule_id}
             ):
                 raise LedgerError(
                     f"The ledger {self._database.name} has no batch {schedule_id} of gate"
@@ -102,40 +160,31 @@ class History(Base):
 
     def losses(self, gate_name: str) -> tuple[Loss, ...]:
         """Everything a gate has lost, oldest first."""
-
-        def losses(connection: Connection) -> tuple[Loss, ...]:
-            return tuple(map(loss_from, connection.execute(statements.LOSSES, {"gate": gate_name})))
-
-        return self._database.read(losses)
+        return tuple(map(_loss_from, self._database.rows(LOSSES, gate=gate_name)))
 
     def losses_of(self, schedule_ids: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
         """What batches could not read, by their keys; those that have read all are left out."""
         found: dict[str, list[Loss]] = defaultdict(list)
-
-        def losses(connection: Connection) -> None:
-            found.clear()
-            for keys in _some_at_once(list(schedule_ids)):
-                for row in connection.execute(statements.LOSSES_OF_BATCHES, {"batches": keys}):
-                    found[row.schedule_id].append(loss_from(row))
-
-        self._database.read(losses)
+        for keys in some_at_once(list(schedule_ids)):
+            for row in self._database.rows(LOSSES_OF_BATCHES, batches=keys):
+                found[row.schedule_id].append(_loss_from(row))
         return {key: tuple(each) for key, each in found.items()}
 
     def coverage(self, gate_name: str) -> Iterator[Covered]:
         """Every range of a gate's batches, by run, topic, the topic's id, partition and offset.
 
-        Of a batch that was split both it and its parts are told. The status of one whose row says
-        what no status is counts as failed; `misfits` names it. What was pruned is told too, with
+        Of a batch that was split both it and its children are there. A status that is none counts
+        as failed; `misnamed` names it. What was pruned is there too, with
         neighbouring ranges as one. The answer is read from the database bit by bit, as it stood
         when the first one was asked for.
         """
         with self._database.streaming() as connection:
-            for row in connection.execute(pruning.COVERAGE, {"gate": gate_name}):
+            for row in connection.execute(COVERAGE, {"gate": gate_name}):
                 yield Covered(
                     run_id=row.run_id,
                     schedule_id=row.schedule_id,
                     parent=row.parent,
-                    has_parts=bool(row.has_parts),
+                    has_children=bool(row.has_children),
                     status=known_status(row.status),
                     offsets=OffsetRange(
                         row.topic, row.partition, row.start_offset, row.until_offset
@@ -147,29 +196,22 @@ class History(Base):
     def pruned_ranges(
         self, gate_name: str, run_id: str
     ) -> tuple[tuple[str | None, OffsetRange], ...]:
-        """What the batches of one checkpoint read that were deleted as old, with the topics' ids.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
-        rows = self._database.read(
-            lambda connection: connection.execute(pruning.PRUNED_RANGES, {"gate": gate_name}).all()
-        )
+        """What the pruned batches of one checkpoint had read, with the topics' ids."""
+        rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
         return tuple(
-            (row.topic_id or None, OffsetRange(row.topic, row.partition, row[4], row[5]))
+            (
+                row.topic_id or None,
+                OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset),
+            )
             for row in rows
             if row.run_id == run_id
         )
 
-    def misfits(self, gate_name: str) -> Iterator[tuple[str, str]]:
-        """The keys of a gate's batches and parts whose rows cannot be right; each with a sentence.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+    def misnamed(self, gate_name: str) -> Iterator[tuple[str, str]]:
+        """The keys of a gate's batches whose rows cannot be right; each with a sentence."""
         with self._database.streaming() as connection:
-            rows = connection.execute(pruning.NAMED_RANGES, {"gate": gate_name})
-            for (key, run_id, kind, status, records), of_batch in groupby(
+            rows = connection.execute(NAMED_RANGES, {"gate": gate_name})
+            for (key, run_id, kind, status, counted), of_batch in groupby(
                 rows, key=lambda row: row[:5]
             ):
                 ranges, ids = list[OffsetRange](), dict[str, str]()
@@ -182,17 +224,91 @@ class History(Base):
                     if row.topic_id is not None:
                         ids[row.topic] = row.topic_id
                 planned = sum(each.count for each in ranges)
-                if (strange := strangeness(kind, status)) is not None:
-                    yield key, f"Batch {key} has {strange}."
-                elif schedule_id(gate_name, run_id, ranges, ids) != key:
+                if (invalid := invalid_value(kind, status)) is not None:
+                    yield key, f"Batch {key} has {invalid}."
+                elif records.schedule_id(gate_name, run_id, ranges, ids) != key:
                     yield key, f"Batch {key} has other ranges than those that its key stands for."
-                elif planned != records:
-                    yield key, f"Batch {key} has planned {records} offsets, and has {planned}."
+                elif planned != counted:
+                    yield key, f"Batch {key} has planned {counted} offsets, and has {planned}."
+
+    def checkpoints(self, gate_name: str) -> CheckpointSummary | None:
+        """What the ledger keeps of a gate beside its batches; None where it has no such gate.
+
+        Raises:
+            LedgerError: The ledger cannot be read, or what it keeps has been damaged.
+        """
+        rows = self._database.rows(CHECKPOINTS, gate=gate_name)
+        if not rows:
+            return None
+        try:
+            found = [checkpoint_from(row) for row in rows if row.run_id is not None]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise LedgerError(
+                f"What the ledger {self._database.name} keeps of the checkpoints of gate "
+                f"{gate_name!r} cannot be read, so it was changed or damaged; restore the ledger "
+                "from a copy."
+            ) from error
+        first = rows[0]
+        return CheckpointSummary(
+            first.gate_begun, first.gate_begins, first.lost_offsets, first.losses, tuple(found)
+        )
+
+    def undeclared_gates(self) -> tuple[str, ...]:
+        """Gates of which there are rows, but not the row that declares them: it was deleted."""
+        return tuple(sorted(row.gate for row in self._database.rows(UNDECLARED_GATES)))
+
+    def processed_until(
+        self, topic_id: str, partitions: Iterable[int], *, without: Collection[str] = ()
+    ) -> tuple[Processed, ...]:
+        """How far each gate is through with each of these partitions, by gate and partition.
+
+        A gate needs whatever is in a batch or child that is not ``success``, nor ``dead`` with all
+        its dead letters resolved, or dropped. It needs its last batch, which the engine may ask
+        for again after a crash; and what its newest run has not read yet. Once a run has begun in a
+        partition, it needs nothing from below that for itself. What one answer calls done stays so,
+        unless a fresh checkpoint, or an old copy of one, has the gate begin below.
+
+        It costs what there is of batches that are open or dead, however long the history is.
+
+        Args:
+            topic_id: The id of a journal, or of a topic.
+            partitions: Which.
+            without: Gates that are not to be asked.
+
+        Returns:
+            Nothing, if no gate has read it.
+        """
+        wanted = sorted(set(partitions))
+
+        def processed(connection: Connection) -> tuple[Processed, ...]:
+            of_topic = {"topic_id": topic_id}
+            # First, and then the batches: one that ends meanwhile was begun before, and what begins
+            # meanwhile goes on at a position, or above.
+            found = connection.execute(POSITIONS, of_topic)
+            positions = {row.gate: offsets_in(row.until_offsets) for row in found}
+            return tuple(
+                each
+                for name in sorted(positions.keys() - set(without))
+                for each in _processed_by_gate(connection, name, of_topic, positions[name], wanted)
+            )
+
+        return self._database.read(processed)
+
+    def reached(self, topic_id: str) -> dict[int, int]:
+        """How far any gate has begun to read each partition of a journal or a topic, by its id.
+
+        A gate that went back to a fresh checkpoint counts with that one alone.
+        """
+        found: dict[int, int] = {}
+        for row in self._database.rows(POSITIONS, topic_id=topic_id):
+            for partition, until in offsets_in(row.until_offsets).items():
+                found[partition] = max(until, found.get(partition, 0))
+        return found
 
     def prune(self, before_ms: int) -> Pruned:
         """Delete what ended before this time: batches and rate samples, of all gates.
 
-        A batch goes with its parts and dead letters, once it and each part is ``success``, or is
+        A batch goes with its children and dead letters, once each of them is ``success``, or is
         ``dead`` with dead letters that are all resolved. Anything else is open, and never deleted,
         whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
         after a crash would process it twice; nor is one that has read what another of its run has
@@ -200,134 +316,46 @@ class History(Base):
         deleted batches had read. Each of its transactions is short, so that no batch waits for it.
         Of one whose answer was lost in an outage the rows are deleted, and not counted.
         """
-        gates = self._database.read(
-            lambda connection: [row.name for row in connection.execute(statements.GATES)]
-        )
+        gates = [row.name for row in self._database.rows(GATES)]
         return Pruned(
-            batches=sum(_prune_batches(self._database, name, before_ms) for name in gates),
-            rates=sum(_prune_rates(self._database, name, before_ms) for name in gates),
+            batches=sum(prune_batches(self._database, name, before_ms) for name in gates),
+            rates=sum(prune_rates(self._database, name, before_ms) for name in gates),
         )
 
 
-def _prune_batches(database: Database, gate: str, before_ms: int) -> int:
-    deleted, after_ms = 0, _BEFORE_ALL_MS
-    while True:
-        old = {"gate": gate, "before_ms": before_ms, "after_ms": after_ms, "limit": ROWS_AT_ONCE}
-        count, last_ms = database.write(partial(_prune_some, old))
-        deleted += count
-        if last_ms is None:
-            return deleted
-        after_ms = last_ms
+def _processed_by_gate(
+    connection: Connection,
+    gate_name: str,
+    of_topic: Values,
+    positions: Mapping[int, int],
+    partitions: Sequence[int],
+) -> Iterator[Processed]:
+    """How far one gate is through with each partition."""
+    found = {each: Processed(gate_name, each, positions.get(each, 0)) for each in partitions}
+    for statement in (LAST_RANGES, OPEN_RANGES):
+        for row in connection.execute(statement, {"gate": gate_name} | of_topic):
+            known = found.get(row.partition)
+            if known is not None and row.start_offset <= known.until:
+                found[row.partition] = Processed(
+                    gate_name,
+                    row.partition,
+                    row.start_offset,
+                    row.schedule_id,
+                    known_status(row.status),
+                )
+    yield from found.values()
 
 
-def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
-    """Delete some batches; how many, and when the last one was created if there may be more."""
-    connection.execute(pruning.LOCK_GATE, {"gate": old["gate"]})
-    found = connection.execute(pruning.OLD_BATCHES, old).all()
-    last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
-    roots = [row.schedule_id for row in found]
-    root_of, leaves = _closed_families(connection, roots)
-    known = connection.execute(pruning.PRUNED_RANGES, {"gate": old["gate"]}).all()
-    own = [
-        (*row, root_of[key])
-        for keys in _some_at_once(leaves)
-        for key, *row in connection.execute(pruning.OLD_RANGES, {"keys": keys})
-    ]
-    read_twice = _read_twice([*((*row, None) for row in known), *own])
-    closed = [key for key, root in root_of.items() if root not in read_twice]
-    if closed:
-        _remember(
-            connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
-        )
-        for keys in _some_at_once(closed):
-            connection.execute(pruning.DELETE_BATCHES, {"keys": keys})
-    return len({*roots}.intersection(closed)), last_ms
-
-
-def _closed_families(
-    connection: Connection, roots: Sequence[str]
-) -> tuple[dict[str, str], list[str]]:
-    """Those of these batches with no open part.
-
-    Returns:
-        Them and all their parts, each with the batch that it comes from; and which were not split.
-
-    One recursive query would do. But PostgreSQL, which cannot tell how many parts it will find,
-    reads the whole table for it; therefore the parts are asked for, and then the parts of these.
-    """
-    root_of, split, still_open = {key: key for key in roots}, set[str](), set[str]()
-    level = roots
-    while level:
-        parts = [
-            part
-            for keys in _some_at_once(level)
-            for part in connection.execute(pruning.PARTS_OF, {"keys": keys})
-        ]
-        for part in parts:
-            root_of[part.schedule_id] = root_of[part.parent]
-            split.add(part.parent)
-            if not part.is_closed:
-                still_open.add(root_of[part.parent])
-        level = [part.schedule_id for part in parts]
-    closed = {key: root for key, root in root_of.items() if root not in still_open}
-    return closed, [key for key in closed if key not in split]
-
-
-def _some_at_once(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    """All of them, but no more in one statement than a database takes."""
-    for first in range(0, len(keys), _KEYS_AT_ONCE):
-        yield keys[first : first + _KEYS_AT_ONCE]
-
-
-def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
-    """The batches of which somebody else has read a part: the proof that there is an overlap.
-
-    Args:
-        ranges: Where a range is, its start and its end, and the batch; None where that is pruned.
-    """
-    found: set[str | None] = set()
-    at: list[Any] = []
-    reached, last = 0, None
-    for *place, start, until, batch in sorted(ranges, key=lambda each: each[:-1]):
-        if place != at:
-            at, reached, last = place, start, None
-        if start < reached:
-            found |= {batch, last}
-        if until > reached:
-            reached, last = until, batch
-    return {batch for batch in found if batch is not None}
-
-
-def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]) -> None:
-    """Keep that these ranges, all that there are, have been read."""
-    rows: list[Values] = []
-    at = None
-    for *place, start, until in sorted(map(tuple, ranges)):
-        if place == at and start == rows[-1]["until_offset"]:
-            rows[-1]["until_offset"] = until
-            continue
-        at = place
-        run_id, topic, topic_id, partition = place
-        rows.append(
-            {
-                "gate": gate,
-                "run_id": run_id,
-                "topic": topic,
-                "topic_id": topic_id,
-                "partition": partition,
-                "start_offset": start,
-                "until_offset": until,
-            }
-        )
-    connection.execute(pruning.FORGET_PRUNED_RANGES, {"gate": gate})
-    insert_rows(connection, pruned, rows)
-
-
-def _prune_rates(database: Database, gate: str, before_ms: int) -> int:
-    deleted = 0
-    values = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
-    while True:
-        step = database.change(pruning.DELETE_OLD_RATES, values)
-        deleted += step
-        if step < ROWS_AT_ONCE:
-            return deleted
+def _loss_from(row: Row[Any]) -> Loss:
+    """The loss that a row of ``lost`` describes."""
+    offsets = OffsetRange(row.topic, row.partition, row.from_offset, row.until_offset)
+    return Loss(
+        gate=row.gate,
+        time_ms=row.time_ms,
+        offsets=offsets,
+        topic_id=row.topic_id or None,
+        schedule_id=row.schedule_id or None,
+        reason=row.reason,
+        run_id=row.run_id,
+        was_split=bool(row.was_split),
+    )

@@ -4,12 +4,12 @@ Kafka keeps every record that was ever produced, also of an attempt that crashed
 says whose attempt it is, and the ledger says what became of that::
 
     begun ──> done        the batch is in the topic, by this attempt and no other
-      └─────> given_up    another attempt has begun, or it failed, or nobody runs the batch any more
+      └─────> aborted     another attempt has begun, or it failed, or nobody runs the batch any more
 
 Both are final, and of a batch at most one attempt is ``begun`` or ``done``; the database itself
 sees to that, for attempts that begin at once do not see each other. Who reads the topic goes no
 further than where an attempt that is ``begun`` started, and leaves out the records of those that
-were given up.
+were aborted.
 """
 
 import json
@@ -18,17 +18,15 @@ from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select, update
 
-from headrace.ledger.base import Base
-from headrace.ledger.engine import changed_rows
-from headrace.ledger.rows import Values
-from headrace.ledger.statements import has_parts
-from headrace.ledger.status import Status
+from headrace.ledger.batch_rows import Values, has_children
+from headrace.ledger.database import changed_rows
+from headrace.ledger.store import Store
 from headrace.ledger.tables import control, output
+from headrace.ledger.transitions import Status
 
 BEGUN: Final = "begun"
 DONE: Final = "done"
-GIVEN_UP: Final = "given_up"
-
+ABORTED: Final = "aborted"
 SLACK_MS: Final = 60_000
 """How long after the end of its lease a batch still counts as run, for clocks that differ."""
 
@@ -39,49 +37,57 @@ _of_topic = output.c.topic_id == bindparam("topic")
 _of_batch = and_(_of_topic, output.c.schedule_id == bindparam("batch"))
 _of_attempt = and_(_of_topic, output.c.attempt == bindparam("by"))
 _others = and_(_of_batch, output.c.attempt != bindparam("by"), output.c.state == BEGUN)
-
 _final = control.c.status.in_([Status.SUCCESS, Status.DEAD])
+
 _runs = and_(
     control.c.status.in_([Status.IN_PROGRESS, Status.BACKFILLING]),
     or_(control.c.lease_until_ms.is_(None), control.c.lease_until_ms > bindparam("lately_ms")),
 )
+
 _row = control.c.schedule_id == output.c.schedule_id
 _batch_is_final = exists().where(control.c.schedule_id == bindparam("batch"), _final)
-
 _DONE: Final = select(output.c.attempt).where(_of_batch, output.c.state == DONE)
+
 _IS_FINAL: Final = select(control.c.status).where(
     control.c.schedule_id == bindparam("batch"), _final
 )
-_GIVE_UP_OTHERS: Final = update(output).where(_others).values(state=GIVEN_UP)
+
+_ABORT_OTHERS: Final = update(output).where(_others).values(state=ABORTED)
+
 _FINISH: Final = (
     update(output).where(_of_attempt, output.c.state == BEGUN, ~_batch_is_final).values(state=DONE)
 )
-_GIVE_UP: Final = update(output).where(_of_attempt, output.c.state == BEGUN).values(state=GIVEN_UP)
-_GIVE_UP_LEFT: Final = (
+
+_ABORT: Final = update(output).where(_of_attempt, output.c.state == BEGUN).values(state=ABORTED)
+
+_ABORT_ABANDONED: Final = (
     update(output)
     .where(_of_topic, output.c.state == BEGUN, exists().where(_row), ~exists().where(_row, _runs))
-    .values(state=GIVEN_UP)
+    .values(state=ABORTED)
 )
-# Not what was divided: it may be done with while parts of it are still to run.
+
+# Not what was divided: it may be done with while children of it are still to run.
 _FORGET: Final = delete(output).where(
     _of_topic,
     output.c.state == DONE,
     exists().where(_row, _final),
-    ~has_parts(output.c.schedule_id),
+    ~has_children(output.c.schedule_id),
 )
+
 _STATE: Final = select(output.c.state).where(_of_attempt)
 _OPEN: Final = select(output.c.starts).where(_of_topic, output.c.state == BEGUN)
-_LEFT_OUT: Final = (
+
+_ABORTED: Final = (
     select(output.c.schedule_id, output.c.attempt, output.c.starts)
-    .where(_of_topic, output.c.state == GIVEN_UP)
+    .where(_of_topic, output.c.state == ABORTED)
     .order_by(output.c.attempt)
 )
 
 
-class Outputs(Base):
+class OutputStore(Store):
     """The attempts to write batches into topics, which are known by their ids."""
 
-    def begin_output(self, topic_id: str, schedule_id: str, attempt: str, starts: Starts) -> bool:
+    def begin(self, topic_id: str, schedule_id: str, attempt: str, starts: Starts) -> bool:
         """Note that a batch is about to be written; whoever was writing it has lost it.
 
         Args:
@@ -112,18 +118,18 @@ class Outputs(Base):
             while not begun:  # as long as others begin it between two statements of this
                 if any(connection.execute(known, batch).first() for known in (_DONE, _IS_FINAL)):
                     return False
-                connection.execute(_GIVE_UP_OTHERS, batch | {"by": attempt})
+                connection.execute(_ABORT_OTHERS, batch | {"by": attempt})
                 new = self._database.insert(output).on_conflict_do_nothing()
                 begun = changed_rows(connection, new, row) == 1 or is_known(connection)
             return True
 
         return self._database.write(begin)
 
-    def finish_output(self, topic_id: str, schedule_id: str, attempt: str) -> bool:
+    def finish(self, topic_id: str, schedule_id: str, attempt: str) -> bool:
         """Note that all of an attempt's records are in the topic.
 
         Returns:
-            Whether the batch is written by it; not if it was given up meanwhile.
+            Whether the batch is written by it; not if it was aborted meanwhile.
         """
         values = {"topic": topic_id, "batch": schedule_id, "by": attempt}
 
@@ -133,47 +139,33 @@ class Outputs(Base):
 
         return self._database.write(finish)
 
-    def give_up_output(self, topic_id: str, attempt: str) -> None:
+    def abort(self, topic_id: str, attempt: str) -> None:
         """Note that an attempt's records are to be left out, unless it is done."""
-        self._database.change(_GIVE_UP, {"topic": topic_id, "by": attempt})
+        self._database.change(_ABORT, {"topic": topic_id, "by": attempt})
 
-    def written_outputs(self, topic_id: str, keys: Iterable[str]) -> set[str]:
+    def written(self, topic_id: str, keys: Iterable[str]) -> set[str]:
         """Those of some batches that are known to be in a topic."""
-        wanted = list(keys)
+        return {key for key in keys if self._database.rows(_DONE, topic=topic_id, batch=key)}
 
-        def written(connection: Connection) -> set[str]:
-            return {
-                key
-                for key in wanted
-                if connection.execute(_DONE, {"topic": topic_id, "batch": key}).first()
-            }
-
-        return self._database.read(written)
-
-    def open_outputs(self, topic_id: str) -> tuple[Starts, ...]:
+    def unfinished(self, topic_id: str) -> tuple[Starts, ...]:
         """Where the attempts began of which it is not known yet what becomes of them.
 
-        An attempt of a batch that nobody runs now is given up by this, once and for all; so is one
+        An attempt of a batch that nobody runs now is aborted by this, once and for all; so is one
         whose owner's lease has been over for `SLACK_MS`.
         """
         values: Values = {"topic": topic_id}
 
         def open_ones(connection: Connection) -> tuple[Starts, ...]:
-            connection.execute(_GIVE_UP_LEFT, values | {"lately_ms": self._clock() - SLACK_MS})
+            connection.execute(_ABORT_ABANDONED, values | {"lately_ms": self._clock() - SLACK_MS})
             return tuple(_starts(row.starts) for row in connection.execute(_OPEN, values))
 
-        def are_any(connection: Connection) -> bool:
-            return connection.execute(_OPEN, values).first() is not None
+        return self._database.write(open_ones) if self._database.rows(_OPEN, **values) else ()
 
-        return self._database.write(open_ones) if self._database.read(are_any) else ()
-
-    def left_out(self, topic_id: str) -> tuple[tuple[str, str, Starts], ...]:
-        """The attempts that were given up: their batches, their names, and where they began."""
-        return self._database.read(
-            lambda connection: tuple(
-                (row.schedule_id, row.attempt, _starts(row.starts))
-                for row in connection.execute(_LEFT_OUT, {"topic": topic_id})
-            )
+    def aborted(self, topic_id: str) -> tuple[tuple[str, str, Starts], ...]:
+        """The aborted attempts: their batches, their names, and where they began."""
+        return tuple(
+            (row.schedule_id, row.attempt, _starts(row.starts))
+            for row in self._database.rows(_ABORTED, topic=topic_id)
         )
 
 

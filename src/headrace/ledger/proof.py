@@ -8,23 +8,139 @@ from itertools import chain, groupby, islice
 from typing import Final
 
 from headrace.core.ranges import OffsetRange, RangeSequence, TopicPartition, merge
-from headrace.ledger.ends import Tally, contradictions, unlike
+from headrace.ledger import checkpoints
+from headrace.ledger.checkpoints import CoverageTally
 from headrace.ledger.findings import Finding, FindingKind, Span, Verification
-from headrace.ledger.partition_check import PartitionCheck
+from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import BatchRecord, Covered, ErrorReport, Loss
-from headrace.ledger.store import Ledger
+from headrace.ledger.transitions import Status
+
+
+class PartitionCheck:
+    """Looks at what one run has read of one partition, range by range.
+
+    Args:
+        first: The range that begins first.
+    """
+
+    def __init__(self, first: Covered) -> None:
+        self.findings: list[Finding] = []
+        self._run_id = first.run_id
+        self._topic_id = first.topic_id
+        self._offsets = first.offsets
+        self._since_ms: int | None = None
+        self._counts: Counter[Status] = Counter()
+        self._pruned = 0
+        self._batches = RangeSequence()
+        self._parents: dict[str, tuple[OffsetRange, RangeSequence]] = {}
+        """Batches that were split, and how far their children have come."""
+
+    def add(self, rows: Sequence[Covered]) -> None:
+        """Look at the ranges that begin at the same offset, which is above those before."""
+        self._close_parents(rows[0].offsets.start)
+        for row in rows:
+            if row.has_children and row.schedule_id is not None:
+                self._parents[row.schedule_id] = (row.offsets, RangeSequence(row.offsets.start))
+        for row in rows:
+            if row.parent is None:
+                self._add_batch(row)
+            else:
+                self._add_child(row, row.parent)
+            if not row.has_children:
+                self._add_leaf(row)
+
+    def end(self) -> Span:
+        """What was read, all in all."""
+        self._close_parents(None)
+        processed, dead = self._counts[Status.SUCCESS], self._counts[Status.DEAD]
+        return Span(
+            run_id=self._run_id,
+            offsets=self._offsets,
+            since_ms=self._since_ms,
+            processed=processed,
+            open=self._counts.total() - processed - dead,
+            dead=dead,
+            topic_id=self._topic_id,
+            pruned=self._pruned,
+        )
+
+    def _add_batch(self, row: Covered) -> None:
+        key, before = row.schedule_id, self._batches.last
+        if gap := self._batches.gap_before(row.offsets):
+            self._find(FindingKind.GAP, gap, key, before)
+        if shared := self._batches.shared_with(row.offsets):
+            self._find(FindingKind.OVERLAP, shared, key, before)
+        self._batches.append(row.offsets, key)
+
+    def _add_child(self, row: Covered, parent: str) -> None:
+        if parent not in self._parents:
+            self._find(FindingKind.CHILDREN, row.offsets, parent, row.schedule_id)
+            return
+        parent_range, children = self._parents[parent]
+        if gap := children.gap_before(row.offsets):
+            self._find(FindingKind.CHILDREN, gap, parent)
+        if shared := children.shared_with(row.offsets):
+            self._find(FindingKind.CHILDREN, shared, parent, row.schedule_id)
+        if parent_range.until < row.offsets.until:
+            beyond = replace(row.offsets, start=parent_range.until)
+            self._find(FindingKind.CHILDREN, beyond, parent, row.schedule_id)
+        children.append(row.offsets, row.schedule_id)
+
+    def _add_leaf(self, row: Covered) -> None:
+        if row.schedule_id is None:
+            self._pruned += row.offsets.count
+        else:
+            self._counts[row.status] += row.offsets.count
+        if row.status is Status.DEAD:
+            self._find(FindingKind.DEAD, row.offsets, row.schedule_id, status=row.status)
+        elif row.status is not Status.SUCCESS:
+            self._find(FindingKind.OPEN, row.offsets, row.schedule_id, status=row.status)
+        if row.offsets.until > self._offsets.until:
+            self._offsets = replace(self._offsets, until=row.offsets.until)
+        if row.created_time_ms is not None:
+            self._since_ms = min(row.created_time_ms, self._since_ms or row.created_time_ms)
+
+    def _close_parents(self, start: int | None) -> None:
+        """Look at those that end before this offset, or at all that are left."""
+        for key, (parent_range, children) in list(self._parents.items()):
+            if start is None or parent_range.until <= start:
+                if gap := children.gap_before(replace(parent_range, start=parent_range.until)):
+                    self._find(FindingKind.CHILDREN, gap, key)
+                del self._parents[key]
+
+    def _find(
+        self,
+        kind: FindingKind,
+        offsets: OffsetRange,
+        schedule_id: str | None,
+        other: str | None = None,
+        *,
+        status: Status | None = None,
+    ) -> None:
+        self.findings.append(
+            Finding(
+                kind,
+                offsets,
+                self._run_id,
+                schedule_id,
+                other,
+                status,
+                topic_id=self._topic_id,
+            )
+        )
+
 
 Lost = Mapping[str | None, Mapping[TopicPartition, Sequence[OffsetRange]]]
 """What was lost, by the topic's id."""
 
-_NAMED: Final = 10
+_MOST_NAMED: Final = 10
 """Batches that are named; beyond it they are counted."""
 
 _MAY_BE_LOST: Final = (FindingKind.GAP, FindingKind.SKIPPED)
 
 _NOT_PROCESSED: Final = (
     FindingKind.GAP,
-    FindingKind.PARTS,
+    FindingKind.CHILDREN,
     FindingKind.OPEN,
     FindingKind.DEAD,
     FindingKind.LOST,
@@ -40,19 +156,20 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    before, tally = ledger.kept(gate_name), Tally()
-    coverage = tally.of(ledger.coverage(gate_name))
-    misfits = dict(ledger.misfits(gate_name))
+    history, tally = ledger.history, CoverageTally()
+    before = history.checkpoints(gate_name)
+    coverage = tally.of(history.coverage(gate_name))
+    misnamed = dict(history.misnamed(gate_name))
 
     def batch(schedule_id: str) -> BatchRecord | None:
-        return None if schedule_id in misfits else ledger.batch(schedule_id)
+        return None if schedule_id in misnamed else ledger.batches.get(schedule_id)
 
-    found = prove(coverage, lambda: ledger.losses(gate_name), batch)
-    after = ledger.kept(gate_name)
+    found = prove(coverage, lambda: history.losses(gate_name), batch)
+    after = history.checkpoints(gate_name)
     return extended(
         found,
-        unlike(tally, before, after),
-        [*contradictions(tally, before, after), *_some_of(misfits.values())],
+        checkpoints.mismatches(tally, before, after),
+        [*checkpoints.contradictions(tally, before, after), *_some_of(misnamed.values())],
     )
 
 
@@ -69,17 +186,17 @@ def extended(
 
 def _some_of(sentences: Collection[str]) -> Iterator[str]:
     """The first sentences about batches, and one about how many more there are."""
-    yield from islice(sentences, _NAMED)
-    if len(sentences) > _NAMED:
-        yield f"The rows of {len(sentences) - _NAMED} batches more cannot be right, either."
+    yield from islice(sentences, _MOST_NAMED)
+    if len(sentences) > _MOST_NAMED:
+        yield f"The rows of {len(sentences) - _MOST_NAMED} batches more cannot be right, either."
 
 
 def lost_records(losses: Iterable[Loss]) -> int:
-    """How many offsets were lost; those of a batch that was split are its parts' to tell.
+    """How many offsets were lost; those of a batch that was split are its children's to say.
 
     What several rows name, as tasks that run at the same time may write them, counts once.
     """
-    left = _by_topic(loss for loss in losses if not loss.was_split)
+    left = _losses_by_topic(loss for loss in losses if not loss.was_split)
     return sum(
         offsets.count for topic in left.values() for same in topic.values() for offsets in same
     )
@@ -105,12 +222,12 @@ def prove(
         first = next(rows)
         check = PartitionCheck(first)
         for _, tied in groupby(chain([first], rows), key=lambda c: c.offsets.start):
-            check.take(list(tied))
+            check.add(list(tied))
         spans.append(check.end())
         found += check.findings
     found += _between_runs(spans)
     all_losses = list(losses())
-    lost = _by_topic(loss for loss in all_losses if loss.schedule_id is None)
+    lost = _losses_by_topic(loss for loss in all_losses if loss.schedule_id is None)
     found = [*_explained(found, lost), *_lost_outside(spans, lost)]
     found += _lost_by_batches(spans, found, all_losses)
     return Verification(
@@ -125,18 +242,18 @@ def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
     for (topic_id, _), same in groupby(
         by_offset, key=lambda span: (span.topic_id, span.offsets.topic_partition)
     ):
-        tiles = RangeSequence()
+        so_far = RangeSequence()
         for span in same:
             for kind, offsets in (
-                (FindingKind.SKIPPED, tiles.gap_before(span.offsets)),
-                (FindingKind.READ_AGAIN, tiles.shared_with(span.offsets)),
+                (FindingKind.SKIPPED, so_far.gap_before(span.offsets)),
+                (FindingKind.READ_AGAIN, so_far.shared_with(span.offsets)),
             ):
                 if offsets:
-                    yield Finding(kind, offsets, span.run_id, other=tiles.last, topic_id=topic_id)
-            tiles.append(span.offsets, span.run_id)
+                    yield Finding(kind, offsets, span.run_id, other=so_far.last, topic_id=topic_id)
+            so_far.append(span.offsets, span.run_id)
 
 
-def _by_topic(losses: Iterable[Loss]) -> Lost:
+def _losses_by_topic(losses: Iterable[Loss]) -> Lost:
     found: dict[str | None, list[OffsetRange]] = defaultdict(list)
     for loss in losses:
         found[loss.topic_id].append(loss.offsets)
@@ -190,12 +307,12 @@ def _lost_by_batches(
             read, place = merge([span.offsets]), _place(span)
             for piece, inside in loss.offsets.split_by(read[span.offsets.topic_partition]):
                 cover = merge(explained[place]).get(piece.topic_partition, ())
-                for part, is_explained in piece.split_by(cover) if inside else ():
+                for rest, is_explained in piece.split_by(cover) if inside else ():
                     if not is_explained:
-                        explained[place].append(part)
+                        explained[place].append(rest)
                         yield Finding(
                             FindingKind.LOST,
-                            part,
+                            rest,
                             span.run_id,
                             loss.schedule_id,
                             topic_id=span.topic_id,
@@ -224,7 +341,7 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
         if each.kind is FindingKind.LOST:
             lost[_place(each)] += each.offsets.count
             by_batches[_place(each)] += each.offsets.count if each.schedule_id else 0
-        elif each.kind is FindingKind.GAP or (each.kind is FindingKind.PARTS and not each.other):
+        elif each.kind is FindingKind.GAP or (each.kind is FindingKind.CHILDREN and not each.other):
             missing[_place(each)] += each.offsets.count
     for span in spans:
         place = _place(span)
@@ -238,9 +355,9 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
         )
 
 
-def _place(told: Covered | Span | Finding) -> tuple[object, ...]:
+def _place(item: Covered | Span | Finding) -> tuple[object, ...]:
     """The run, and the partition of the topic that was there at the time."""
-    return told.run_id, told.topic_id, told.offsets.topic_partition
+    return item.run_id, item.topic_id, item.offsets.topic_partition
 
 
 def _by_age(spans: Iterable[Span]) -> list[Span]:

@@ -1,16 +1,18 @@
 """What the ledger asks of its whole history, and how old history goes. Values are bound."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    Connection,
     Text,
     and_,
     bindparam,
     cast,
     delete,
-    exists,
     false,
     func,
     literal,
@@ -20,34 +22,36 @@ from sqlalchemy import (
     union_all,
 )
 
-from headrace.ledger.letters import LetterStatus
-from headrace.ledger.statements import has_parts
-from headrace.ledger.status import Status
+from headrace.ledger.batch_rows import Values, has_children, has_dead_letters
+from headrace.ledger.database import Database, insert_rows
+from headrace.ledger.records import DeadLetterStatus
 from headrace.ledger.tables import control, dead_letter, failure, gate, pruned, rate
+from headrace.ledger.transitions import Status
 
-_letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
 _resolved = and_(
     control.c.status == Status.DEAD,
-    _letters,
-    ~_letters.where(dead_letter.c.status == LetterStatus.WAITING),
+    has_dead_letters,
+    ~has_dead_letters.where(dead_letter.c.status == DeadLetterStatus.WAITING),
 )
+
 _dropped = and_(control.c.status == Status.DEAD, control.c.resolution.is_not(None))
 CLOSED: Final = or_(control.c.status == Status.SUCCESS, _resolved, _dropped)
 """Nobody needs what the batch has read any more."""
 
-_topic_id = func.coalesce(failure.c.topic_id, "").label("topic_id")
+_range = (
+    failure.c.topic,
+    func.coalesce(failure.c.topic_id, "").label("topic_id"),
+    *failure.c["partition", "start_offset", "until_offset"],
+)
+_pruned_range = pruned.c["run_id", "topic", "topic_id", "partition", "start_offset", "until_offset"]
 
 _own_ranges = (
     select(
         control.c.run_id,
-        failure.c.topic,
-        _topic_id,
-        failure.c.partition,
-        failure.c.start_offset,
-        failure.c.until_offset,
+        *_range,
         control.c.schedule_id,
         control.c.parent,
-        has_parts(control.c.schedule_id).label("has_parts"),
+        has_children(control.c.schedule_id).label("has_children"),
         control.c.status,
         control.c.created_time_ms,
     )
@@ -56,12 +60,7 @@ _own_ranges = (
 )
 
 _pruned_ranges = select(
-    pruned.c.run_id,
-    pruned.c.topic,
-    pruned.c.topic_id,
-    pruned.c.partition,
-    pruned.c.start_offset,
-    pruned.c.until_offset,
+    *_pruned_range,
     cast(null(), Text),
     cast(null(), Text),
     false(),
@@ -76,11 +75,7 @@ COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
 NAMED_RANGES: Final = (
     select(
         *control.c["schedule_id", "run_id", "kind", "status", "planned_records"],
-        failure.c.topic,
-        failure.c.topic_id,
-        failure.c.partition,
-        failure.c.start_offset,
-        failure.c.until_offset,
+        *failure.c["topic", "topic_id", "partition", "start_offset", "until_offset"],
     )
     .outerjoin(failure, failure.c.schedule_id == control.c.schedule_id)
     .where(control.c.gate == bindparam("gate"))
@@ -115,33 +110,21 @@ OLD_BATCHES: Final = (
 
 _keys: Final[BindParameter[Any]] = bindparam("keys", [""], expanding=True)
 
-PARTS_OF: Final = select(control.c.schedule_id, control.c.parent, CLOSED.label("is_closed")).where(
-    control.c.parent.in_(_keys)
-)
+CHILDREN_OF: Final = select(
+    control.c.schedule_id, control.c.parent, CLOSED.label("is_closed")
+).where(control.c.parent.in_(_keys))
 
 OLD_RANGES: Final = (
     select(
         control.c.schedule_id,
         control.c.run_id,
-        failure.c.topic,
-        _topic_id,
-        failure.c.partition,
-        failure.c.start_offset,
-        failure.c.until_offset,
+        *_range,
     )
     .join(failure, failure.c.schedule_id == control.c.schedule_id)
     .where(control.c.schedule_id.in_(_keys))
 )
 
-PRUNED_RANGES: Final = select(
-    pruned.c.run_id,
-    pruned.c.topic,
-    pruned.c.topic_id,
-    pruned.c.partition,
-    pruned.c.start_offset,
-    pruned.c.until_offset,
-).where(pruned.c.gate == bindparam("gate"))
-
+PRUNED_RANGES: Final = select(*_pruned_range).where(pruned.c.gate == bindparam("gate"))
 FORGET_PRUNED_RANGES: Final = delete(pruned).where(pruned.c.gate == bindparam("gate"))
 
 # Their ranges and dead letters go with them, by the foreign keys.
@@ -154,3 +137,137 @@ DELETE_OLD_RATES: Final = delete(rate).where(
         .limit(bindparam("limit"))
     )
 )
+
+ROWS_AT_ONCE: Final = 100
+"""Batches, or rate samples, that one transaction deletes: some 10 ms."""
+
+KEYS_AT_ONCE: Final = 500
+"""In one statement; each database has a limit of its own, some far above this."""
+
+_BEFORE_ALL_MS: Final = -(2**63)
+
+
+def prune_batches(database: Database, gate: str, before_ms: int) -> int:
+    """Delete the old batches of a gate, some at a time; how many."""
+    deleted, after_ms = 0, _BEFORE_ALL_MS
+    while True:
+        old = {"gate": gate, "before_ms": before_ms, "after_ms": after_ms, "limit": ROWS_AT_ONCE}
+        count, last_ms = database.write(partial(_prune_some, old))
+        deleted += count
+        if last_ms is None:
+            return deleted
+        after_ms = last_ms
+
+
+def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
+    """Delete some batches; how many, and when the last one was created if there may be more."""
+    connection.execute(LOCK_GATE, {"gate": old["gate"]})
+    found = connection.execute(OLD_BATCHES, old).all()
+    last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
+    roots = [row.schedule_id for row in found]
+    root_of, leaves = _closed_families(connection, roots)
+    known = connection.execute(PRUNED_RANGES, {"gate": old["gate"]}).all()
+    own = [
+        (*row, root_of[key])
+        for keys in some_at_once(leaves)
+        for key, *row in connection.execute(OLD_RANGES, {"keys": keys})
+    ]
+    read_twice = _read_twice([*((*row, None) for row in known), *own])
+    closed = [key for key, root in root_of.items() if root not in read_twice]
+    if closed:
+        _remember(
+            connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
+        )
+        for keys in some_at_once(closed):
+            connection.execute(DELETE_BATCHES, {"keys": keys})
+    return len({*roots}.intersection(closed)), last_ms
+
+
+def _closed_families(
+    connection: Connection, roots: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Those of these batches with no open child.
+
+    Returns:
+        Them and their children, each with the batch that it comes from; and which were not split.
+
+    One recursive query would do. But PostgreSQL, which cannot tell how many children it will find,
+    reads the whole table for it; therefore the children are asked for, and then those of these.
+    """
+    root_of, split, still_open = {key: key for key in roots}, set[str](), set[str]()
+    level = roots
+    while level:
+        children = [
+            child
+            for keys in some_at_once(level)
+            for child in connection.execute(CHILDREN_OF, {"keys": keys})
+        ]
+        for child in children:
+            root_of[child.schedule_id] = root_of[child.parent]
+            split.add(child.parent)
+            if not child.is_closed:
+                still_open.add(root_of[child.parent])
+        level = [child.schedule_id for child in children]
+    closed = {key: root for key, root in root_of.items() if root not in still_open}
+    return closed, [key for key in closed if key not in split]
+
+
+def some_at_once(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    """All of them, but no more in one statement than a database takes."""
+    for first in range(0, len(keys), KEYS_AT_ONCE):
+        yield keys[first : first + KEYS_AT_ONCE]
+
+
+def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
+    """The batches of which somebody else has read a part: the proof that there is an overlap.
+
+    Args:
+        ranges: Where a range is, its start and its end, and the batch; None where that is pruned.
+    """
+    found: set[str | None] = set()
+    at: list[Any] = []
+    reached, last = 0, None
+    for *place, start, until, batch in sorted(ranges, key=lambda each: each[:-1]):
+        if place != at:
+            at, reached, last = place, start, None
+        if start < reached:
+            found |= {batch, last}
+        if until > reached:
+            reached, last = until, batch
+    return {batch for batch in found if batch is not None}
+
+
+def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]) -> None:
+    """Keep that these ranges, all that there are, have been read."""
+    rows: list[Values] = []
+    at = None
+    for *place, start, until in sorted(map(tuple, ranges)):
+        if place == at and start == rows[-1]["until_offset"]:
+            rows[-1]["until_offset"] = until
+            continue
+        at = place
+        run_id, topic, topic_id, partition = place
+        rows.append(
+            {
+                "gate": gate,
+                "run_id": run_id,
+                "topic": topic,
+                "topic_id": topic_id,
+                "partition": partition,
+                "start_offset": start,
+                "until_offset": until,
+            }
+        )
+    connection.execute(FORGET_PRUNED_RANGES, {"gate": gate})
+    insert_rows(connection, pruned, rows)
+
+
+def prune_rates(database: Database, gate: str, before_ms: int) -> int:
+    """Delete the old rate samples of a gate, some at a time; how many."""
+    deleted = 0
+    values = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
+    while True:
+        step = database.change(DELETE_OLD_RATES, values)
+        deleted += step
+        if step < ROWS_AT_ONCE:
+            return deleted

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, bindparam, delete, select
 
-from headrace.ledger.base import Base
-from headrace.ledger.retention import positions_in
+from headrace.ledger.checkpoints import offsets_in
+from headrace.ledger.store import Store
 from headrace.ledger.tables import gate, position, receiver
 
 PRESENT_MS: Final = 10_000
@@ -18,7 +18,7 @@ REMEMBERED_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiverSeen:
+class ReceiverReport:
     """What a receiver says of itself.
 
     Attributes:
@@ -53,7 +53,7 @@ class ReceiverSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiverRecord(ReceiverSeen):
+class ReceiverRecord(ReceiverReport):
     """A row of ``receiver``.
 
     Attributes:
@@ -89,7 +89,9 @@ _of_gate = receiver.c.gate == bindparam("gate")
 _RECEIVERS: Final = (
     select(receiver).where(_of_gate).order_by(receiver.c.journal, receiver.c.lane, receiver.c.owner)
 )
+
 _PRESENT: Final = _RECEIVERS.where(receiver.c.seen_ms >= bindparam("since_ms"))
+
 _STREAM: Final = (
     select(gate.c.rate_per_s, gate.c.interval_ms, position.c.until_offsets)
     .outerjoin_from(
@@ -99,24 +101,26 @@ _STREAM: Final = (
     )
     .where(gate.c.name == bindparam("gate"))
 )
+
 _DEREGISTER: Final = delete(receiver).where(
     _of_gate,
     receiver.c.journal_id == bindparam("journal_id"),
     receiver.c.lane == bindparam("lane"),
     receiver.c.owner == bindparam("owner"),
 )
+
 _FORGET: Final = delete(receiver).where(_of_gate, receiver.c.seen_ms < bindparam("before_ms"))
 
 
-class Receivers(Base):
+class ReceiverStore(Store):
     """The receivers of a gate, which need not be declared yet: they may be there before its query.
 
     When a receiver was seen is compared with each process's own clock, as leases are.
     """
 
-    def heartbeat(self, seen: ReceiverSeen) -> None:
-        """Note that a receiver is there, and how it fares; whoever had its lane has it no more."""
-        values = asdict(seen)
+    def heartbeat(self, report: ReceiverReport) -> None:
+        """Note that a receiver is there, and what it reports; it has its lane alone."""
+        values = asdict(report)
         keys = [receiver.c.gate, receiver.c.journal_id, receiver.c.lane]
         names = {column.name for column in keys}
         insert = self._database.insert(receiver)
@@ -129,25 +133,21 @@ class Receivers(Base):
             },
         )
 
-        def note(connection: Connection) -> None:
+        def heartbeat(connection: Connection) -> None:
             now_ms = self._clock()
             connection.execute(statement, values | {"seen_ms": now_ms})
-            connection.execute(_FORGET, {"gate": seen.gate, "before_ms": now_ms - REMEMBERED_MS})
+            connection.execute(_FORGET, {"gate": report.gate, "before_ms": now_ms - REMEMBERED_MS})
 
-        self._database.write(note)
+        self._database.write(heartbeat)
 
-    def deregister(self, seen: ReceiverSeen) -> None:
+    def deregister(self, report: ReceiverReport) -> None:
         """Forget a receiver that ends, unless another one has its lane by now."""
         names = ("gate", "journal_id", "lane", "owner")
-        self._database.change(_DEREGISTER, {name: getattr(seen, name) for name in names})
+        self._database.change(_DEREGISTER, {name: getattr(report, name) for name in names})
 
-    def receivers(self, gate_name: str) -> tuple[ReceiverRecord, ...]:
+    def of_gate(self, gate_name: str) -> tuple[ReceiverRecord, ...]:
         """All receivers of a gate, by journal and lane; those that were not seen lately, too."""
-
-        def receivers(connection: Connection) -> tuple[ReceiverRecord, ...]:
-            return _records(connection.execute(_RECEIVERS, {"gate": gate_name}))
-
-        return self._database.read(receivers)
+        return _records(self._database.rows(_RECEIVERS, gate=gate_name))
 
     def stream_rate(self, gate_name: str, journal_id: str) -> StreamRate:
         """What the receivers of a gate share, and how far it has read this journal."""
@@ -159,7 +159,7 @@ class Receivers(Base):
             row = connection.execute(_STREAM, {"gate": gate_name, "journal_id": journal_id}).first()
             if row is None:
                 return StreamRate(None, None, receivers, {})
-            begun = positions_in(row.until_offsets or "{}")
+            begun = offsets_in(row.until_offsets or "{}")
             return StreamRate(row.rate_per_s, row.interval_ms, receivers, begun)
 
         return self._database.read(stream_rate)

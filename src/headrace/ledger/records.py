@@ -1,14 +1,19 @@
 """What goes into the ledger and comes out of it, as values. Times are ms since the epoch."""
 
+import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
 from traceback import TracebackException
-from typing import Final, Self
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from headrace.control.pressure import RateLimit
 from headrace.core.ranges import OffsetRange
-from headrace.ledger.identity import schedule_id
-from headrace.ledger.root_cause import root_cause
-from headrace.ledger.status import Kind, Status
+from headrace.errors import READ
+from headrace.ledger.transitions import Kind, Status
 
 MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of an exception's message that are kept, from its beginning."""
@@ -18,6 +23,36 @@ QUERY_STOPPED: Final = "QueryStopped"
 
 MAX_TRACE_LENGTH: Final = 16_000
 """Characters of an exception's trace that are kept, up to its end, where the cause stands."""
+
+
+def schedule_id(
+    gate: str,
+    run_id: str,
+    ranges: Iterable[OffsetRange],
+    topic_ids: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Name the batch of a gate that reads these ranges.
+
+    A pure function, so that whoever knows what a batch reads knows its row in the ledger: the
+    planner from its plan, the listener from the start and end offsets of a progress event. The
+    order of the ranges makes no difference, and empty ranges are as if they were not there.
+
+    Args:
+        gate: The gate's name.
+        run_id: The checkpoint's identity. A fresh checkpoint reads the same offsets again on
+            purpose, and that is another batch.
+        ranges: What the batch reads.
+        topic_ids: Of topics whose id is known, by name. A topic that was deleted and recreated has
+            the same offsets once more, and those are another batch.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
+    ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
+    named = [gate, run_id, read, ids] if ids else [gate, run_id, read]
+    canonical = json.dumps(named, separators=(",", ":"))
+    return sha256(canonical.encode("ascii")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +103,75 @@ class PlannedBatch:
         return sum(planned.offsets.count for planned in self.ranges)
 
 
+_FROM_SPARK: Final = {
+    "py4j.protocol.Py4JJavaError",
+    "pyspark.errors.exceptions.captured.PythonException",
+    "pyspark.errors.exceptions.captured.StreamingQueryException",
+}
+
+_TRACEBACK: Final = "Traceback (most recent call last):\n"
+_PYTHON: Final = re.compile(r"([^\W\d][\w.]*)(?:: (.*))?")
+_JAVA: Final = re.compile(r"^(?:Caused by: |: )([\w.$]+)(?:: (.*))?$", re.MULTILINE)
+_MESSAGE_ENDS: Final = (READ, "\t", "Caused by: ", "Driver stacktrace:", "JVM stacktrace:")
+
+
+class RootCause(NamedTuple):
+    """The class and the message of an exception."""
+
+    error_class: str
+    message: str
+
+
+def root_cause(error_class: str, text: str) -> RootCause | None:
+    r"""What an exception that PySpark raised was raised for, in a worker's Python or in Java.
+
+    Args:
+        error_class: Its class, with the module.
+        text: Its text, in which Spark puts the traces.
+
+    Returns:
+        The last exception of a Python worker; or else the last of Java's causes. None where the
+        exception is not one of those that only wrap others, or says of no other.
+
+    >>> text = "An error occurred while calling o1.save.\n: a.B: no\n\tat x\nCaused by: c.D: full\n"
+    >>> root_cause("py4j.protocol.Py4JJavaError", text)
+    RootCause(error_class='c.D', message='full')
+    """
+    if error_class not in _FROM_SPARK:
+        return None
+    return _of_python(text) or _of_java(text)
+
+
+def _of_python(text: str) -> RootCause | None:
+    _, traceback, frames = text.rpartition(_TRACEBACK)
+    lines = frames.splitlines()
+    raised = next((n for n, line in enumerate(lines) if line and not line[0].isspace()), None)
+    if not traceback or raised is None:
+        return None
+    found = _PYTHON.fullmatch(lines[raised])
+    if found is None:
+        return None
+    return RootCause(found[1], _message_up_to_trace(found[2], lines[raised + 1 :]))
+
+
+def _of_java(text: str) -> RootCause | None:
+    causes = list(_JAVA.finditer(text))
+    if not causes:
+        return None
+    found = causes[-1]
+    return RootCause(found[1], _message_up_to_trace(found[2], text[found.end() + 1 :].splitlines()))
+
+
+def _message_up_to_trace(first: str | None, following: list[str]) -> str:
+    """A message, which may have several lines, up to the trace behind it."""
+    lines = [first or ""]
+    for line in following:
+        if line.startswith(_MESSAGE_ENDS):
+            break
+        lines.append(line)
+    return "\n".join(lines).rstrip()
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
     """Why a batch failed, as text of bounded length that every database can store."""
@@ -77,11 +181,13 @@ class ErrorReport:
     trace: str
 
     @classmethod
-    def of(cls, error: BaseException) -> Self:
-        """Describe an exception, with those that caused it.
+    def of(cls, error: "BaseException | ErrorReport") -> "ErrorReport":
+        """Describe an exception, with those that caused it; a report stays as it is.
 
         Class and message are those of the root cause where Spark only wraps it.
         """
+        if isinstance(error, ErrorReport):
+            return error
         described = TracebackException.from_exception(error)
         kind = type(error)
         prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
@@ -146,14 +252,14 @@ class BatchRecord:
     lease_until_ms: int | None = None
     """How long it is the owner's; after that, whoever asks for it may have it."""
     parent: str | None = None
-    """The batch it was split off, if it is a part of one."""
+    """The batch it was split off, if it is a child of one."""
     resolution: str | None = None
     """Why nobody needs to look after it any more, though it is dead."""
     backfills: int = 0
     """How many backfills of it have failed; each counts as an attempt, too."""
-    cut_short: bool = False
-    """Whether it may be in its sink though it failed: one of its runs was cut short, by a crash or
-    by somebody who stopped it. If not, each run that failed has raised by itself."""
+    outcome_unknown: bool = False
+    """Whether it may be in its sink though it failed: one of its runs was interrupted, by a
+    crash or by somebody who stopped it. If not, each run that failed has raised by itself."""
 
     @property
     def interrupted(self) -> bool:
@@ -173,7 +279,7 @@ class Attached:
     Attributes:
         batch: Its row.
         ranges: What it reads, by topic, partition and offset.
-        was_split: Whether it has parts, written by a run before.
+        was_split: Whether it has children, written by a run before.
         sequence: The number of this run of the gate's handler; above every number before.
     """
 
@@ -239,7 +345,7 @@ class Loss:
     offsets: OffsetRange
     """From the position that was lost to the first offset there was to read."""
     topic_id: str | None = None
-    """Tells the topic from one made anew under its name; None where the broker gave none."""
+    """Tells the topic from one recreated under its name; None where the broker gave none."""
     schedule_id: str | None = None
     """The batch that could not read them; None where they were gone before one was planned."""
     reason: str | None = None
@@ -247,7 +353,7 @@ class Loss:
     run_id: str | None = None
     """The run of that batch; None where its row was pruned, or there is none."""
     was_split: bool = False
-    """Whether that batch was split since: its parts then say what became of the offsets."""
+    """Whether that batch was split since: its children then say what became of the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +362,15 @@ class Covered:
 
     run_id: str
     schedule_id: str | None
-    """The batch or part; None where its row was pruned, and the range was processed."""
+    """The batch or child; None where its row was pruned, and the range was processed."""
     parent: str | None
-    has_parts: bool
-    """Whether the batch was split, so that its parts say what became of the range."""
+    has_children: bool
+    """Whether the batch was split, so that its children say what became of the range."""
     status: Status
     offsets: OffsetRange
     created_time_ms: int | None
     topic_id: str | None = None
-    """Tells a topic from one made anew under its name; None where the broker gives none."""
+    """Tells a topic from one recreated under its name; None where the broker gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +382,8 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
-class NotMadeGood:
-    """How many batches and parts of a gate failed and are not made good, and its dead letters.
+class Unresolved:
+    """How many of a gate's batches and children are unresolved, and its dead letters.
 
     Attributes:
         failed: Those that a backfill is to take, or has.
@@ -288,3 +394,68 @@ class NotMadeGood:
     failed: int = 0
     dead: int = 0
     letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """How far a gate is through with a partition.
+
+    Attributes:
+        gate: The gate.
+        partition: The partition, or the lane.
+        until: The first offset that it still needs; it has done with those below, or begins behind
+            them. 0 where its newest run has read nothing of the partition, whose beginning is then
+            where it may begin.
+        schedule_id: The batch or child that begins there and may have to be read again. None where
+            there is none, and the next batch begins there.
+        status: That batch's. If ``success``, it is the gate's last one, which the engine asks for
+            once more if it crashed before it could note the end.
+    """
+
+    gate: str
+    partition: int
+    until: int
+    schedule_id: str | None = None
+    status: Status | None = None
+
+
+class DeadLetterStatus(StrEnum):
+    """What became of a dead letter; ``sent`` and ``dropped`` are final."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that cannot be processed, whole, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] | None
+    """In their order; None where they were not read."""
+    timestamp_ms: int
+    timestamp_type: int
+    """Kafka's: 0 where the producer set the time, 1 where the broker did."""
+    error: ErrorReport
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRecord:
+    """A row of ``dead_letter``."""
+
+    dead_letter_id: int
+    schedule_id: str
+    """The batch, or child of one, that it was alone in."""
+    gate: str
+    letter: DeadLetter
+    created_ms: int
+    status: DeadLetterStatus
+    resolved_ms: int | None
+    """When it was sent or dropped."""
+    resolution: str | None
+    """How it was sent, or why it was dropped."""

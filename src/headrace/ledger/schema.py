@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
 from headrace.errors import LedgerError, SchemaError
-from headrace.ledger.engine import Database
+from headrace.ledger.database import Database
 from headrace.ledger.postgresql_server import LIMIT_NO_LOCKS
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
@@ -19,7 +19,6 @@ _MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
 
 # Alembic keeps what it is doing in globals.
 _one_upgrade_at_a_time = threading.Lock()
-
 _version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
 

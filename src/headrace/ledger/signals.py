@@ -8,9 +8,9 @@ from typing import Final
 
 from sqlalchemy import Executable, Table, bindparam, delete, func, select
 
-from headrace.ledger.base import Base
-from headrace.ledger.now import NowMs
-from headrace.ledger.rows import Values
+from headrace.ledger.batch_rows import Values
+from headrace.ledger.clock import NowMs
+from headrace.ledger.store import Store
 from headrace.ledger.tables import signal, stage_state
 
 MOST_CHARACTERS: Final = 4096
@@ -43,22 +43,27 @@ _SIGNALS: Final = select(
     func.substr(signal.c.body, 1, MOST_CHARACTERS + 1).label("text"),
     (NowMs() - signal.c.written_ms).label("age_ms"),
 ).where(*_to_stage)
-_TAKE: Final = delete(signal).where(
+
+_REMOVE: Final = delete(signal).where(
     *_to_stage,
     signal.c.sender == bindparam("sender"),
     func.substr(signal.c.body, 1, MOST_CHARACTERS + 1) == bindparam("text"),
 )
+
 _STATES: Final = select(
     stage_state.c.stage,
     func.substr(stage_state.c.body, 1, MOST_CHARACTERS + 1).label("text"),
     (NowMs() - stage_state.c.written_ms).label("age_ms"),
 ).where(stage_state.c.flow == bindparam("flow"))
+
 _FLOWS: Final = select(stage_state.c.flow).distinct().order_by(stage_state.c.flow)
-_LEAVE: Final = delete(stage_state).where(
+
+_WITHDRAW: Final = delete(stage_state).where(
     stage_state.c.flow == bindparam("flow"),
     stage_state.c.stage == bindparam("stage"),
     stage_state.c.body == bindparam("text"),
 )
+
 _FORGET: Final = tuple(
     delete(table).where(
         table.c.flow == bindparam("flow"), table.c.written_ms < NowMs() - REMEMBERED_MS
@@ -67,44 +72,44 @@ _FORGET: Final = tuple(
 )
 
 
-class SignalStore(Base):
+class SignalStore(Store):
     """The signals between the stages of a flow, and the state that each publishes."""
 
-    def send_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
+    def send(self, flow: str, sender: str, receiver: str, text: str) -> None:
         """Write a text for a stage, instead of one of the same sender that is still there."""
-        self._write_signal(signal, {"flow": flow, "receiver": receiver, "sender": sender}, text)
+        self._write(signal, {"flow": flow, "receiver": receiver, "sender": sender}, text)
 
-    def signals(self, flow: str, receiver: str) -> tuple[StoredSignal, ...]:
+    def sent_to(self, flow: str, receiver: str) -> tuple[StoredSignal, ...]:
         """What was written for a stage; it stays there until it is removed."""
-        return self._read_signals(_SIGNALS, {"flow": flow, "receiver": receiver})
+        return self._read(_SIGNALS, {"flow": flow, "receiver": receiver})
 
-    def remove_signal(self, flow: str, sender: str, receiver: str, text: str) -> None:
+    def remove(self, flow: str, sender: str, receiver: str, text: str) -> None:
         """Remove a text that was read, unless another one stands in its place by now."""
         values = {"flow": flow, "sender": sender, "receiver": receiver, "text": text}
-        self._database.change(_TAKE, values)
+        self._database.change(_REMOVE, values)
 
-    def publish_state(self, flow: str, stage: str, text: str) -> None:
+    def publish(self, flow: str, stage: str, text: str) -> None:
         """Publish the state of a stage, instead of the one before."""
-        self._write_signal(stage_state, {"flow": flow, "stage": stage}, text)
+        self._write(stage_state, {"flow": flow, "stage": stage}, text)
 
-    def published_states(self, flow: str) -> tuple[StoredSignal, ...]:
+    def published(self, flow: str) -> tuple[StoredSignal, ...]:
         """The published states of a flow's stages; those of stages that are gone, too."""
-        return self._read_signals(_STATES, {"flow": flow})
+        return self._read(_STATES, {"flow": flow})
 
     def flows(self) -> tuple[str, ...]:
         """The flows of which some stage publishes a state, by name."""
-        return self._database.read(lambda connection: tuple(connection.scalars(_FLOWS)))
+        return tuple(row.flow for row in self._database.rows(_FLOWS))
 
-    def withdraw_state(self, flow: str, stage: str, text: str) -> None:
+    def withdraw(self, flow: str, stage: str, text: str) -> None:
         """Delete the state that a stage has published, unless another process publishes by now."""
-        self._database.change(_LEAVE, {"flow": flow, "stage": stage, "text": text})
+        self._database.change(_WITHDRAW, {"flow": flow, "stage": stage, "text": text})
 
-    def forget_signals(self, flow: str) -> None:
+    def prune(self, flow: str) -> None:
         """Delete what nobody has removed, renewed or withdrawn for a day, of this flow."""
         for forget in _FORGET:
             self._database.change(forget, {"flow": flow})
 
-    def _write_signal(self, table: Table, place: Values, text: str) -> None:
+    def _write(self, table: Table, place: Values, text: str) -> None:
         insert = self._database.insert(table).values(written_ms=NowMs())
         statement = insert.on_conflict_do_update(
             index_elements=list(place),
@@ -112,9 +117,6 @@ class SignalStore(Base):
         )
         self._database.change(statement, {**place, "body": text})
 
-    def _read_signals(self, statement: Executable, values: Values) -> tuple[StoredSignal, ...]:
-        return self._database.read(
-            lambda connection: tuple(
-                StoredSignal(**row._asdict()) for row in connection.execute(statement, values)
-            )
-        )
+    def _read(self, statement: Executable, values: Values) -> tuple[StoredSignal, ...]:
+        found = self._database.rows(statement, **values)
+        return tuple(StoredSignal(**row._asdict()) for row in found)

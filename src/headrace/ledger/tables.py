@@ -26,7 +26,7 @@ from sqlalchemy import (
 VERSION_TABLE: Final = "headrace_version"
 """Where the schema's version stands; not Alembic's default, so that a database can be shared."""
 
-SCHEMA_VERSION: Final = "0004"
+SCHEMA_VERSION: Final = "0001"
 """The newest migration; versions are ordered as text."""
 
 metadata: Final = MetaData(
@@ -51,6 +51,8 @@ gate: Final = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("rate_per_s", Double),
     Column("rate_time_ms", BigInteger),
+    # The batch that its newest rate sample was learnt from.
+    Column("reported", Text),
     # The batch that the engine asked for last, and how often it has asked for any. No foreign key,
     # which SQLite adds to no table that is there.
     Column("begun", Text),
@@ -125,15 +127,15 @@ control: Final = Table(
     Column("owner", Text),
     Column("lease_until_ms", BigInteger),
     Column("resolution", Text),
-    # The call that moved it last: a call that is made again, for its answer was lost, finds itself.
-    Column("last_move", Text),
-    # No foreign key, which SQLite adds to no table that is there: a part is written in one
+    # The call that changed it last: one that is repeated, as its answer was lost, finds itself.
+    Column("last_call", Text),
+    # No foreign key, which SQLite adds to no table that is there: a child is written in one
     # transaction with a change of its parent, and deleted with it.
     Column("parent", Text, index=True),
     # Of the attempts, backfills that failed.
     Column("backfills", Integer, nullable=False, server_default="0"),
     # Whether what became of one of its runs is not known: it may be in its sink.
-    Column("cut_short", Boolean, nullable=False, server_default=false()),
+    Column("outcome_unknown", Boolean, nullable=False, server_default=false()),
     Index(None, "gate", "created_time_ms"),
     Index(None, "gate", "status", "created_time_ms"),
 )
@@ -196,7 +198,7 @@ dead_letter: Final = Table(
     Column("status", Text, nullable=False),
     Column("resolved_ms", BigInteger),
     Column("resolution", Text),
-    Column("last_move", Text),
+    Column("last_call", Text),
     UniqueConstraint("schedule_id", "topic", "partition", "offset"),
     Index(None, "gate", "status", "dead_letter_id"),
 )
@@ -227,7 +229,7 @@ checkpoint: Final = Table(
     # JSON objects, by partition: where its first batch began and its newest one ended.
     Column("start_offsets", Text, nullable=False),
     Column("until_offsets", Text, nullable=False),
-    # How many its batches have planned, parts not counted.
+    # How many its batches have planned, children not counted.
     Column("offsets", BigInteger, nullable=False),
     # The batch that the engine asked for last, and how often it had asked the gate for any.
     Column("begun", Text),
@@ -308,8 +310,8 @@ output: Final = Table(
         "topic_id",
         "schedule_id",
         unique=True,
-        sqlite_where=text("state <> 'given_up'"),
-        postgresql_where=text("state <> 'given_up'"),
+        sqlite_where=text("state <> 'aborted'"),
+        postgresql_where=text("state <> 'aborted'"),
     ),
 )
 """The attempts of stages to write batches into topics."""

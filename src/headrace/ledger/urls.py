@@ -10,7 +10,6 @@ from sqlalchemy.exc import ArgumentError
 from headrace.errors import LedgerError
 
 FORMS: Final = "sqlite:///headrace.db or postgresql://user:password@host/database"
-
 _SECRET_OPTION: Final = re.compile("pass|secret|token|key", re.IGNORECASE)
 _FILE_OPTIONS: Final = frozenset({"passfile", "sslkey", "sslkeylogfile"})
 """Options of PostgreSQL's client that only name a file."""

@@ -17,7 +17,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.errors import CorruptionError, OptionError
 from headrace.journal import Journal
 from headrace.journal.lane_writer import LaneWriter
-from headrace.ledger import Ledger, ReceiverSeen
+from headrace.ledger import Ledger, ReceiverReport
 from headrace.receivers.deduplicator import newest_ids
 from headrace.receivers.event_log import event, readable
 from headrace.receivers.intake import Intake, IntakeStatistics
@@ -215,7 +215,7 @@ def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneW
     Raises:
         CorruptionError: It ends before that, as after a backup that was put back.
     """
-    reached = ledger.reached(journal.id).get(hosting.lane, 0)
+    reached = ledger.history.reached(journal.id).get(hosting.lane, 0)
     if reached > writer.end:
         raise CorruptionError(
             f"Lane {hosting.lane} of the journal {hosting.journal} ends at offset {writer.end}, but"
@@ -226,15 +226,15 @@ def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneW
 
 def _description(
     journal: Journal, hosting: Hosting, gate: str, intake: Intake
-) -> Callable[[float], ReceiverSeen]:
+) -> Callable[[float], ReceiverReport]:
     """What describes the receiver to its ledger; from any thread, for it only reads numbers."""
     owner = f"{socket.gethostname()}:{os.getpid()}/{secrets.token_hex(8)}"
     started_ms = wall_clock_ms()
     meter = RateMeter()
 
-    def under(limit_per_s: float) -> ReceiverSeen:
+    def under(limit_per_s: float) -> ReceiverReport:
         done = intake.statistics
-        return ReceiverSeen(
+        return ReceiverReport(
             gate=gate,
             journal_id=journal.id,
             lane=hosting.lane,

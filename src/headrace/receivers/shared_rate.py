@@ -12,7 +12,7 @@ from typing import Final, Self
 from headrace.control import Demand, catch_up_rate, fair_shares
 from headrace.core.validation import require_number
 from headrace.errors import LedgerError
-from headrace.ledger import Ledger, ReceiverSeen, StreamRate
+from headrace.ledger import Ledger, ReceiverReport, StreamRate
 from headrace.receivers.event_log import event, readable
 
 POLL_S: Final = 0.5
@@ -62,7 +62,7 @@ class ReceiverLimits:
             require_number("max_bytes_rate", self.max_bytes_rate, "bytes/s", above=True)
         require_number("initial_rate", self.initial_rate, "records/s", above=True)
 
-    def share(self, stream: StreamRate, own: ReceiverSeen, end: int) -> "RateShare":
+    def share(self, stream: StreamRate, own: ReceiverReport, end: int) -> "RateShare":
         """The share of one of the stream's receivers.
 
         Args:
@@ -102,7 +102,7 @@ class RateShare:
     backlog: int
 
 
-def _demand(seen: ReceiverSeen) -> Demand:
+def _demand(seen: ReceiverReport) -> Demand:
     limit_per_s = math.inf if seen.limit_per_s is None else seen.limit_per_s
     return Demand(limit_per_s, seen.records_per_s, seen.waiting_records > 0, seen.most_per_s)
 
@@ -145,7 +145,7 @@ class RateFollower:
         gate: str,
         limits: ReceiverLimits,
         *,
-        describe: Callable[[float], ReceiverSeen],
+        describe: Callable[[float], ReceiverReport],
         end: Callable[[], int],
         apply: Callable[[float], None],
         deregister_s: float = DEREGISTER_S,
@@ -180,9 +180,9 @@ class RateFollower:
         try:
             if now_s - self._heartbeat_s >= _HEARTBEAT_S:
                 self._own = self._describe(self._limit_per_s)
-                self._ledger.heartbeat(self._own)
+                self._ledger.receivers.heartbeat(self._own)
                 self._heartbeat_s = now_s
-            stream = self._ledger.stream_rate(self._gate, self._own.journal_id)
+            stream = self._ledger.receivers.stream_rate(self._gate, self._own.journal_id)
         except LedgerError as error:
             self._log_unreachable(error)
             return
@@ -194,7 +194,7 @@ class RateFollower:
         while not self._done.wait(POLL_S):
             self.poll(time.monotonic())
         try:
-            self._ledger.deregister(self._describe(self._limit_per_s))
+            self._ledger.receivers.deregister(self._describe(self._limit_per_s))
         except LedgerError as error:
             self._log_unreachable(error)
 

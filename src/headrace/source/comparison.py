@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partitions_of
 from headrace.errors import OptionError
-from headrace.ledger import Finding, FindingKind, Kept, Ledger, schedule_id
+from headrace.ledger import CheckpointSummary, Finding, FindingKind, Ledger, schedule_id
 from headrace.source.checkpoint import Checkpoint, PlannedRead
 from headrace.source.log import Log, Topic
 from headrace.source.stream_offset import StreamOffset
@@ -56,7 +56,9 @@ def refuse_a_stranger(checkpoint: Checkpoint, gates: Collection[str]) -> None:
         )
 
 
-def compare_with_checkpoint(ledger: Ledger, gate: str, path: str, known: Kept | None) -> Comparison:
+def compare_with_checkpoint(
+    ledger: Ledger, gate: str, path: str, known: CheckpointSummary | None
+) -> Comparison:
     """Compare a gate's batches with the checkpoint of its query, which may be running.
 
     Args:
@@ -73,7 +75,7 @@ def compare_with_checkpoint(ledger: Ledger, gate: str, path: str, known: Kept | 
     # committed by now is in the ledger later, and what the ledger had before is in here.
     checkpoint = Checkpoint.read(path)
     reads = [read for read in checkpoint.reads() if read.end.gate == gate and not read.end.replay]
-    names = [each.name for each in ledger.gates()]
+    names = [each.name for each in ledger.gates.all()]
     findings: list[Finding] = []
     notes: list[str] = []
     for read in reads:
@@ -100,7 +102,7 @@ def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[
         )
 
 
-def _left(known: Kept | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
+def _left(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
     """Whether the gate has gone on with another checkpoint."""
     newest = max(known.checkpoints, key=lambda each: each.begins, default=None) if known else None
     if newest is not None and newest.run_id not in {end.checkpoint_id for end in ends}:
@@ -121,9 +123,9 @@ def _is_there(ledger: Ledger, gate: str, gates: Sequence[str], read: PlannedRead
     # A batch that was planned under another name of the gate may have been begun under this one.
     for name in (gate, *(each for each in gates if each != gate)):
         key = schedule_id(name, read.end.checkpoint_id, read.ranges, read.end.topic_ids)
-        if ledger.batch(key) is not None:
+        if ledger.batches.get(key) is not None:
             return True
-    pruned = ledger.pruned_ranges(gate, read.end.checkpoint_id)
+    pruned = ledger.history.pruned_ranges(gate, read.end.checkpoint_id)
     return all(
         any(
             topic_id == read.end.topic_ids.get(each.topic) and kept.contains(each)
@@ -145,7 +147,7 @@ def _missing(gate: str, read: PlannedRead) -> Iterator[Finding]:
         )
 
 
-def _beyond(known: Kept | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
+def _beyond(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
     """Where the ledger has gone on, and the checkpoint has not."""
     by_run = {end.checkpoint_id: end for end in ends}
     for kept in known.checkpoints if known else ():
@@ -163,7 +165,7 @@ def _beyond(known: Kept | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
 
 
 def compare_with_log(
-    known: Kept | None, log_of: Callable[[Sequence[OffsetRange]], Log]
+    known: CheckpointSummary | None, log_of: Callable[[Sequence[OffsetRange]], Log]
 ) -> Comparison:
     """Compare what a gate has planned with the log as it is now.
 
@@ -198,7 +200,7 @@ def compare_with_log(
 _Hulls = Mapping[tuple[TopicPartition, str | None], OffsetRange]
 
 
-def _hulls(known: Kept | None) -> _Hulls:
+def _hulls(known: CheckpointSummary | None) -> _Hulls:
     """From the lowest to the highest offset that any checkpoint has planned."""
     found: dict[tuple[TopicPartition, str | None], OffsetRange] = {}
     for kept in known.checkpoints if known else ():

@@ -31,7 +31,7 @@ from headrace.ledger import (
     PlannedRange,
     Status,
 )
-from headrace.ledger.patience import QUERY_PATIENCE_S
+from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
 from headrace.processes import is_gone, new_owner, number_of
 from headrace.source.losses import LossAccount, MissingOffsets
 from headrace.source.stream_offset import StreamOffset
@@ -73,7 +73,7 @@ class GateLedger:
         self._gate = gate
         self._clock = clock
         self._driver = os.getppid()
-        self._ledger = Ledger.open(ledger_url, patience_s=QUERY_PATIENCE_S)
+        self._ledger = Ledger.open(ledger_url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
         self._owner = new_owner()
         self._held: ClaimedGate | None = None
         self._begun: str | None = None
@@ -116,7 +116,7 @@ class GateLedger:
         """
         with self._while_the_driver_lives():
             self._await_report()
-            return self._ledger.admission(self._gate.name)
+            return self._ledger.gates.admission(self._gate.name)
 
     def _await_report(self) -> None:
         if self._begun is None:
@@ -132,7 +132,7 @@ class GateLedger:
 
     def _newest_report(self) -> str | None:
         """The batch that the newest report is of."""
-        newest = self._ledger.rates(self._gate.name, limit=1)
+        newest = self._ledger.rates.history(self._gate.name, limit=1)
         return newest[0].schedule_id if newest else None
 
     def begin(
@@ -150,14 +150,14 @@ class GateLedger:
             return
         batch = self._batch(end, ranges, plan, latest)
         with self._while_the_driver_lives():
-            self._ledger.begin(batch, query=self._owner)
+            self._ledger.batches.begin(batch, query=self._owner)
         if batch.schedule_id != self._begun:
             self._begun_before, self._begun = self._begun, batch.schedule_id
 
     def is_to_run(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> bool:
         """Whether a batch is still to be run by the stream: a success is not, nor a backfill."""
         with self._while_the_driver_lives():
-            found = self._ledger.batch(self._batch(end, ranges).schedule_id)
+            found = self._ledger.batches.get(self._batch(end, ranges).schedule_id)
         return found is None or found.status in {Status.IN_PROGRESS, Status.FAILED}
 
     def account(self, end: StreamOffset, ranges: Sequence[OffsetRange]) -> LossAccount:
@@ -183,7 +183,7 @@ class GateLedger:
         if not losses:
             return
         with self._while_the_driver_lives():
-            self._ledger.record_losses(
+            self._ledger.history.record_losses(
                 self._gate.name,
                 [loss.missing for loss in losses],
                 topic_ids,
@@ -320,7 +320,7 @@ class ClaimedGate:
         self._claim = claim
         await_turn(
             claim.gate,
-            lambda gone: ledger.claim_gate(claim, GATE_LEASE_MS, gone=gone),
+            lambda gone: ledger.gates.claim(claim, GATE_LEASE_MS, gone=gone),
             wait,
         )
         self._done = threading.Event()
@@ -332,7 +332,7 @@ class ClaimedGate:
         self._done.set()
         try:
             with cancel_when(lambda: True, "the query ended"):
-                self._ledger.release_gate(self._claim.gate, self._claim.owner)
+                self._ledger.gates.release(self._claim.gate, self._claim.owner)
         except HeadraceError as error:
             _LOG.warning("The gate %r was not released: %s", self._claim.gate, error)
 
@@ -341,7 +341,7 @@ class ClaimedGate:
         with cancel_when(self._done.is_set, "the query ended"):
             while not self._done.wait(GATE_LEASE_MS / _RENEWALS / 1000):
                 try:
-                    if not self._ledger.renew_gate(claim.gate, claim.owner, GATE_LEASE_MS):
+                    if not self._ledger.gates.renew(claim.gate, claim.owner, GATE_LEASE_MS):
                         return  # The next batch of this query is refused, and says why.
                 except HeadraceError as error:
                     if not self._done.is_set():

@@ -101,9 +101,9 @@ class LossAccount:
             # Here, for a task that loses nothing needs none of it, and the import takes long.
             from headrace.ledger import Ledger  # noqa: PLC0415
 
-            with Ledger.join(self.ledger, patience_s=_PATIENCE_S) as ledger:
+            with Ledger.join(self.ledger, retry_timeout_s=_PATIENCE_S) as ledger:
                 if not self._is_recorded(ledger, missing):
-                    ledger.record_losses(
+                    ledger.history.record_losses(
                         self.gate,
                         [missing],
                         self.topic_ids,
@@ -122,7 +122,7 @@ class LossAccount:
         """Whether there is nothing to write: a handler may hold the only lock of a SQLite file."""
         return any(
             loss.offsets.contains(missing)
-            for loss in ledger.losses_of([self.schedule_id]).get(self.schedule_id, ())
+            for loss in ledger.history.losses_of([self.schedule_id]).get(self.schedule_id, ())
         )
 
 

@@ -326,14 +326,14 @@ def test_a_gates_receiver_is_known_to_its_ledger(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with Ledger.open("sqlite:///ledger.db") as ledger:
-        ledger.declare_gate("orders", interval_ms=1_000, source="journal", estimator="pid")
+        ledger.gates.declare("orders", interval_ms=1_000, source="journal", estimator="pid")
         gated = replace(hosting, gate="orders", ledger="sqlite:///ledger.db")
         hosted = receivers.start(HTTP, 1, gated)
         hosted.wait_until_receiving(WAIT_S)
-        (known,) = ledger.receivers("orders")
+        (known,) = ledger.receivers.of_gate("orders")
         assert (known.journal, known.lane) == ("events", 0)
         hosted.stop()
-        assert ledger.receivers("orders") == ()
+        assert ledger.receivers.of_gate("orders") == ()
 
 
 class Stopped:

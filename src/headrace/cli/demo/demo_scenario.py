@@ -144,7 +144,7 @@ class DemoScenario:
             self._watch(query, ledger, sender, handler)
             query.stop()
             sender.stop()
-            took_ms = [each.processing_delay_ms for each in ledger.rates(GATE, 10_000)]
+            took_ms = [each.processing_delay_ms for each in ledger.rates.history(GATE, 10_000)]
         ends = self.target.ends()
         waiting = sum(end - handler.positions.get(tp, 0) for tp, end in ends.items())
         missing, twice = missing_and_twice(handler.times, sender.produced, waiting)
@@ -199,7 +199,7 @@ class DemoScenario:
 
 def _snapshot(ledger: Ledger) -> GateSnapshot | None:
     """The gate's snapshot, once its source has declared it."""
-    gates = [gate for gate in ledger.gates() if gate.name == GATE]
+    gates = [gate for gate in ledger.gates.all() if gate.name == GATE]
     now_ms = wall_clock_ms()
     return take_snapshot(GateHistory.read(ledger, gates[0]), now_ms) if gates else None
 

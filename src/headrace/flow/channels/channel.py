@@ -151,7 +151,7 @@ def _wrong(location: str, what: str) -> OptionError:
 
 def is_finished(key: str, ledger: Ledger) -> bool:
     """Whether a batch is done: whoever still runs it has lost it to another process."""
-    record = ledger.batch(key)
+    record = ledger.batches.get(key)
     return record is not None and record.status in _FINAL
 
 
@@ -160,7 +160,7 @@ def ancestry(key: str, ledger: Ledger) -> Iterator[str]:
     at: str | None = key
     while at is not None:
         yield at
-        record = ledger.batch(at)
+        record = ledger.batches.get(at)
         at = None if record is None else record.parent
 
 
@@ -169,11 +169,11 @@ def never_run_again(written: tuple[str, ...], ledger: Ledger) -> list[str]:
 
     A batch that was divided is not among them: it may be done while children of it still run.
     """
-    records = {key: ledger.batch(key) for key in written}
+    records = {key: ledger.batches.get(key) for key in written}
     done = [
         key
         for key, record in records.items()
-        if record and record.status in _FINAL and not ledger.parts(key)
+        if record and record.status in _FINAL and not ledger.batches.children(key)
     ]
     unknown = [key for key, record in records.items() if record is None]
     return done + unknown[:-_MAX_UNKNOWN]

@@ -125,7 +125,7 @@ class JournalQueue:
         journal = self._opened()
         if journal is None:
             return InputQueue(waiting_bytes=0, left_bytes=0, arrived_bytes=0)
-        begun = self._ledger.stream_rate(self._gate, journal.id).begun
+        begun = self._ledger.receivers.stream_rate(self._gate, journal.id).begun
         before = {number: lane.arrived_bytes for number, lane in self._lanes.items()}
         with as_journal_error(f"The journal {journal.storage.url} cannot be read"):
             self._take_in(journal, begun)

@@ -90,7 +90,7 @@ class KafkaQueue:
         """Where the stage goes on in each partition."""
         found: dict[TopicPartition, int] = {}
         for topic in self._topics.values():
-            known = self._ledger.stream_rate(self._gate, topic.topic_id or "").begun
+            known = self._ledger.receivers.stream_rate(self._gate, topic.topic_id or "").begun
             for tp, earliest in self._earliest.items():
                 found[tp] = max(known.get(tp.partition, 0), earliest)
         return found
@@ -193,17 +193,17 @@ class KafkaChannel:
         topic_id = known_id(self.topic, topic)
         ends = lookup.latest(TopicPartition(self.topic, number) for number in topic.partitions)
         attempt = secrets.token_hex(8)
-        written = ledger.written_outputs(topic_id, ancestry(key, ledger))
+        written = ledger.outputs.written(topic_id, ancestry(key, ledger))
         starts = {tp.partition: end for tp, end in ends.items()}
-        if written or not ledger.begin_output(topic_id, key, attempt, starts):
+        if written or not ledger.outputs.begin(topic_id, key, attempt, starts):
             _LOG.info("Batch %s is in %s already.", key, self.location)
             return
         try:
             _produced(output, options.client, self.topic, tag(key, attempt))
         except BaseException:
-            ledger.give_up_output(topic_id, attempt)
+            ledger.outputs.abort(topic_id, attempt)
             raise
-        if not ledger.finish_output(topic_id, key, attempt):
+        if not ledger.outputs.finish(topic_id, key, attempt):
             raise LedgerError(
                 f"Batch {key} was taken over by another process while it was written to"
                 f" {self.location}; of this attempt nothing is read."

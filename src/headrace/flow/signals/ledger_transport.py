@@ -51,7 +51,7 @@ def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
         LedgerError: The ledger cannot be read.
     """
     known, now_s = KnownStates(flow), time.monotonic()
-    known.update([_raw(stored) for stored in ledger.published_states(flow)], now_s)
+    known.update([_raw(stored) for stored in ledger.signals.published(flow)], now_s)
     return known.current(now_s)
 
 
@@ -81,30 +81,32 @@ class _LedgerTransport:
         text = encode(item)
         with self._answering():
             if isinstance(item, PressureSignal):
-                self._ledger.send_signal(item.flow, item.sender, item.receiver, text)
+                self._ledger.signals.send(item.flow, item.sender, item.receiver, text)
                 return
             if self._published is None:
-                self._ledger.forget_signals(item.flow)
-            self._ledger.publish_state(item.flow, item.stage, text)
+                self._ledger.signals.prune(item.flow)
+            self._ledger.signals.publish(item.flow, item.stage, text)
             self._published = text
 
     def poll(self) -> Sequence[RawSignal]:
         with self._answering():
-            return [_raw(stored) for stored in self._ledger.signals(self._flow, self._stage)]
+            return [
+                _raw(stored) for stored in self._ledger.signals.sent_to(self._flow, self._stage)
+            ]
 
     def remove(self, found: RawSignal) -> None:
         with self._answering():
-            self._ledger.remove_signal(self._flow, found.stage, self._stage, found.version)
+            self._ledger.signals.remove(self._flow, found.stage, self._stage, found.version)
 
     def states(self, names: Collection[str] | None = None) -> Sequence[RawSignal]:
         with self._answering():
-            found = self._ledger.published_states(self._flow)
+            found = self._ledger.signals.published(self._flow)
         return [_raw(stored) for stored in found if names is None or stored.stage in names]
 
     def stop(self) -> None:
         if self._published is not None:
             with self._answering():
-                self._ledger.withdraw_state(self._flow, self._stage, self._published)
+                self._ledger.signals.withdraw(self._flow, self._stage, self._published)
 
     def __repr__(self) -> str:
         return repr(self._ledger)

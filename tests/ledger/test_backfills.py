@@ -1,5 +1,3 @@
-"""Owners and leases, and the moves of a batch that failed, named by their letters."""
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,31 +8,32 @@ from tests.ledger.samples import ManualClock, a_batch, batch_number
 
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.backfills import OWNER_GONE
+from headrace.ledger.batches import OWNER_GONE
 from headrace.ledger.tables import control, gate
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
+
 LEASE_MS = 30_000
 
 
 def one_that_failed(ledger: Ledger) -> BatchRecord:
-    batch = ledger.begin(a_batch())
-    ledger.fail(batch.schedule_id, ERROR)
-    failed = ledger.batch(batch.schedule_id)
+    batch = ledger.batches.begin(a_batch())
+    ledger.batches.fail(batch.schedule_id, ERROR)
+    failed = ledger.batches.get(batch.schedule_id)
     assert failed is not None
     return failed
 
 
 def one_that_is_taken(ledger: Ledger, owner: str = "me") -> BatchRecord:
-    taken = ledger.take(one_that_failed(ledger).schedule_id, owner, LEASE_MS)
+    taken = ledger.batches.claim(one_that_failed(ledger).schedule_id, owner, LEASE_MS)
     assert taken is not None
     return taken
 
 
 def test_a_driver_owns_the_batch_it_attaches_to(ledger: Ledger, clock: ManualClock) -> None:
-    batch = ledger.begin(a_batch())
-    assert ledger.attach(batch.schedule_id, 7, owner="me", lease_ms=LEASE_MS)
-    assert ledger.batch(batch.schedule_id) == replace(
+    batch = ledger.batches.begin(a_batch())
+    assert ledger.batches.attach(batch.schedule_id, 7, owner="me", lease_ms=LEASE_MS)
+    assert ledger.batches.get(batch.schedule_id) == replace(
         batch,
         query_batch_id=7,
         start_time_ms=clock(),
@@ -47,26 +46,28 @@ def test_a_driver_owns_the_batch_it_attaches_to(ledger: Ledger, clock: ManualClo
 def test_no_other_driver_attaches_until_the_lease_has_run_out(
     ledger: Ledger, clock: ManualClock, other: str | None
 ) -> None:
-    key = ledger.begin(a_batch()).schedule_id
-    ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    ledger.begin(a_batch())  # arrow B: the engine runs it again, and its owner may still be alive
+    key = ledger.batches.begin(a_batch()).schedule_id
+    ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+    ledger.batches.begin(
+        a_batch()
+    )  # arrow B: the engine runs it again, and its owner may still be alive
     clock.now_ms += LEASE_MS - 1
-    mine = ledger.batch(key)
-    assert not ledger.attach(key, 8, owner=other, lease_ms=LEASE_MS)
-    assert ledger.batch(key) == mine
+    mine = ledger.batches.get(key)
+    assert not ledger.batches.attach(key, 8, owner=other, lease_ms=LEASE_MS)
+    assert ledger.batches.get(key) == mine
     clock.now_ms += 1
-    assert ledger.attach(key, 8, owner=other, lease_ms=LEASE_MS)
-    taken_over = ledger.batch(key)
+    assert ledger.batches.attach(key, 8, owner=other, lease_ms=LEASE_MS)
+    taken_over = ledger.batches.get(key)
     assert taken_over is not None
     assert (taken_over.owner, taken_over.query_batch_id) == (other, 8)
 
 
 def test_an_owner_attaches_again(ledger: Ledger, clock: ManualClock) -> None:
-    key = ledger.begin(a_batch()).schedule_id
-    assert ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+    key = ledger.batches.begin(a_batch()).schedule_id
+    assert ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     clock.now_ms += 5
-    assert ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    batch = ledger.batch(key)
+    assert ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+    batch = ledger.batches.get(key)
     assert batch is not None
     assert batch.lease_until_ms == clock() + LEASE_MS
 
@@ -78,76 +79,82 @@ def test_an_owner_renews_its_lease_as_long_as_nobody_has_taken_the_batch(
     if backfill:
         key = one_that_is_taken(ledger).schedule_id
     else:
-        key = ledger.begin(a_batch()).schedule_id
-        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+        key = ledger.batches.begin(a_batch()).schedule_id
+        ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     clock.now_ms += LEASE_MS + 1
-    assert not ledger.renew(key, "other", LEASE_MS)
-    assert ledger.renew(key, "me", LEASE_MS)
-    batch = ledger.batch(key)
+    assert not ledger.batches.renew(key, "other", LEASE_MS)
+    assert ledger.batches.renew(key, "me", LEASE_MS)
+    batch = ledger.batches.get(key)
     assert batch is not None
     assert batch.lease_until_ms == clock() + LEASE_MS
 
 
 def test_a_batch_that_has_ended_is_nobodys_and_is_not_renewed(ledger: Ledger) -> None:
     ends: list[Callable[[str], object]] = [
-        ledger.succeed,
-        lambda key: ledger.fail(key, ERROR),
-        lambda key: ledger.settle("orders", but=None, unowned_before_ms=0),
+        ledger.batches.succeed,
+        lambda key: ledger.batches.fail(key, ERROR),
+        lambda key: ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0),
     ]
     for number, end in enumerate(ends):
-        key = ledger.begin(batch_number(number)).schedule_id
-        ledger.attach(key, number, owner="me", lease_ms=0)
+        key = ledger.batches.begin(batch_number(number)).schedule_id
+        ledger.batches.attach(key, number, owner="me", lease_ms=0)
         end(key)
-        batch = ledger.batch(key)
+        batch = ledger.batches.get(key)
         assert batch is not None
         assert batch.status is not Status.IN_PROGRESS
         assert (batch.owner, batch.lease_until_ms) == (None, None)
-        assert not ledger.renew(key, "me", LEASE_MS)
+        assert not ledger.batches.renew(key, "me", LEASE_MS)
 
 
 def test_arrows_d_and_e_can_ask_that_the_batch_be_the_callers(ledger: Ledger) -> None:
-    key = ledger.begin(a_batch()).schedule_id
-    ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    before = ledger.batch(key)
-    assert not ledger.succeed(key, owner="other")
-    assert not ledger.fail(key, ERROR, owner="other")
-    assert ledger.batch(key) == before
-    assert ledger.fail(key, ERROR, owner="me")
-    ledger.begin(a_batch())
-    ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    assert ledger.succeed(key, owner="me")
+    key = ledger.batches.begin(a_batch()).schedule_id
+    ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+    before = ledger.batches.get(key)
+    assert not ledger.batches.succeed(key, owner="other")
+    assert not ledger.batches.fail(key, ERROR, owner="other")
+    assert ledger.batches.get(key) == before
+    assert ledger.batches.fail(key, ERROR, owner="me")
+    ledger.batches.begin(a_batch())
+    ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+    assert ledger.batches.succeed(key, owner="me")
 
 
 def test_arrow_e_settles_what_a_gone_owner_left(ledger: Ledger, clock: ManualClock) -> None:
-    ledger.declare_gate("clicks", interval_ms=500, source="kafka", estimator="pid")
-    expired, owned, unowned, again = (ledger.begin(batch_number(n)) for n in range(4))
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    expired, owned, unowned, again = (ledger.batches.begin(batch_number(n)) for n in range(4))
     clock.now_ms += 1_000
-    young = ledger.begin(batch_number(4))
-    elsewhere = ledger.begin(batch_number(1, gate="clicks"))
-    ledger.attach(expired.schedule_id, 0, owner="gone", lease_ms=10)
-    ledger.attach(owned.schedule_id, 1, owner="alive", lease_ms=LEASE_MS)
-    ledger.attach(again.schedule_id, 2, owner="gone", lease_ms=10)
+    young = ledger.batches.begin(batch_number(4))
+    elsewhere = ledger.batches.begin(batch_number(1, gate="clicks"))
+    ledger.batches.attach(expired.schedule_id, 0, owner="gone", lease_ms=10)
+    ledger.batches.attach(owned.schedule_id, 1, owner="alive", lease_ms=LEASE_MS)
+    ledger.batches.attach(again.schedule_id, 2, owner="gone", lease_ms=10)
     clock.now_ms += 10
-    moved = ledger.settle("orders", but=again.schedule_id, unowned_before_ms=young.created_time_ms)
+    moved = ledger.batches.resolve_abandoned(
+        "orders", but=again.schedule_id, unowned_before_ms=young.created_time_ms
+    )
     assert moved == [expired.schedule_id, unowned.schedule_id]
     for key in moved:
-        batch = ledger.batch(key)
+        batch = ledger.batches.get(key)
         assert batch is not None
         assert (batch.status, batch.error) == (Status.FAILED, OWNER_GONE)
         assert (batch.end_time_ms, batch.attempts) == (clock(), 1)
     for kept in (owned, again, young, elsewhere):
-        batch = ledger.batch(kept.schedule_id)
+        batch = ledger.batches.get(kept.schedule_id)
         assert batch is not None
         assert batch.status is Status.IN_PROGRESS
-    assert ledger.settle("orders", but=again.schedule_id, unowned_before_ms=0) == []
-    assert ledger.settle("orders", but=None, unowned_before_ms=0) == [again.schedule_id]
+    assert (
+        ledger.batches.resolve_abandoned("orders", but=again.schedule_id, unowned_before_ms=0) == []
+    )
+    assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == [
+        again.schedule_id
+    ]
 
 
 def test_arrow_f_gives_a_failed_batch_to_a_backfill(ledger: Ledger, clock: ManualClock) -> None:
     failed = one_that_failed(ledger)
     clock.now_ms += 60
-    taken = ledger.take(failed.schedule_id, "me", LEASE_MS)
-    assert taken == ledger.batch(failed.schedule_id)
+    taken = ledger.batches.claim(failed.schedule_id, "me", LEASE_MS)
+    assert taken == ledger.batches.get(failed.schedule_id)
     assert taken == replace(
         failed,
         status=Status.BACKFILLING,
@@ -160,12 +167,12 @@ def test_arrow_f_gives_a_failed_batch_to_a_backfill(ledger: Ledger, clock: Manua
 
 @pytest.mark.parametrize("status", [Status.IN_PROGRESS, Status.SUCCESS, Status.DEAD])
 def test_arrow_f_begins_at_failed_only(ledger: Ledger, execute: Execute, status: Status) -> None:
-    key = ledger.begin(a_batch()).schedule_id
+    key = ledger.batches.begin(a_batch()).schedule_id
     execute(control.update().values(status=status, owner="gone", lease_until_ms=0))
-    before = ledger.batch(key)
-    assert ledger.take(key, "me", LEASE_MS) is None
-    assert ledger.take("nobody", "me", LEASE_MS) is None
-    assert ledger.batch(key) == before
+    before = ledger.batches.get(key)
+    assert ledger.batches.claim(key, "me", LEASE_MS) is None
+    assert ledger.batches.claim("nobody", "me", LEASE_MS) is None
+    assert ledger.batches.get(key) == before
 
 
 def test_arrows_h_and_f_take_a_batch_from_a_backfill_whose_lease_has_run_out(
@@ -173,27 +180,27 @@ def test_arrows_h_and_f_take_a_batch_from_a_backfill_whose_lease_has_run_out(
 ) -> None:
     first = one_that_is_taken(ledger, "gone")
     clock.now_ms += LEASE_MS - 1
-    assert ledger.take(first.schedule_id, "me", LEASE_MS) is None
-    assert ledger.batch(first.schedule_id) == first
+    assert ledger.batches.claim(first.schedule_id, "me", LEASE_MS) is None
+    assert ledger.batches.get(first.schedule_id) == first
     clock.now_ms += 1
-    second = ledger.take(first.schedule_id, "me", LEASE_MS)
+    second = ledger.batches.claim(first.schedule_id, "me", LEASE_MS)
     assert second is not None
     assert (second.owner, second.attempts) == ("me", first.attempts + 1)
     for end in (
-        ledger.renew(first.schedule_id, "gone", LEASE_MS),
-        ledger.backfilled(first.schedule_id, "gone"),
-        ledger.bury(first.schedule_id, "gone", ERROR),
-        ledger.give_back(first.schedule_id, "gone", ERROR, max_backfills=9) is not None,
+        ledger.batches.renew(first.schedule_id, "gone", LEASE_MS),
+        ledger.batches.backfilled(first.schedule_id, "gone"),
+        ledger.batches.mark_dead(first.schedule_id, "gone", ERROR),
+        ledger.batches.release(first.schedule_id, "gone", ERROR, max_backfills=9) is not None,
     ):
         assert not end
-    assert ledger.batch(first.schedule_id) == second
+    assert ledger.batches.get(first.schedule_id) == second
 
 
 def test_arrow_g_ends_a_backfill_well(ledger: Ledger, clock: ManualClock) -> None:
     taken = one_that_is_taken(ledger)
     clock.now_ms += 60
-    assert ledger.backfilled(taken.schedule_id, "me", records=9)
-    assert ledger.batch(taken.schedule_id) == replace(
+    assert ledger.batches.backfilled(taken.schedule_id, "me", records=9)
+    assert ledger.batches.get(taken.schedule_id) == replace(
         taken,
         status=Status.SUCCESS,
         end_time_ms=clock(),
@@ -210,12 +217,12 @@ def test_arrow_h_counts_attempts_until_arrow_i_ends_them(
     key = one_that_failed(ledger).schedule_id
     seen = []
     for attempt in range(3):
-        taken = ledger.take(key, "me", LEASE_MS)
+        taken = ledger.batches.claim(key, "me", LEASE_MS)
         assert taken is not None
         clock.now_ms += 60
         error = ErrorReport("ValueError", f"no {attempt}", "")
-        status = ledger.give_back(key, "me", error, max_backfills=3)
-        batch = ledger.batch(key)
+        status = ledger.batches.release(key, "me", error, max_backfills=3)
+        batch = ledger.batches.get(key)
         assert batch is not None
         assert (batch.status, batch.error, batch.end_time_ms) == (status, error, clock())
         assert (batch.owner, batch.lease_until_ms) == (None, None)
@@ -227,13 +234,13 @@ def test_however_often_the_live_stream_has_begun_a_batch_it_has_all_its_backfill
     ledger: Ledger,
 ) -> None:
     for _ in range(12):
-        key = ledger.begin(a_batch()).schedule_id
-    ledger.fail(key, ERROR)
+        key = ledger.batches.begin(a_batch()).schedule_id
+    ledger.batches.fail(key, ERROR)
     for failed in range(3):
-        taken = ledger.take(key, "me", LEASE_MS)
+        taken = ledger.batches.claim(key, "me", LEASE_MS)
         assert taken is not None
         assert (taken.attempts, taken.backfills) == (12 + failed, failed)
-        status = ledger.give_back(key, "me", ERROR, max_backfills=3)
+        status = ledger.batches.release(key, "me", ERROR, max_backfills=3)
     assert status is Status.DEAD
 
 
@@ -242,45 +249,45 @@ def test_arrow_i_ends_a_batch_at_once_when_it_cannot_be_read_any_more(
 ) -> None:
     taken = one_that_is_taken(ledger)
     clock.now_ms += 60
-    assert ledger.bury(taken.schedule_id, "me", ERROR)
-    assert ledger.batch(taken.schedule_id) == replace(
+    assert ledger.batches.mark_dead(taken.schedule_id, "me", ERROR)
+    assert ledger.batches.get(taken.schedule_id) == replace(
         taken, status=Status.DEAD, end_time_ms=clock(), owner=None, lease_until_ms=None
     )
-    assert ledger.failed() == ()
+    assert ledger.batches.failed() == ()
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status != Status.BACKFILLING])
 def test_arrows_g_h_and_i_begin_at_backfilling_only(
     ledger: Ledger, execute: Execute, status: Status
 ) -> None:
-    key = ledger.begin(a_batch()).schedule_id
+    key = ledger.batches.begin(a_batch()).schedule_id
     execute(control.update().values(status=status, owner="me", lease_until_ms=0))
-    before = ledger.batch(key)
-    assert not ledger.backfilled(key, "me")
-    assert not ledger.bury(key, "me", ERROR)
-    assert ledger.give_back(key, "me", ERROR, max_backfills=9) is None
-    assert ledger.batch(key) == before
+    before = ledger.batches.get(key)
+    assert not ledger.batches.backfilled(key, "me")
+    assert not ledger.batches.mark_dead(key, "me", ERROR)
+    assert ledger.batches.release(key, "me", ERROR, max_backfills=9) is None
+    assert ledger.batches.get(key) == before
 
 
 def test_what_failed_comes_earliest_created_first_of_one_gate_or_of_all(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ledger.declare_gate("clicks", interval_ms=500, source="kafka", estimator="pid")
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
     begun = []
     for number in range(5):
         clock.now_ms += 10
         gate_name = "clicks" if number == 1 else "orders"
-        begun.append(ledger.begin(batch_number(number, gate=gate_name)).schedule_id)
+        begun.append(ledger.batches.begin(batch_number(number, gate=gate_name)).schedule_id)
         if number < 4:
-            ledger.fail(begun[-1], ERROR)
+            ledger.batches.fail(begun[-1], ERROR)
 
     def found(gate_name: str | None = None, limit: int = 100) -> list[str]:
-        return [batch.schedule_id for batch in ledger.failed(gate_name, limit)]
+        return [batch.schedule_id for batch in ledger.batches.failed(gate_name, limit)]
 
     assert found() == begun[:4]
     assert found("orders") == [begun[0], begun[2], begun[3]]
     assert found("orders", limit=2) == [begun[0], begun[2]]
-    ledger.take(begun[0], "me", LEASE_MS)
+    ledger.batches.claim(begun[0], "me", LEASE_MS)
     assert found() == begun[1:4]
     clock.now_ms += LEASE_MS
     assert found() == begun[:4]
@@ -304,11 +311,11 @@ def test_arrows_d_and_g_commit_together_with_a_sinks_rows(
     if backfill:
         key = one_that_is_taken(ledger).schedule_id
     else:
-        key = ledger.begin(a_batch()).schedule_id
-        ledger.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    with ledger.transaction(key, "me", records=1) as connection:
+        key = ledger.batches.begin(a_batch()).schedule_id
+        ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
+    with ledger.batches.transaction(key, "me", records=1) as connection:
         connection.execute(text("INSERT INTO sink VALUES ('tea')"))
-    batch = ledger.batch(key)
+    batch = ledger.batches.get(key)
     assert batch is not None
     assert (batch.status, batch.records, batch.owner) == (Status.SUCCESS, 1, None)
     assert rows() == ["tea"]
@@ -321,11 +328,11 @@ def test_a_transaction_of_a_batch_that_is_somebody_elses_is_undone(
     taken = one_that_is_taken(ledger, "other")
     with (
         pytest.raises(LedgerError, match="does not belong to 'me' any more"),
-        ledger.transaction(taken.schedule_id, "me") as connection,
+        ledger.batches.transaction(taken.schedule_id, "me") as connection,
     ):
         connection.execute(text("INSERT INTO sink VALUES ('tea')"))
     assert rows() == []
-    assert ledger.batch(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.schedule_id) == taken
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
@@ -336,13 +343,13 @@ def test_a_transaction_that_raises_is_undone_and_its_exception_is_the_callers(
     taken = one_that_is_taken(ledger)
     with (
         pytest.raises(type(error)) as raised,
-        ledger.transaction(taken.schedule_id, "me") as connection,
+        ledger.batches.transaction(taken.schedule_id, "me") as connection,
     ):
         connection.execute(text("INSERT INTO sink VALUES ('tea')"))
         raise error
     assert raised.value is error
     assert rows() == []
-    assert ledger.batch(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.schedule_id) == taken
 
 
 def test_what_a_sinks_own_statement_raises_is_not_called_the_ledgers_fault(
@@ -354,10 +361,10 @@ def test_what_a_sinks_own_statement_raises_is_not_called_the_ledgers_fault(
     row = {"name": "orders", "interval_ms": 1, "source": "", "estimator": "", "created_ms": 1}
     with (
         pytest.raises(IntegrityError),
-        ledger.transaction(taken.schedule_id, "me") as connection,
+        ledger.batches.transaction(taken.schedule_id, "me") as connection,
     ):
         connection.execute(insert(gate), row)
-    assert ledger.batch(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.schedule_id) == taken
 
 
 def test_a_reader_lends_no_transaction(ledger: Ledger, url: str) -> None:
@@ -365,30 +372,30 @@ def test_a_reader_lends_no_transaction(ledger: Ledger, url: str) -> None:
     with (
         Ledger.open(url, create=False) as reader,
         pytest.raises(LedgerError, match="was opened for reading only"),
-        reader.transaction(taken.schedule_id, "me"),
+        reader.batches.transaction(taken.schedule_id, "me"),
     ):
         pass
-    assert ledger.batch(taken.schedule_id) == taken
+    assert ledger.batches.get(taken.schedule_id) == taken
 
 
 def test_those_that_wait_after_a_backfill_can_be_left_out(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     fresh, once, twice, crashed = (
-        ledger.begin(batch_number(number)).schedule_id for number in range(4)
+        ledger.batches.begin(batch_number(number)).schedule_id for number in range(4)
     )
     for key, failures in ((fresh, 0), (once, 1), (twice, 2), (crashed, 0)):
-        ledger.fail(key, ERROR)
+        ledger.batches.fail(key, ERROR)
         for _ in range(failures):
-            ledger.take(key, "me", LEASE_MS)
-            ledger.give_back(key, "me", ERROR, max_backfills=9)
-    ledger.take(crashed, "gone", LEASE_MS)
+            ledger.batches.claim(key, "me", LEASE_MS)
+            ledger.batches.release(key, "me", ERROR, max_backfills=9)
+    ledger.batches.claim(crashed, "gone", LEASE_MS)
     clock.now_ms += LEASE_MS
 
     def ready(after_ms: int) -> set[str]:
         clock.now_ms += after_ms
         waits_ms = [0, LEASE_MS + 10, LEASE_MS + 20]
-        found = {batch.schedule_id for batch in ledger.failed("orders", waits_ms=waits_ms)}
+        found = {batch.schedule_id for batch in ledger.batches.failed("orders", waits_ms=waits_ms)}
         clock.now_ms -= after_ms
         return found
 
@@ -396,4 +403,4 @@ def test_those_that_wait_after_a_backfill_can_be_left_out(
     assert ready(10) == {fresh, once}
     assert ready(20) == {fresh, once, twice}
     assert ready(LEASE_MS + 10) == {fresh, once, twice, crashed}
-    assert len(ledger.failed("orders")) == 4
+    assert len(ledger.batches.failed("orders")) == 4

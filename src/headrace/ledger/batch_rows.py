@@ -1,6 +1,6 @@
-"""What the ledger asks, and what it changes besides a batch's status. Values are bound."""
+"""The rows of batches and their ranges: from and to values, and queries with bound values."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -8,16 +8,13 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     CompoundSelect,
-    Double,
     Select,
     Text,
     and_,
     bindparam,
     case,
-    cast,
     exists,
     func,
-    insert,
     literal,
     or_,
     select,
@@ -26,14 +23,118 @@ from sqlalchemy import (
 )
 
 from headrace.core.lease import LONGEST_LEASE_MS
-from headrace.ledger import moves
-from headrace.ledger.leases import has_run_out
-from headrace.ledger.letters import LetterStatus
-from headrace.ledger.now import NowMs
-from headrace.ledger.records import QUERY_STOPPED
-from headrace.ledger.rows import error_values
-from headrace.ledger.status import Kind, Status
-from headrace.ledger.tables import control, dead_letter, failure, gate, lost, rate
+from headrace.core.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import transitions
+from headrace.ledger.clock import NowMs, has_run_out
+from headrace.ledger.records import (
+    QUERY_STOPPED,
+    BatchRecord,
+    DeadLetterStatus,
+    ErrorReport,
+    PlannedBatch,
+    PlannedRange,
+)
+from headrace.ledger.tables import control, dead_letter, failure, gate
+from headrace.ledger.transitions import PLANNED, Kind, Status
+
+Values = dict[str, Any]
+
+
+def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int, call_id: str) -> Values:
+    """The row of a batch that begins for the first time, by a call of this name."""
+    return {
+        "schedule_id": schedule_id,
+        "gate": batch.gate,
+        "run_id": batch.run_id,
+        "kind": batch.kind,
+        "status": PLANNED.after,
+        "attempts": PLANNED.attempts,
+        "query_batch_id": None,
+        "created_time_ms": created_ms,
+        "start_time_ms": None,
+        "end_time_ms": None,
+        "reason": batch.reason,
+        "planned_records": batch.records,
+        "lag": batch.lag,
+        "rate_per_s": batch.rate_per_s,
+        "records": None,
+        **error_values(None),
+        "owner": None,
+        "lease_until_ms": None,
+        "last_call": call_id,
+        "parent": None,
+    }
+
+
+def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
+    """One row for each range of a batch that has offsets."""
+    return [
+        {
+            "schedule_id": schedule_id,
+            "topic": planned.offsets.topic,
+            "partition": planned.offsets.partition,
+            "start_offset": planned.offsets.start,
+            "until_offset": planned.offsets.until,
+            "bootstrap_servers": batch.bootstrap_servers,
+            "latest_offset": planned.latest,
+            "reason": planned.reason,
+            "topic_id": planned.topic_id,
+        }
+        for planned in batch.ranges
+        if planned.offsets.count
+    ]
+
+
+def error_values(error: ErrorReport | None) -> Values:
+    """The columns of ``control`` that describe why a batch failed; None clears them."""
+    return {
+        "error_class": error and error.error_class,
+        "error_message": error and error.message,
+        "error_trace": error and error.trace,
+    }
+
+
+def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
+    """The batch that a row of ``control`` describes.
+
+    Raises:
+        LedgerError: Its kind or its status is none.
+    """
+    values = dict(row)
+    if (invalid := invalid_value(values["kind"], values["status"])) is not None:
+        raise LedgerError(
+            f"Batch {values['schedule_id']} of gate {values['gate']!r} has {invalid}, so its row"
+            " was changed or damaged; restore the ledger from a copy."
+        )
+    error = [values.pop(name) for name in error_values(None)]
+    del values["last_call"]  # between the ledger's calls only
+    values["kind"] = Kind(values["kind"])
+    values["status"] = Status(values["status"])
+    return BatchRecord(**values, error=None if error[0] is None else ErrorReport(*error))
+
+
+def invalid_value(kind: str, status: str) -> str | None:
+    """What is wrong with a batch's kind or its status; None where each is one.
+
+    >>> invalid_value("live", "done")
+    "the status 'done', which is none of in_progress, success, failed, backfilling, dead"
+    """
+    for name, value, known in (("kind", kind, Kind), ("status", status, Status)):
+        if value not in set(known):
+            return f"the {name} {value!r}, which is none of {', '.join(known)}"
+    return None
+
+
+def known_status(status: str) -> Status:
+    """What a status counts as: itself, or failed where it is none."""
+    return Status(status) if status in set(Status) else Status.FAILED
+
+
+def range_from(row: Sequence[Any]) -> PlannedRange:
+    """The range that a row of ``failure`` describes."""
+    topic, partition, start, until, latest, reason, topic_id = row
+    return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
 
 
 def together(queries: Iterable[Select[Any]]) -> CompoundSelect[Any]:
@@ -58,7 +159,7 @@ def created_within(
 _child = control.alias("child")
 
 
-def has_parts(schedule_id: Column[str]) -> ColumnElement[bool]:
+def has_children(schedule_id: Column[str]) -> ColumnElement[bool]:
     """Whether a batch was divided."""
     return exists().where(_child.c.parent == schedule_id)
 
@@ -67,48 +168,6 @@ def is_error(error_class: Column[str], name: str) -> ColumnElement[bool]:
     """Whether an exception is of this class, named with its module or without."""
     return or_(error_class == name, error_class.endswith(f".{name}", autoescape=True))
 
-
-GATES: Final = select(
-    *gate.c[
-        "name", "interval_ms", "source", "estimator", "created_ms", "rate_per_s", "rate_time_ms"
-    ]
-).order_by(gate.c.name)
-
-CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
-
-_new_rate = bindparam("new_rate", type_=Double)
-
-SET_RATE: Final = (
-    update(gate)
-    .where(gate.c.name == bindparam("gate"))
-    .values(
-        rate_per_s=func.coalesce(_new_rate, gate.c.rate_per_s),
-        rate_time_ms=case(
-            (_new_rate.is_(None), gate.c.rate_time_ms), else_=bindparam("new_time_ms")
-        ),
-    )
-)
-
-_sample = [column for column in rate.c if column is not rate.c.rate_id]
-_given = [cast(bindparam(column.name), column.type) for column in _sample]
-_kept = exists().where(rate.c.gate == bindparam("gate"), rate.c.time_ms == bindparam("time_ms"))
-
-KEEP_SAMPLE: Final = insert(rate).from_select(
-    _sample,
-    select(*_given).where(
-        ~_kept.where(
-            *[column.is_not_distinct_from(to) for column, to in zip(_sample, _given, strict=True)]
-        )
-    ),
-    include_defaults=False,
-)
-
-LAST_RATES: Final = (
-    select(*_sample)
-    .where(rate.c.gate == bindparam("gate"))
-    .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
-    .limit(bindparam("limit"))
-)
 
 BATCH: Final = select(control).where(control.c.schedule_id == bindparam("schedule_id"))
 
@@ -132,7 +191,7 @@ SERVERS: Final = (
     .limit(1)
 )
 
-PARTS: Final = (
+CHILDREN: Final = (
     select(control)
     .where(control.c.parent == bindparam("schedule_id"))
     .order_by(control.c.created_time_ms, control.c.schedule_id)
@@ -152,7 +211,7 @@ COUNT_BEGIN: Final = (
     .where(
         ~exists()
         .where(control.c.schedule_id == bindparam("batch"))
-        .where(control.c.last_move == bindparam("move"))
+        .where(control.c.last_call == bindparam("call"))
     )
     .values(
         begun=bindparam("batch"),
@@ -162,16 +221,15 @@ COUNT_BEGIN: Final = (
 )
 
 _counted = update(gate).values(sequence=gate.c.sequence + 1).returning(gate.c.sequence)
-
 NEXT_SEQUENCE: Final = _counted.where(gate.c.name == bindparam("of"))
 
 # Of a batch that can be attached. Before that is done, as whatever changes a gate's row and a
 # batch's changes the gate's first: of two transactions one waits then, and never both.
 NEXT_SEQUENCE_OF: Final = _counted.where(
-    gate.c.name == select(control.c.gate).where(moves.ATTACHABLE).scalar_subquery()
+    gate.c.name == select(control.c.gate).where(transitions.ATTACHABLE).scalar_subquery()
 )
 
-ATTACH: Final = moves.ATTACH.returning(*control.c)
+ATTACH_AND_RETURN: Final = transitions.ATTACH.returning(*control.c)
 
 OPEN_BATCH: Final = (
     select(control)
@@ -179,12 +237,6 @@ OPEN_BATCH: Final = (
     .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
     .order_by(control.c.created_time_ms.desc())
     .limit(1)
-)
-
-SET_RECORDS: Final = (
-    update(control)
-    .where(control.c.schedule_id == bindparam("batch"))
-    .values(records=bindparam("counted"))
 )
 
 KEEP_ERROR: Final = (
@@ -207,12 +259,14 @@ FAILED_BATCHES: Final = (
 )
 
 # A backfill whose lease has run out has failed, though nobody has counted it yet.
-_given_up = control.c.status == Status.BACKFILLING
+_expired = control.c.status == Status.BACKFILLING
+
 _ended_ms = case(
-    (and_(_given_up, control.c.lease_until_ms <= NowMs()), control.c.lease_until_ms),
+    (and_(_expired, control.c.lease_until_ms <= NowMs()), control.c.lease_until_ms),
     else_=func.coalesce(control.c.end_time_ms, control.c.start_time_ms, control.c.created_time_ms),
 )
-_backfills = control.c.backfills + case((_given_up, 1), else_=0)
+
+_backfills = control.c.backfills + case((_expired, 1), else_=0)
 
 
 def has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
@@ -237,7 +291,7 @@ BY_PREFIX: Final = (
     .limit(bindparam("limit"))
 )
 
-_letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
+has_dead_letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
 
 interrupted: Final = and_(
     control.c.status == Status.FAILED,
@@ -253,11 +307,11 @@ LEAVE_INTERRUPTED: Final = (
     .values({name: bindparam(name) for name in error_values(None) if name != "error_trace"})
 )
 
-FAILURES: Final = (
+UNRESOLVED: Final = (
     select(control)
     .where(control.c.gate.in_(_named_or_all_gates))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, _letters))
+    .where(~and_(control.c.status == Status.DEAD, has_dead_letters))
     .where(control.c.resolution.is_(None), ~interrupted)
     .order_by(control.c.created_time_ms, control.c.schedule_id)
 )
@@ -266,7 +320,10 @@ _nobody_runs_it = or_(
     has_run_out(),
     and_(control.c.owner.is_(None), control.c.created_time_ms < bindparam("before_ms")),
 )
-_settled = and_(control.c.status == Status.FAILED, control.c.last_move == bindparam("move"))
+
+_resolved_by_this = and_(
+    control.c.status == Status.FAILED, control.c.last_call == bindparam("call")
+)
 
 # With those that the same call has settled already, if it is made again. In no order: SQLite would
 # go through all batches in that order instead of those of these states.
@@ -276,59 +333,16 @@ LEFT_BEHIND: Final = (
     .where(or_(control.c.kind == Kind.LIVE, control.c.parent.is_not(None)))
     .where(control.c.schedule_id != bindparam("but"))
     .where(control.c.status.in_([Status.IN_PROGRESS, Status.FAILED]))
-    .where(or_(_settled, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
-)
-
-
-def _losses(which: ColumnElement[bool]) -> Select[Any]:
-    """Losses with the checkpoint of their batch, if they have one, and whether it was split."""
-    return (
-        select(lost, control.c.run_id, has_parts(lost.c.schedule_id).label("was_split"))
-        .outerjoin_from(lost, control, control.c.schedule_id == lost.c.schedule_id)
-        .where(which)
-        .order_by(
-            lost.c.time_ms,
-            lost.c.topic,
-            lost.c.topic_id,
-            lost.c.partition,
-            lost.c.from_offset,
-            lost.c.schedule_id,
-        )
-    )
-
-
-LOSSES: Final = _losses(lost.c.gate == bindparam("gate"))
-LOSSES_OF_BATCHES: Final = _losses(
-    lost.c.schedule_id.in_(bindparam("batches", [""], expanding=True))
+    .where(or_(_resolved_by_this, and_(control.c.status == Status.IN_PROGRESS, _nobody_runs_it)))
 )
 
 GATE_OF: Final = select(control.c.gate).where(control.c.schedule_id == bindparam("batch"))
 
-DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
-
-# Like a move of a batch: a call that is made again finds its own name.
-RESOLVE: Final = (
-    update(dead_letter)
-    .where(dead_letter.c.dead_letter_id == bindparam("letter"))
-    .where(
-        or_(
-            dead_letter.c.status == LetterStatus.WAITING,
-            dead_letter.c.last_move == bindparam("move"),
-        )
-    )
-    .values(
-        status=bindparam("outcome"),
-        resolved_ms=bindparam("now_ms"),
-        resolution=bindparam("why"),
-        last_move=bindparam("move"),
-    )
-)
-
-OPEN_COUNTS: Final = (
+UNRESOLVED_COUNTS: Final = (
     select(control.c.status, func.count().label("number"))
     .where(control.c.gate == bindparam("gate"))
     .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, _letters), control.c.resolution.is_(None))
+    .where(~and_(control.c.status == Status.DEAD, has_dead_letters), control.c.resolution.is_(None))
     .where(~interrupted)
     .group_by(control.c.status)
 )
@@ -337,7 +351,7 @@ WAITING_LETTERS: Final = (
     select(func.count())
     .select_from(dead_letter)
     .where(dead_letter.c.gate == bindparam("gate"))
-    .where(dead_letter.c.status == LetterStatus.WAITING)
+    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
 )
 
 # The same reason once more is the answer that was lost with a connection.

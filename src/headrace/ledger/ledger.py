@@ -1,0 +1,151 @@
+"""The ledger: the one place where planner, driver, command line and other applications meet."""
+
+from typing import Final, Self
+
+from sqlalchemy import select
+
+from headrace.core.clock import WallClock, wall_clock_ms
+from headrace.ledger import schema
+from headrace.ledger.batches import BatchStore
+from headrace.ledger.clock import NowMs
+from headrace.ledger.database import Database
+from headrace.ledger.dead_letters import DeadLetterStore
+from headrace.ledger.gates import GateStore
+from headrace.ledger.history import HistoryStore
+from headrace.ledger.outputs import OutputStore
+from headrace.ledger.rates import RateStore
+from headrace.ledger.receivers import ReceiverStore
+from headrace.ledger.signals import SignalStore
+
+_NOW: Final = select(NowMs())
+
+
+class Ledger:
+    """Gates, batches, dead letters, receivers, signals: in a database that processes share.
+
+    Every method of its stores is one transaction (``history.prune`` is several): durable when it
+    returns, without effect when it raises. Each raises :class:`LedgerError` when the database
+    cannot be read or written, whatever the cause. They can be called from any thread, and from
+    several processes at once.
+
+    A ledger with a retry timeout waits where the database cannot be reached, cuts the connection or
+    is locked by somebody else, and repeats the call: whether it had been done, with only the answer
+    lost, or not, the answer and what is in the ledger are the same. `HistoryStore.coverage` is not
+    repeated, nor are the caller's statements in a `BatchStore.transaction`. After the timeout, or
+    without one, a write whose answer was lost may have had its effect.
+
+    The status of a batch changes only by the transitions of :mod:`headrace.ledger.transitions`,
+    each by compare-and-set: of two callers that try the same one, one gets True. A batch has one
+    owner, for as long as the owner renews its lease. Leases are measured by the database's clock
+    alone, so the clocks of the processes may differ. A lease that ends further ahead than a lease
+    can be long has run out: it was written before the database's clock was set back.
+
+    ::
+
+        with Ledger.open("sqlite:///headrace.db") as ledger:
+            ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+            batch = ledger.batches.begin(planned)  # before any of its data is read
+            ledger.batches.succeed(batch.schedule_id)  # or: fail(batch.schedule_id, error)
+            ledger.rates.history("orders")  # what the estimator made of it
+
+    Attributes:
+        batches: What gates read, and what became of it.
+        gates: Gates as declared, the query behind each, and what throttles it.
+        rates: The rate in force, and the samples that it was learnt from.
+        dead_letters: Records that cannot be processed.
+        history: Losses, coverage, checkpoints, and the pruning of what is old.
+        receivers: The receivers of each gate.
+        signals: The signals between the stages of a flow.
+        outputs: The attempts to write batches into topics.
+    """
+
+    def __init__(self, database: Database, clock: WallClock) -> None:
+        self._database: Final = database
+        self.batches = BatchStore(database, clock)
+        self.gates = GateStore(database, clock)
+        self.rates = RateStore(database, clock)
+        self.dead_letters = DeadLetterStore(database, clock)
+        self.history = HistoryStore(database, clock)
+        self.receivers = ReceiverStore(database, clock)
+        self.signals = SignalStore(database, clock)
+        self.outputs = OutputStore(database, clock)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        create: bool = True,
+        clock: WallClock = wall_clock_ms,
+        database_clock: WallClock | None = None,
+        retry_timeout_s: float = 0,
+    ) -> Self:
+        """Open a ledger; several processes may do so at the same time, the first time too.
+
+        Args:
+            url: ``sqlite:///file.db`` (its folder must exist) or ``postgresql://...``.
+            create: Create the ledger if there is none, and bring an older one up to date. If False,
+                nothing is ever written, and the right to read is enough.
+            clock: Where the times of batches come from.
+            database_clock: Replaces the database's own clock, by which leases are measured; for
+                tests.
+            retry_timeout_s: How long each call waits for a database that becomes unreachable.
+                Opening does not wait: what cannot be reached then is more likely the wrong URL.
+
+        Raises:
+            LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
+                ``create=False``, holds no ledger.
+            SchemaError: The ledger is a newer Headrace's, or its tables are somebody else's; with
+                ``create=False``, also an older Headrace's.
+        """
+        database = Database(
+            url, read_only=not create, retry_timeout_s=retry_timeout_s, clock=database_clock
+        )
+        return cls._prepared(database, clock, create=create)
+
+    @classmethod
+    def join(cls, url: str, *, retry_timeout_s: float = 0) -> Self:
+        """Open a ledger that others keep, to write into it: it is neither created nor upgraded.
+
+        Args:
+            url: As for `open`.
+            retry_timeout_s: As for `open`.
+
+        Raises:
+            LedgerError: The database cannot be reached or used, or holds no ledger.
+            SchemaError: The ledger is of another Headrace's version.
+        """
+        database = Database(url, read_only=False, must_exist=True, retry_timeout_s=retry_timeout_s)
+        return cls._prepared(database, wall_clock_ms, create=False)
+
+    @classmethod
+    def _prepared(cls, database: Database, clock: WallClock, *, create: bool) -> Self:
+        try:
+            (schema.prepare if create else schema.check)(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, clock)
+
+    @property
+    def url(self) -> str:
+        """Where it is, in full: never to be shown, for it may hold a password."""
+        return self._database.url
+
+    def database_time_ms(self) -> int:
+        """The time by the database's clock, by which leases are measured (ms since the epoch)."""
+        now_ms: int = self._database.scalar(_NOW)
+        return now_ms
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._database.name!r})"

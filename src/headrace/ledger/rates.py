@@ -1,0 +1,145 @@
+"""What the estimator has made of each batch, and the rate that is in force."""
+
+import math
+from dataclasses import asdict
+from typing import Final
+
+from sqlalchemy import (
+    Connection,
+    Double,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from headrace.errors import LedgerError
+from headrace.ledger import transitions
+from headrace.ledger.records import RateSample
+from headrace.ledger.store import Store
+from headrace.ledger.tables import control, gate, rate
+
+CURRENT_RATE: Final = select(gate.c.rate_per_s).where(gate.c.name == bindparam("gate"))
+LAST_REPORTED: Final = select(gate.c.reported).where(gate.c.name == bindparam("gate"))
+_new_rate = bindparam("new_rate", type_=Double)
+
+SET_RATE: Final = (
+    update(gate)
+    .where(gate.c.name == bindparam("gate"))
+    .values(
+        rate_per_s=func.coalesce(_new_rate, gate.c.rate_per_s),
+        rate_time_ms=case(
+            (_new_rate.is_(None), gate.c.rate_time_ms), else_=bindparam("new_time_ms")
+        ),
+        reported=bindparam("batch"),
+    )
+)
+
+_sample = [column for column in rate.c if column is not rate.c.rate_id]
+_given = [cast(bindparam(column.name), column.type) for column in _sample]
+_kept = exists().where(rate.c.gate == bindparam("gate"), rate.c.time_ms == bindparam("time_ms"))
+
+KEEP_SAMPLE: Final = insert(rate).from_select(
+    _sample,
+    select(*_given).where(
+        ~_kept.where(
+            *[column.is_not_distinct_from(to) for column, to in zip(_sample, _given, strict=True)]
+        )
+    ),
+    include_defaults=False,
+)
+
+LAST_SAMPLES: Final = (
+    select(*_sample)
+    .where(rate.c.gate == bindparam("gate"))
+    .order_by(rate.c.time_ms.desc(), rate.c.rate_id.desc())
+    .limit(bindparam("limit"))
+)
+
+SET_RECORDS: Final = (
+    update(control)
+    .where(control.c.schedule_id == bindparam("batch"))
+    .values(records=bindparam("counted"))
+)
+
+
+class RateStore(Store):
+    """The rates of gates, and the samples that they were learnt from."""
+
+    def current(self, gate_name: str) -> float | None:
+        """The gate's current rate, in records per second; None while none has been learnt."""
+        rate_per_s: float | None = self._database.scalar(CURRENT_RATE, gate=gate_name)
+        return rate_per_s
+
+    def last_reported(self, gate_name: str) -> str | None:
+        """The batch that a gate's newest sample was learnt from; None before the first one."""
+        schedule_id: str | None = self._database.scalar(LAST_REPORTED, gate=gate_name)
+        return schedule_id
+
+    def report(
+        self, schedule_id: str, query_batch_id: int, start_time_ms: int, sample: RateSample | None
+    ) -> None:
+        """Take in what the engine reports of a batch that it has done with, in one transaction.
+
+        Args:
+            schedule_id: The batch; ``in_progress`` becomes ``success`` (transition D), and one that
+                the gate's own handler has ended already stays as it is.
+            query_batch_id: The engine's own number for it.
+            start_time_ms: When it began (ms since the epoch).
+            sample: What was learnt from it: its new rate is put in force, unless it is None; and
+                a batch that it names gets its number of records, if any were read. A sample is
+                kept once: the same one again changes nothing.
+
+        Raises:
+            LedgerError: The rate is not a positive number, or the gate is not declared.
+        """
+        if sample is not None:
+            _refuse_no_rate(sample)
+        ended = self._ended(schedule_id, None, None)
+        attached = {
+            "batch": schedule_id,
+            "number": query_batch_id,
+            "started_ms": start_time_ms,
+            "by": None,
+            "gone": None,
+        }
+
+        def report(connection: Connection) -> None:
+            if sample is not None:
+                self._publish(connection, sample)
+            connection.execute(transitions.ATTACH, attached | self._leased(None))
+            connection.execute(transitions.SUCCEED, ended)
+
+        self._database.write(report)
+
+    def _publish(self, connection: Connection, sample: RateSample) -> None:
+        # First, for it makes whoever publishes for this gate wait for the one before.
+        in_force = {
+            "gate": sample.gate,
+            "new_rate": sample.rate_per_s,
+            "new_time_ms": sample.time_ms,
+            "batch": sample.schedule_id,
+        }
+        connection.execute(SET_RATE, in_force)
+        self._insert_under(sample.gate, connection, KEEP_SAMPLE, asdict(sample))
+        if sample.schedule_id is not None and sample.records:
+            count = {"batch": sample.schedule_id, "counted": sample.records}
+            connection.execute(SET_RECORDS, count)
+
+    def history(self, gate_name: str, limit: int = 100) -> tuple[RateSample, ...]:
+        """A gate's last rate samples, newest first."""
+        rows = self._database.rows(LAST_SAMPLES, gate=gate_name, limit=limit)
+        return tuple(RateSample(**row._asdict()) for row in rows)
+
+
+def _refuse_no_rate(sample: RateSample) -> None:
+    new = sample.rate_per_s
+    if new is not None and not (math.isfinite(new) and new > 0):
+        raise LedgerError(
+            f"The rate of gate {sample.gate!r} cannot be {new}; an estimator answers a "
+            "positive number of records per second, or None."
+        )

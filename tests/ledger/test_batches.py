@@ -1,0 +1,462 @@
+from dataclasses import replace
+
+import pytest
+from tests.ledger.conftest import Execute
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.services.ledgers import report_sample
+
+from headrace.core.ranges import OffsetRange
+from headrace.errors import LedgerError
+from headrace.ledger import (
+    BatchRecord,
+    ErrorReport,
+    Kind,
+    Ledger,
+    PlannedBatch,
+    PlannedRange,
+    Status,
+)
+from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
+from headrace.ledger.tables import control, failure
+
+ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
+
+
+def stands_at(ledger: Ledger, execute: Execute, status: Status) -> BatchRecord:
+    """A batch with this status, by whatever way."""
+    batch = ledger.batches.begin(a_batch())
+    execute(control.update().values(status=status))
+    return replace(batch, status=status)
+
+
+def test_arrow_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: ManualClock) -> None:
+    batch = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 7))
+    assert ledger.batches.begin(batch) == BatchRecord(
+        schedule_id=batch.schedule_id,
+        gate="orders",
+        run_id="run",
+        kind=Kind.LIVE,
+        status=Status.IN_PROGRESS,
+        attempts=1,
+        query_batch_id=None,
+        created_time_ms=clock(),
+        start_time_ms=None,
+        end_time_ms=None,
+        reason="rate",
+        planned_records=12,
+        lag=100,
+        rate_per_s=50.5,
+        records=None,
+        error=None,
+    )
+
+
+def test_arrow_a_keeps_the_ranges_in_order_and_leaves_empty_ones_out(ledger: Ledger) -> None:
+    first = PlannedRange(
+        OffsetRange("a", 9, 2**62, 2**62 + 1), latest=2**62 + 3, reason="share", topic_id="x"
+    )
+    second = PlannedRange(OffsetRange("b", 0, 0, 5), latest=None, reason=None)
+    third = PlannedRange(OffsetRange("b", 10, 3, 4), latest=4, reason="nothing left")
+    empty = PlannedRange(OffsetRange("b", 11, 3, 3))
+    batch = ledger.batches.begin(replace(a_batch(), ranges=(third, empty, first, second)))
+    assert ledger.batches.ranges(batch.schedule_id) == (first, second, third)
+
+
+def test_a_batch_tells_the_brokers_it_was_planned_on(ledger: Ledger) -> None:
+    batch = ledger.batches.begin(replace(a_batch(), bootstrap_servers="one:9092,two:9092"))
+    ledger.batches.begin(replace(batch_number(5), bootstrap_servers="other:9092"))
+    assert ledger.batches.servers(batch.schedule_id) == "one:9092,two:9092"
+    assert ledger.batches.servers("none") is None
+
+
+def test_arrow_a_takes_five_hundred_ranges(ledger: Ledger) -> None:
+    ranges = [OffsetRange("orders", partition, 0, partition + 1) for partition in range(500)]
+    batch = ledger.batches.begin(a_batch(*ranges))
+    assert [planned.offsets for planned in ledger.batches.ranges(batch.schedule_id)] == ranges
+
+
+def test_arrow_a_gives_every_batch_a_later_created_time_though_the_clock_is_set_back(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    first = ledger.batches.begin(batch_number(1))
+    second = ledger.batches.begin(batch_number(2))
+    clock.now_ms -= 60_000
+    third = ledger.batches.begin(batch_number(3))
+    assert second.created_time_ms == first.created_time_ms + 1
+    assert third.created_time_ms == first.created_time_ms + 2
+    assert ledger.batches.newest("orders") == (third, second, first)
+
+
+def test_arrow_a_refuses_a_batch_that_reads_nothing(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="'orders' has no offsets to read"):
+        ledger.batches.begin(a_batch(OffsetRange("orders", 0, 10, 10)))
+    assert ledger.batches.newest("orders") == ()
+
+
+def test_arrow_a_refuses_a_batch_of_an_undeclared_gate(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="'clicks' is not declared"):
+        ledger.batches.begin(a_batch(gate="clicks"))
+    assert ledger.batches.newest("clicks") == ()
+
+
+def test_arrow_a_writes_nothing_of_a_batch_with_a_range_twice(ledger: Ledger) -> None:
+    batch = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 0, 10, 30))
+    with pytest.raises(LedgerError, match="has refused what was written"):
+        ledger.batches.begin(batch)
+    assert ledger.batches.get(batch.schedule_id) is None
+    assert ledger.batches.ranges(batch.schedule_id) == ()
+
+
+def test_arrow_b_counts_an_attempt_and_keeps_the_first_plan(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    first = ledger.batches.begin(a_batch())
+    ranges = ledger.batches.ranges(first.schedule_id)
+    ledger.batches.attach(first.schedule_id, 7)
+    clock.now_ms += 1_000
+    planned_anew = replace(a_batch(reason="run again"), lag=None, rate_per_s=None)
+    again = replace(first, attempts=2, query_batch_id=7, outcome_unknown=True)
+    assert ledger.batches.begin(planned_anew) == again
+    assert ledger.batches.ranges(first.schedule_id) == ranges
+    assert ledger.batches.newest("orders") == (again,)
+
+
+def test_arrow_b_takes_the_ranges_in_any_order(ledger: Ledger) -> None:
+    ranges = [OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 7)]
+    ledger.batches.begin(a_batch(*ranges))
+    empty = OffsetRange("orders", 2, 5, 5)
+    assert ledger.batches.begin(a_batch(*reversed(ranges), empty)).attempts == 2
+
+
+def test_arrow_c_takes_a_failed_batch_up_without_its_error(ledger: Ledger) -> None:
+    first = ledger.batches.begin(a_batch())
+    ledger.batches.attach(first.schedule_id, 7)
+    ledger.batches.fail(first.schedule_id, ERROR)
+    assert ledger.batches.begin(a_batch()) == replace(first, attempts=2, query_batch_id=7)
+
+
+@pytest.mark.parametrize("status", [Status.SUCCESS, Status.BACKFILLING, Status.DEAD])
+def test_there_is_no_arrow_from_another_status_to_in_progress(
+    ledger: Ledger, execute: Execute, status: Status
+) -> None:
+    stored = stands_at(ledger, execute, status)
+    assert ledger.batches.begin(a_batch(reason="run again")) == stored
+    assert ledger.batches.get(stored.schedule_id) == stored
+
+
+def test_arrows_b_and_c_refuse_a_batch_whose_row_has_other_ranges(
+    ledger: Ledger, execute: Execute
+) -> None:
+    batch = ledger.batches.begin(a_batch())
+    execute(failure.update().values(until_offset=19))
+    with pytest.raises(LedgerError, match=f"has other ranges for batch {batch.schedule_id}"):
+        ledger.batches.begin(a_batch())
+    assert ledger.batches.get(batch.schedule_id) == batch
+
+
+def test_a_batch_in_progress_is_told_its_number_and_when_it_started(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    batch = ledger.batches.begin(a_batch())
+    clock.now_ms += 20
+    assert ledger.batches.attach(batch.schedule_id, 7)
+    attached = replace(batch, query_batch_id=7, start_time_ms=clock())
+    assert ledger.batches.get(batch.schedule_id) == attached
+    assert ledger.batches.attach(batch.schedule_id, 8, start_time_ms=5)
+    assert ledger.batches.get(batch.schedule_id) == replace(
+        batch, query_batch_id=8, start_time_ms=5
+    )
+
+
+def test_arrow_d_ends_a_batch_well(ledger: Ledger, clock: ManualClock) -> None:
+    batch = ledger.batches.begin(a_batch())
+    clock.now_ms += 800
+    assert ledger.batches.succeed(batch.schedule_id)
+    succeeded = replace(batch, status=Status.SUCCESS, end_time_ms=clock())
+    assert ledger.batches.get(batch.schedule_id) == succeeded
+
+
+def test_arrow_d_counts_the_records_where_the_caller_knows(ledger: Ledger) -> None:
+    batch = ledger.batches.begin(a_batch())
+    assert ledger.batches.succeed(batch.schedule_id, records=9)
+    assert ledger.batches.newest("orders")[0].records == 9
+
+
+def test_arrow_d_keeps_the_records_that_a_rate_sample_has_told(ledger: Ledger) -> None:
+    batch = ledger.batches.begin(a_batch())
+    report_sample(ledger, a_sample(1_000, records=8, schedule_id=batch.schedule_id))
+    assert ledger.batches.succeed(batch.schedule_id)
+    assert ledger.batches.newest("orders")[0].records == 8
+
+
+def test_arrow_e_keeps_why_a_batch_failed(ledger: Ledger, clock: ManualClock) -> None:
+    batch = ledger.batches.begin(a_batch())
+    clock.now_ms += 800
+    assert ledger.batches.fail(batch.schedule_id, ERROR)
+    failed = replace(batch, status=Status.FAILED, end_time_ms=clock(), error=ERROR)
+    assert ledger.batches.get(batch.schedule_id) == failed
+
+
+def test_arrow_e_bounds_what_it_keeps_of_any_exception(ledger: Ledger) -> None:
+    batch = ledger.batches.begin(a_batch())
+    error = ValueError("no \x00 and no \ud800" + "x" * 100_000)
+    assert ledger.batches.fail(batch.schedule_id, error)
+    stored = ledger.batches.newest("orders")[0].error
+    assert stored == ErrorReport.of(error)
+    assert stored.message.startswith(r"no \x00 and no \ud800")
+    assert (len(stored.message), len(stored.trace)) == (MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status != Status.IN_PROGRESS])
+def test_arrows_d_and_e_begin_at_in_progress_only(
+    ledger: Ledger, execute: Execute, status: Status
+) -> None:
+    stored = stands_at(ledger, execute, status)
+    assert not ledger.batches.succeed(stored.schedule_id, records=9)
+    assert not ledger.batches.fail(stored.schedule_id, ERROR)
+    assert not ledger.batches.attach(stored.schedule_id, 7)
+    assert ledger.batches.get(stored.schedule_id) == stored
+
+
+def test_a_batch_that_is_not_in_the_ledger_does_not_move(ledger: Ledger) -> None:
+    assert not ledger.batches.succeed("nobody")
+    assert not ledger.batches.fail("nobody", ERROR)
+    assert not ledger.batches.attach("nobody", 7)
+    assert ledger.batches.get("nobody") is None
+    assert ledger.batches.ranges("nobody") == ()
+
+
+def test_a_move_changes_no_other_batch(ledger: Ledger) -> None:
+    first, second, third = (ledger.batches.begin(batch_number(number)) for number in range(3))
+    ledger.batches.attach(second.schedule_id, 7)
+    ledger.batches.succeed(second.schedule_id)
+    ledger.batches.fail(third.schedule_id, ERROR)
+    assert ledger.batches.get(first.schedule_id) == first
+
+
+def test_batches_come_newest_first_each_gate_for_itself(ledger: Ledger) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    first, second, third = (ledger.batches.begin(batch_number(number)) for number in (5, 3, 4))
+    ledger.batches.begin(batch_number(1, gate="clicks"))
+    assert ledger.batches.newest("orders") == (third, second, first)
+    assert ledger.batches.newest("orders", limit=2) == (third, second)
+
+
+def test_what_was_begun_last_is_told_with_how_often_there_was_a_beginning(ledger: Ledger) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    assert ledger.gates.last_begun("orders") is None
+    first, second = (ledger.batches.begin(batch_number(number)) for number in (5, 3))
+    click = ledger.batches.begin(batch_number(1, gate="clicks"))
+    assert ledger.gates.last_begun("orders") == (2, second)
+    assert ledger.gates.last_begun("clicks") == (1, click)
+    ledger.batches.succeed(first.schedule_id)
+    again = ledger.batches.begin(batch_number(5))
+    assert again.status is Status.SUCCESS
+    assert ledger.gates.last_begun("orders") == (3, again)
+
+
+def test_the_open_batch_is_the_newest_in_progress_of_the_live_stream(ledger: Ledger) -> None:
+    assert ledger.batches.open_batch("orders") is None
+    first, second = (ledger.batches.begin(batch_number(number)) for number in (1, 2))
+    ledger.batches.begin(replace(batch_number(3), kind=Kind.BACKFILL))
+    assert ledger.batches.open_batch("orders") == second
+    ledger.batches.succeed(second.schedule_id)
+    assert ledger.batches.open_batch("orders") == first
+    ledger.batches.fail(first.schedule_id, ERROR)
+    assert ledger.batches.open_batch("orders") is None
+
+
+NO = ErrorReport("ValueError", "no", "")
+
+LEASE_MS = 30_000
+
+HALVES = (
+    a_batch(OffsetRange("orders", 0, 10, 15)),
+    a_batch(OffsetRange("orders", 0, 15, 20)),
+)
+
+
+def one_of_mine(ledger: Ledger, batch: PlannedBatch | None = None) -> BatchRecord:
+    begun = ledger.batches.begin(batch or a_batch())
+    ledger.batches.attach(begun.schedule_id, 7, owner="me", lease_ms=LEASE_MS)
+    return begun
+
+
+def test_arrow_a_writes_the_parts_down_right_after_their_parent(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    whole = one_of_mine(ledger, replace(a_batch(), kind=Kind.BACKFILL))
+    clock.now_ms += 60
+    parts = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    assert [part.schedule_id for part in parts] == [half.schedule_id for half in HALVES]
+    for number, part in enumerate(parts):
+        assert part == replace(
+            whole,
+            schedule_id=HALVES[number].schedule_id,
+            planned_records=5,
+            created_time_ms=whole.created_time_ms + 1 + number,
+            owner="me",
+            lease_until_ms=clock() + LEASE_MS,
+            parent=whole.schedule_id,
+        )
+        assert ledger.batches.ranges(part.schedule_id) == HALVES[number].ranges
+    assert ledger.batches.children(whole.schedule_id) == parts
+    assert ledger.batches.children(parts[0].schedule_id) == ()
+    stored = ledger.batches.get(whole.schedule_id)
+    assert stored is not None
+    assert (stored.status, stored.lease_until_ms) == (Status.IN_PROGRESS, clock() + LEASE_MS)
+
+
+def test_parts_that_a_backfill_plans_are_of_its_kind(ledger: Ledger, clock: ManualClock) -> None:
+    whole = one_of_mine(ledger)
+    ledger.batches.fail(whole.schedule_id, NO)
+    ledger.batches.claim(whole.schedule_id, "backfill", LEASE_MS)
+    parts = ledger.batches.split(whole.schedule_id, HALVES, "backfill", LEASE_MS)
+    assert {part.kind for part in parts} == {Kind.BACKFILL}
+    assert set(ledger.batches.newest(kind=Kind.BACKFILL)) == set(parts)
+    clock.now_ms += LEASE_MS
+    left = [part.schedule_id for part in parts]
+    assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == left
+    assert {part.status for part in ledger.batches.children(whole.schedule_id)} == {Status.FAILED}
+
+
+def test_a_part_is_split_like_a_batch(ledger: Ledger) -> None:
+    whole = one_of_mine(ledger)
+    first, _ = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    smaller = (
+        a_batch(OffsetRange("orders", 0, 10, 11)),
+        a_batch(OffsetRange("orders", 0, 11, 15)),
+    )
+    parts = ledger.batches.split(first.schedule_id, smaller, "me", LEASE_MS)
+    assert [part.parent for part in parts] == [first.schedule_id] * 2
+    assert ledger.batches.children(first.schedule_id) == parts
+
+
+def test_arrows_b_and_c_take_parts_up_again_and_what_is_done_stays_done(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    whole = one_of_mine(ledger)
+    fifths = [
+        a_batch(OffsetRange("orders", 0, start, until))
+        for start, until in ((10, 12), (12, 14), (14, 16), (16, 18), (18, 20))
+    ]
+    done, failed, open_, taken, theirs = ledger.batches.split(
+        whole.schedule_id, fifths, "me", LEASE_MS
+    )
+    ledger.batches.succeed(done.schedule_id)
+    ledger.batches.fail(failed.schedule_id, NO)
+    ledger.batches.fail(taken.schedule_id, NO)
+    ledger.batches.claim(taken.schedule_id, "backfill", LEASE_MS)
+    clock.now_ms += LEASE_MS
+    ledger.batches.attach(theirs.schedule_id, 7, owner="theirs", lease_ms=LEASE_MS)
+    ledger.batches.begin(a_batch())
+    attached = ledger.batches.attach(whole.schedule_id, 7, owner="restarted", lease_ms=LEASE_MS)
+    assert attached is not None
+    assert attached.was_split
+    again = ledger.batches.split(whole.schedule_id, fifths, "restarted", LEASE_MS)
+    assert [(part.status, part.owner, part.attempts, part.outcome_unknown) for part in again] == [
+        (Status.SUCCESS, None, 1, False),
+        (Status.IN_PROGRESS, "restarted", 2, False),
+        (Status.IN_PROGRESS, "restarted", 2, True),
+        (Status.BACKFILLING, "backfill", 1, False),
+        (Status.IN_PROGRESS, "theirs", 1, False),
+    ]
+    assert again[1].error is None
+    assert again[2].created_time_ms == open_.created_time_ms
+    assert len(ledger.batches.children(whole.schedule_id)) == 5
+
+
+def test_only_its_owner_splits_a_batch(ledger: Ledger) -> None:
+    whole = one_of_mine(ledger)
+    with pytest.raises(LedgerError, match="does not belong to 'other', so it is not split"):
+        ledger.batches.split(whole.schedule_id, HALVES, "other", LEASE_MS)
+    ledger.batches.fail(whole.schedule_id, NO)
+    with pytest.raises(LedgerError, match="does not belong to 'me'"):
+        ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    assert ledger.batches.children(whole.schedule_id) == ()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        HALVES[:1],
+        (a_batch(),),
+        (HALVES[0], a_batch(OffsetRange("orders", 0, 15, 19))),
+        (*HALVES, a_batch(OffsetRange("orders", 0, 20, 20))),
+        (HALVES[0], replace(HALVES[1], run_id="other")),
+        (HALVES[0], replace(HALVES[1], gate="clicks")),
+    ],
+)
+def test_parts_that_do_not_share_the_batchs_offsets_are_refused(
+    ledger: Ledger, parts: tuple[PlannedBatch, ...]
+) -> None:
+    whole = one_of_mine(ledger)
+    with pytest.raises(LedgerError, match="has 10 offsets and cannot be split into children of"):
+        ledger.batches.split(whole.schedule_id, parts, "me", LEASE_MS)
+    assert ledger.batches.children(whole.schedule_id) == ()
+
+
+def test_parts_are_not_the_streams_open_batch_or_begun(ledger: Ledger) -> None:
+    whole = one_of_mine(ledger)
+    parts = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    begun, open_batch = ledger.gates.last_begun("orders"), ledger.batches.open_batch("orders")
+    assert begun is not None
+    assert open_batch is not None
+    assert begun[1].schedule_id == open_batch.schedule_id == whole.schedule_id
+    assert [batch.schedule_id for batch in ledger.batches.newest("orders", children=False)] == [
+        whole.schedule_id
+    ]
+    ledger.batches.succeed(whole.schedule_id)
+    assert ledger.batches.open_batch("orders") is None
+    assert ledger.batches.begin(batch_number(9)).created_time_ms > parts[-1].created_time_ms
+
+
+def test_arrow_e_settles_parts_too_and_they_are_backfilled(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    whole = one_of_mine(ledger)
+    parts = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
+    ledger.batches.succeed(whole.schedule_id)
+    clock.now_ms += LEASE_MS
+    keys = [part.schedule_id for part in parts]
+    assert ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0) == keys
+    assert [batch.schedule_id for batch in ledger.batches.failed("orders")] == keys
+    for key in keys:
+        assert ledger.batches.claim(key, "backfill", LEASE_MS)
+        assert ledger.batches.backfilled(key, "backfill")
+    assert {part.status for part in ledger.batches.children(whole.schedule_id)} == {Status.SUCCESS}
+
+
+def test_batches_are_filtered_by_gate_status_time_and_kind(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    created = []
+    for number in range(6):
+        clock.now_ms += 10
+        planned = batch_number(number, gate=("orders", "clicks")[number % 2])
+        kind = Kind.BACKFILL if number == 4 else Kind.LIVE
+        created.append(ledger.batches.begin(replace(planned, kind=kind)))
+    ledger.batches.succeed(created[0].schedule_id)
+    ledger.batches.fail(created[1].schedule_id, NO)
+    ledger.batches.fail(created[2].schedule_id, NO)
+    numbers = {batch.schedule_id: number for number, batch in enumerate(created)}
+
+    def found(batches: tuple[BatchRecord, ...]) -> list[int]:
+        return [numbers[batch.schedule_id] for batch in batches]
+
+    assert found(ledger.batches.newest()) == [5, 4, 3, 2, 1, 0]
+    assert found(ledger.batches.newest(limit=2)) == [5, 4]
+    assert found(ledger.batches.newest("orders")) == [4, 2, 0]
+    assert found(ledger.batches.newest(statuses=[Status.FAILED])) == [2, 1]
+    assert found(ledger.batches.newest(statuses=[Status.FAILED, Status.SUCCESS], limit=2)) == [2, 1]
+    assert found(ledger.batches.newest("orders", statuses=[Status.FAILED, Status.SUCCESS])) == [
+        2,
+        0,
+    ]
+    assert found(ledger.batches.newest(kind=Kind.BACKFILL)) == [4]
+    since_ms, until_ms = created[1].created_time_ms, created[3].created_time_ms
+    assert found(ledger.batches.newest(since_ms=since_ms)) == [5, 4, 3, 2, 1]
+    assert found(ledger.batches.newest(since_ms=since_ms, until_ms=until_ms)) == [2, 1]
+    assert found(ledger.batches.newest("nobody's")) == []

@@ -1,0 +1,325 @@
+"""Gates: as declared, the query behind each, and what throttles it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import sqlalchemy
+from tests.ledger.conftest import Execute
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.services.ledgers import report_sample
+
+from headrace.control import RateLimit
+from headrace.core.ranges import OffsetRange
+from headrace.errors import GateInUseError, LedgerError
+from headrace.ledger import Admission, ErrorReport, GateClaim, GateRecord, Ledger, Loss, Status
+
+
+def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="journal", estimator="{}")
+    assert [gate.name for gate in ledger.gates.all()] == ["clicks", "orders"]
+    assert ledger.gates.all()[0] == GateRecord(
+        "clicks", 500, "journal", "{}", clock(), rate_per_s=None, rate_time_ms=None
+    )
+
+
+def test_a_gate_that_is_declared_again_is_described_anew_and_keeps_its_rate_and_history(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    created_ms = clock()
+    batch = ledger.batches.begin(a_batch())
+    report_sample(ledger, a_sample(5, 120.5))
+    clock.now_ms += 1_000
+    ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
+    assert ledger.gates.all() == (
+        GateRecord("orders", 2_000, "journal", "other", created_ms, 120.5, rate_time_ms=5),
+    )
+    assert ledger.rates.history("orders") == (a_sample(5, 120.5),)
+    assert ledger.batches.newest("orders") == (batch,)
+
+
+def test_a_gate_has_no_rate_before_one_is_published(ledger: Ledger) -> None:
+    assert ledger.rates.current("orders") is None
+    assert ledger.rates.current("unheard of") is None
+
+
+def test_a_published_rate_is_in_force(ledger: Ledger) -> None:
+    report_sample(ledger, a_sample(1_000, 0.1 + 0.2))
+    assert ledger.rates.current("orders") == 0.1 + 0.2
+    assert ledger.gates.all()[0].rate_time_ms == 1_000
+
+
+def test_a_sample_without_a_rate_leaves_the_last_one_in_force(ledger: Ledger) -> None:
+    report_sample(ledger, a_sample(1_000, 200.0))
+    report_sample(ledger, a_sample(2_000, None))
+    assert ledger.rates.current("orders") == 200.0
+    assert ledger.gates.all()[0].rate_time_ms == 1_000
+    assert ledger.rates.history("orders", limit=1) == (a_sample(2_000, None),)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_rate_that_is_no_positive_number_is_refused(ledger: Ledger, rate: float) -> None:
+    with pytest.raises(LedgerError, match=f"'orders' cannot be {rate};"):
+        report_sample(ledger, a_sample(1_000, rate))
+    assert ledger.rates.current("orders") is None
+    assert ledger.rates.history("orders") == ()
+
+
+def test_a_rate_of_an_undeclared_gate_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="'clicks' is not declared"):
+        report_sample(ledger, a_sample(1_000, gate="clicks"))
+    assert ledger.rates.history("clicks") == ()
+
+
+def test_a_sample_tells_its_batch_how_many_records_it_had(ledger: Ledger) -> None:
+    batch = ledger.batches.begin(a_batch())
+    other = ledger.batches.begin(a_batch(run_id="other"))
+    report_sample(ledger, a_sample(1_000, records=8, schedule_id=batch.schedule_id))
+    assert [told.records for told in ledger.batches.newest("orders")] == [None, 8]
+    assert ledger.batches.get(other.schedule_id) == other
+
+
+def test_a_report_settles_a_batch_that_nobody_has_settled_and_publishes(ledger: Ledger) -> None:
+    open_, done = (
+        ledger.batches.begin(a_batch(run_id=run)).schedule_id for run in ("open", "done")
+    )
+    ledger.batches.fail(done, ErrorReport("ValueError", "no", ""))
+    failed = ledger.batches.get(done)
+    for key in (open_, done):
+        ledger.rates.report(key, 7, 123, a_sample(1_000, 50.0, records=8, schedule_id=key))
+    settled = ledger.batches.get(open_)
+    assert settled is not None
+    assert (settled.status, settled.records) == (Status.SUCCESS, 8)
+    assert (settled.query_batch_id, settled.start_time_ms) == (7, 123)
+    assert failed is not None
+    assert ledger.batches.get(done) == replace(failed, records=8)
+    assert ledger.rates.current("orders") == 50.0
+
+
+def test_a_report_without_a_sample_settles_and_teaches_nothing(ledger: Ledger) -> None:
+    key = ledger.batches.begin(a_batch()).schedule_id
+    ledger.rates.report(key, 7, 123, None)
+    settled = ledger.batches.get(key)
+    assert settled is not None
+    assert (settled.status, settled.records) == (Status.SUCCESS, None)
+    assert (ledger.rates.history("orders"), ledger.rates.current("orders")) == ((), None)
+
+
+def test_a_sample_of_a_batch_that_is_not_in_the_ledger_is_kept(ledger: Ledger) -> None:
+    sample = a_sample(1_000, schedule_id="pruned long ago")
+    report_sample(ledger, sample)
+    assert ledger.rates.history("orders") == (sample,)
+
+
+def test_rates_come_newest_first_and_no_more_than_asked_for(ledger: Ledger) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    samples = [a_sample(time_ms, 10.0 * n) for n, time_ms in enumerate([3, 1, 2, 3], start=1)]
+    for sample in samples:
+        report_sample(ledger, sample)
+    report_sample(ledger, a_sample(9, gate="clicks"))
+    assert ledger.rates.history("orders") == (samples[3], samples[0], samples[2], samples[1])
+    assert ledger.rates.history("orders", limit=2) == (samples[3], samples[0])
+    assert ledger.rates.history("orders", limit=0) == ()
+
+
+def test_what_was_lost_is_kept_in_the_order_it_was_found(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    first_ms = clock()
+    ledger.history.record_losses("orders", [OffsetRange("t", 1, 0, 5), OffsetRange("t", 0, 3, 9)])
+    clock.now_ms += 1
+    ledger.history.record_losses("orders", [OffsetRange("s", 0, 7, 8)])
+    ledger.history.record_losses("clicks", [OffsetRange("t", 0, 3, 9)])
+    assert ledger.history.losses("orders") == (
+        Loss("orders", first_ms, OffsetRange("t", 0, 3, 9)),
+        Loss("orders", first_ms, OffsetRange("t", 1, 0, 5)),
+        Loss("orders", first_ms + 1, OffsetRange("s", 0, 7, 8)),
+    )
+
+
+def test_a_loss_that_is_recorded_again_is_counted_once_as_far_as_it_reached(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    first_ms = clock()
+    for until in (9, 12, 10, 12):
+        ledger.history.record_losses("orders", [OffsetRange("t", 0, 3, until)])
+        clock.now_ms += 1
+    assert ledger.history.losses("orders") == (
+        Loss("orders", first_ms, OffsetRange("t", 0, 3, 12)),
+    )
+
+
+def test_an_empty_range_is_no_loss(ledger: Ledger) -> None:
+    ledger.history.record_losses("orders", [OffsetRange("t", 0, 3, 3)])
+    ledger.history.record_losses("orders", [])
+    assert ledger.history.losses("orders") == ()
+
+
+def test_losses_of_an_undeclared_gate_are_refused(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="'clicks' is not declared"):
+        ledger.history.record_losses("clicks", [OffsetRange("t", 0, 3, 9)])
+    assert ledger.history.losses("clicks") == ()
+
+
+def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    first, second = (ledger.batches.begin(batch_number(number)) for number in (0, 1))
+    gone = OffsetRange("orders", 0, 3, 9)
+    ledger.history.record_losses("orders", [gone])
+    for batch in (first, second, first):
+        ledger.history.record_losses(
+            "orders", [gone], schedule_id=batch.schedule_id, reasons={gone: "deleted\x00"}
+        )
+    with Ledger.join(ledger.url) as beside:
+        found = beside.history.losses_of([first.schedule_id, second.schedule_id, "another"])
+    assert found == {
+        key: (
+            Loss("orders", clock(), gone, None, key, "deleted\\x00", first.run_id, was_split=False),
+        )
+        for key in (first.schedule_id, second.schedule_id)
+    }
+    assert len(ledger.history.losses("orders")) == 3
+    assert ledger.history.losses_of([]) == {}
+
+
+def test_a_loss_of_a_batch_that_is_not_the_gates_is_refused(ledger: Ledger) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    key = ledger.batches.begin(batch_number(0)).schedule_id
+    for gate, batch in (("clicks", key), ("orders", "another")):
+        with pytest.raises(LedgerError, match="so it is not the ledger that the gate uses"):
+            ledger.history.record_losses(gate, [OffsetRange("orders", 0, 3, 9)], schedule_id=batch)
+        assert ledger.history.losses(gate) == ()
+
+
+LEASE_MS = 60_000
+
+BLUE = GateClaim("orders", "blue", "driver", "read", "process 1 on a", 500, "kafka", "pid")
+
+GREEN = replace(BLUE, owner="green", described="process 2 on b", interval_ms=700)
+
+
+def test_a_gate_has_one_query_and_the_second_hears_of_the_first(ledger: Ledger) -> None:
+    assert ledger.gates.claim(BLUE, LEASE_MS) is None
+    first = ledger.gates.claim(GREEN, LEASE_MS)
+    assert first is not None
+    assert (first.owner, first.driver, first.read) == ("blue", "driver", "read")
+    assert first.described == "process 1 on a"
+    assert 0 <= first.until_ms - first.since_ms - LEASE_MS < 5_000
+    assert ledger.gates.query("orders") == first
+    (declared,) = [gate for gate in ledger.gates.all() if gate.name == "orders"]
+    assert declared.interval_ms == 500
+
+
+def test_a_claim_declares_a_gate_that_is_new(ledger: Ledger) -> None:
+    assert ledger.gates.claim(replace(BLUE, gate="new"), LEASE_MS) is None
+    assert "new" in [gate.name for gate in ledger.gates.all()]
+
+
+def test_a_gate_that_was_released_is_free_at_once(ledger: Ledger) -> None:
+    ledger.gates.claim(BLUE, LEASE_MS)
+    assert ledger.gates.release("orders", "blue")
+    assert ledger.gates.query("orders") is None
+    assert ledger.gates.claim(GREEN, LEASE_MS) is None
+    assert not ledger.gates.release("orders", "blue")
+    assert not ledger.gates.renew("orders", "blue", LEASE_MS)
+    assert ledger.gates.query("orders") is not None
+
+
+def test_a_query_that_claims_again_keeps_its_gate(ledger: Ledger) -> None:
+    for _ in range(2):
+        assert ledger.gates.claim(BLUE, LEASE_MS) is None
+
+
+def test_a_lease_that_has_run_out_is_taken_over_unless_it_was_renewed(ledger: Ledger) -> None:
+    ledger.gates.claim(BLUE, 0)
+    assert ledger.gates.query("orders") is None
+    assert ledger.gates.renew("orders", "blue", LEASE_MS)
+    assert ledger.gates.claim(GREEN, LEASE_MS) is not None
+    ledger.gates.renew("orders", "blue", 0)
+    assert ledger.gates.claim(GREEN, LEASE_MS) is None
+
+
+def test_a_query_that_is_known_to_be_gone_is_replaced_at_once(ledger: Ledger) -> None:
+    ledger.gates.claim(BLUE, LEASE_MS)
+    assert ledger.gates.claim(GREEN, LEASE_MS, gone="somebody else") is not None
+    assert ledger.gates.claim(GREEN, LEASE_MS, gone="blue") is None
+
+
+def test_a_lease_that_is_longer_than_one_can_be_counts_for_nothing(
+    ledger: Ledger, execute: Execute
+) -> None:
+    ledger.gates.claim(BLUE, LEASE_MS)
+    # The database's clock was a day ahead, and was put right.
+    execute(sqlalchemy.text("UPDATE gate SET query_until_ms = query_until_ms + 86400000"))
+    assert ledger.gates.claim(GREEN, LEASE_MS) is None
+
+
+def test_a_batch_is_begun_by_the_query_behind_the_gate_and_by_no_other(ledger: Ledger) -> None:
+    ledger.batches.begin(batch_number(0))
+    ledger.gates.claim(BLUE, LEASE_MS)
+    batch = ledger.batches.begin(batch_number(1), query="blue")
+    behind = ledger.gates.query("orders")
+    assert behind is not None
+    assert (behind.begins, behind.run_id) == (1, batch.run_id)
+    with pytest.raises(GateInUseError, match=r"taken over by another query \(process 1 on a\)"):
+        ledger.batches.begin(batch_number(2), query="green")
+    assert ledger.gates.last_begun("orders") == (2, batch)
+    ledger.gates.release("orders", "blue")
+    with pytest.raises(GateInUseError):
+        ledger.batches.begin(batch_number(2), query="blue")
+    assert ledger.batches.newest("orders", limit=1) == (batch,)
+
+
+def test_a_query_says_where_its_checkpoint_is(ledger: Ledger) -> None:
+    ledger.gates.claim(BLUE, LEASE_MS)
+    ledger.gates.set_checkpoint("orders", "green", "/elsewhere")
+    ledger.gates.set_checkpoint("orders", "blue", "/ckpt")
+    behind = ledger.gates.query("orders")
+    assert behind is not None
+    assert behind.checkpoint == "/ckpt"
+
+
+def test_the_runs_of_a_handler_are_counted_for_each_gate(ledger: Ledger) -> None:
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    assert [ledger.gates.next_sequence("orders") for _ in range(3)] == [1, 2, 3]
+    assert ledger.gates.next_sequence("clicks") == 1
+
+
+BOUND = RateLimit(250.0, "enrich", 2.0, 1000.0)
+
+
+def test_a_gate_that_nobody_holds_has_its_rate_alone(ledger: Ledger) -> None:
+    assert ledger.gates.admission("orders") == Admission(None, None)
+    assert ledger.gates.admission("unheard of") == Admission(None, None)
+    report_sample(ledger, a_sample(5, 120.5))
+    assert ledger.gates.admission("orders") == Admission(120.5, None)
+    assert ledger.gates.pressures("orders") is None
+
+
+def test_a_hold_is_read_with_the_rate_until_it_is_taken_back(ledger: Ledger) -> None:
+    report_sample(ledger, a_sample(5, 120.5))
+    ledger.gates.throttle("orders", BOUND, 60_000, "heard")
+    assert ledger.gates.admission("orders") == Admission(120.5, BOUND)
+    ledger.gates.throttle("orders", None, 60_000, "heard more")
+    assert ledger.gates.admission("orders") == Admission(120.5, None)
+    assert ledger.gates.pressures("orders") == "heard more"
+
+
+@pytest.mark.parametrize("lease_ms", [0, -60_000])
+def test_a_hold_whose_lease_is_over_holds_nothing(ledger: Ledger, lease_ms: int) -> None:
+    ledger.gates.throttle("orders", BOUND, lease_ms, "heard")
+    assert ledger.gates.admission("orders") == Admission(None, None)
+    assert ledger.gates.pressures("orders") == "heard"
+
+
+def test_a_gate_that_is_declared_again_is_still_held(ledger: Ledger) -> None:
+    ledger.gates.throttle("orders", BOUND, 60_000, "heard")
+    ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
+    assert ledger.gates.admission("orders").held == BOUND
+
+
+def test_holding_a_gate_that_is_not_declared_does_nothing(ledger: Ledger) -> None:
+    ledger.gates.throttle("clicks", BOUND, 60_000, "heard")
+    assert [gate.name for gate in ledger.gates.all()] == ["orders"]
