@@ -195,7 +195,7 @@ def test_while_kafka_or_the_ledger_cannot_be_reached_it_warns_once_and_goes_on_a
 ) -> None:
     (key,) = failed_batches(ledger, 1)
     backfill, attempts = Backfill(ledger, clock, poll_ms=1), list[object]()
-    owner, method = (backfill.runner, "gone") if away == "kafka" else (ledger, "failed")
+    owner, method = (backfill.runner, "gone") if away == "kafka" else (ledger.batches, "failed")
 
     def unreachable(*asked: object) -> None:
         attempts.append(asked)

@@ -137,11 +137,17 @@ def test_how_far_gates_have_read_their_ledger_tells(journal: Journal, url: str) 
     assert journal.bounds() == {0: (0, 12), 7: (0, 30)}
 
 
-@pytest.mark.usefixtures("journal")
-def test_what_a_repair_cannot_mend_is_4() -> None:
-    Path("orders/0/00000000000000000003.lost").write_text("{}")
-    said = told("", "journal repair orders", 4)
-    assert said.startswith("0 findings mended. It is not whole yet")
+def test_what_a_repair_cannot_mend_is_4(journal: Journal) -> None:
+    folder = Path("orders/0")
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / f"{3:020d}.start").touch()
+    (folder / f"{3:020d}.lost").write_text("{}")
+    said = told("", "journal repair orders", 4, width=200)
+    assert said.startswith("0 findings mended. It is not whole yet:\ndamaged  0/0000")
+    assert "give `headrace journal repair` --reached 0:OFFSET" in " ".join(said.split())
+    told("", "journal repair orders --reached 0:12")
+    assert journal.bounds()[0] == (3, 12)
 
 
 def because(url: str, options: str) -> str:

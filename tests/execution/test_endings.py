@@ -87,7 +87,7 @@ def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_ag
 
     failures = invoke(ledger_url, "failures")
     assert (failures.exit_code, told(ledger_url, "failures")) == (0, [])
-    assert "Nothing has failed" in failures.stdout
+    assert "Nothing is unresolved" in failures.stdout
     batches = invoke(ledger_url, "batches", width=160).stdout
     assert "interrupted" in batches
     assert "it runs again at the next start" in batches

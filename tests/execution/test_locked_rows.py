@@ -109,7 +109,7 @@ def test_who_waits_for_a_batchs_row_lets_the_gate_go_in_between(
     found = ledger.batches.get(key)
     assert found is not None
     assert found.attempts == 2
-    assert "is back after" in caplog.text
+    assert "is reachable again after" in caplog.text
 
 
 def test_without_patience_it_is_told_at_once(url: str, ledger: Ledger) -> None:

@@ -162,7 +162,7 @@ def test_a_batch_that_was_taken_over_is_told(
             assert begin(topic_id, key, "other", starts)
             return answer
 
-        monkeypatch.setattr(books, "begin_output", begun_twice)
+        monkeypatch.setattr(books.outputs, "begin", begun_twice)
         with pytest.raises(LedgerError, match="was taken over by another process"):
             channel.write(frame(spark, ["a"]), batch, books)
         books.outputs.abort(_topic_id(channel), "other")

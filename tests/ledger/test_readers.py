@@ -19,7 +19,7 @@ COMMANDS = {
     "batches": ["batches", "--json", "--limit=1000"],
     "failures": ["failures", "--json", "--limit=1000"],
     "verify": ["verify", "--json"],
-    "letters": ["letters", "list", "--json", "--limit=1000"],
+    "dead-letters": ["dead-letters", "list", "--json", "--limit=1000"],
 }
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
@@ -24,7 +24,9 @@ from pyspark.sql.types import StructType
 from headrace.execution.spark_session import CONNECTORS
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.kafka.kafka_source import KafkaSource
-from headrace.ledger import Ledger
+from headrace.ledger.batches import BatchStore
+from headrace.ledger.dead_letters import DeadLetterStore
+from headrace.ledger.rates import RateStore
 from headrace.source.readers import SourceStreamReader
 
 _STOP: Final = "HEADRACE_TEST_STOP"
@@ -32,20 +34,25 @@ _STOP: Final = "HEADRACE_TEST_STOP"
 PLANNERS: Final = ("plan", "begin")
 """Steps of the planner: to decide where a batch ends, and to write it down."""
 
-DRIVERS: Final = (
-    "settle",
-    "attach",
-    "retry",
-    "succeed",
-    "fail",
-    "split",
-    "bury_record",
-    "report",
-    "take",
-    "backfilled",
-    "give_back",
-)
-"""Steps of the driver: the ledger's methods that write."""
+DRIVERS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(
+        (
+            "resolve_abandoned",
+            "attach",
+            "retry",
+            "succeed",
+            "fail",
+            "split",
+            "claim",
+            "backfilled",
+            "release",
+        ),
+        BatchStore,
+    ),
+    "add": DeadLetterStore,
+    "report": RateStore,
+}
+"""Steps of the driver: the methods of the ledger's stores that write."""
 
 POINTS: Final = tuple(
     f"{when} {step}" for step in (*PLANNERS, *DRIVERS) for when in ("before", "after")
@@ -59,7 +66,7 @@ class StoppingSource(KafkaSource):
 
     def streamReader(self, schema: StructType) -> SourceStreamReader:
         _watch_plans()
-        _watch(Ledger, "begin")
+        _watch(BatchStore, "begin")
         return super().streamReader(schema)
 
 
@@ -73,8 +80,8 @@ def arm(point: str, times: int) -> None:
     os.environ[_STOP] = json.dumps([os.getpid(), point, times])
     stopping = replace(KAFKA, source=StoppingSource)
     mock.patch.dict(CONNECTORS, {KAFKA.name: stopping}).start()
-    for step in DRIVERS:
-        _watch(Ledger, step)
+    for step, store in DRIVERS.items():
+        _watch(store, step)
 
 
 def _watch(owner: type, step: str) -> None:
@@ -85,7 +92,7 @@ def _watch(owner: type, step: str) -> None:
     def watched(*given: Any, **options: Any) -> Any:
         _pass(f"before {step}")
         done = do(*given, **options)
-        if done or step in {"report", "settle"}:  # which need not find anything
+        if done or step in {"report", "resolve_abandoned"}:  # which need not find anything
             _pass(f"after {step}")
         return done
 

@@ -22,11 +22,11 @@ RECORDS_PER_STOP = 60  # in each partition: two batches or more
 UNCOMMITTED = {"before plan": 0, "after plan": 0, "before begin": 1, "after begin": 1}
 """How many batches are in Spark's log of offsets, and not in that of its commits, at a point."""
 
-DEFERRING = tuple(point for point in POINTS if not point.endswith(("split", "bury_record")))
-ISOLATING = tuple(point for point in POINTS if not point.endswith("give_back"))
+DEFERRING = tuple(point for point in POINTS if not point.endswith(("split", "add")))
+ISOLATING = tuple(point for point in POINTS if not point.endswith("release"))
 """What a query with that policy comes to for certain."""
 
-RAISES_ONCE_IN = {"retry": 1, "fail": 1, "take": 1, "give_back": 1, "backfilled": 2}
+RAISES_ONCE_IN = {"retry": 1, "fail": 1, "claim": 1, "release": 1, "backfilled": 2}
 """How often the handler of a query that defers raises until it comes to a step; else every third
 time."""
 

@@ -66,4 +66,5 @@ def require_number(
 
 
 def _shown(value: object, unit: str) -> str:
-    return f"{value!r} {unit}" if unit else repr(value)
+    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    return f"{text} {unit}" if unit else text
