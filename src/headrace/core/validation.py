@@ -66,5 +66,4 @@ def require_number(
 
 
 def _shown(value: object, unit: str) -> str:
-    text = f"{value:g}" if isinstance(value, float) else repr(value)
-    return f"{text} {unit}" if unit else text
+    return f"{value!r} {unit}" if unit else repr(value)
