@@ -187,7 +187,10 @@ def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
         (["http", "--port", "{taken}"], "Port {taken} of '127.0.0.1' cannot be listened on"),
         (["tcp", "--port", "65536"], "port is 65536; it must be 1 to 65535"),
         (["tcp", "--ledger", "sqlite:///a.db"], "--ledger is given without --gate"),
-        (["http", "--max-rate", "0"], "max_rate is 0.0 records/s; it must be a finite number above"),
+        (
+            ["http", "--max-rate", "0"],
+            "max_rate is 0.0 records/s; it must be a finite number above",
+        ),
         (["http", "--token-file", "{folder}/none"], "none of --token-file cannot be read: No such"),
         (["tcp", "--port", "0", "--lane", "100000"], "100000"),
         (["tcp", "--port", "0", "--gate", "a", "--ledger", "mysql://db"], "cannot be kept in"),
