@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.flow.samples import RUN, pressing, state_of_stage
-from tests.flow.worlds import MemoryWorld, World
+from tests.flow.worlds import World
 from tests.services.waiting import wait_until
 
 from headrace.control.pressure import Epoch, PressureSignal
@@ -180,9 +180,9 @@ def test_the_state_of_a_stage_that_ends_is_gone_at_once(world: World) -> None:
     assert b.states() == {}
 
 
+@pytest.mark.parametrize("world", ["sqlite", "postgresql", "zookeeper"], indirect=True)
 def test_the_state_of_a_stage_that_was_killed_ends_with_its_lease(world: World) -> None:
-    if isinstance(world, MemoryWorld):
-        pytest.skip("a memory ends with its process")
+    """A memory is left out: it ends with its process."""
     onlooker = world.join("onlooker")
     process = world.join_in_a_process("a")
     wait_until(lambda: "a" in onlooker.states())
