@@ -222,7 +222,7 @@ class SlowedFlow:
         def watch() -> None:
             while not done.wait(_WATCH_S):
                 for name in NAMES:
-                    held = ledger.gates.admission(self._flow.gate(name)).held
+                    held = ledger.gates.admission(self._flow.gate(name)).rate_limit
                     was = known[name]
                     bound_per_s = None if held is None else held.rate_per_s
                     if bound_per_s == (None if was is None else was.rate_limit_per_s):

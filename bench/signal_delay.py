@@ -184,7 +184,7 @@ class _Pair(ExitStack):
         return delay_ms
 
     def _is_held(self) -> bool:
-        return self._ledger.gates.admission(self._gate).held is not None
+        return self._ledger.gates.admission(self._gate).rate_limit is not None
 
     def _agent(
         self,

@@ -19,7 +19,7 @@ def batch(end_ms: int, per_s: float) -> BatchRecord:
     return BatchRecord(
         schedule_id=str(end_ms),
         gate="journals.x",
-        run_id="run",
+        checkpoint_id="run",
         kind=Kind.LIVE,
         status=Status.SUCCESS,
         attempts=1,

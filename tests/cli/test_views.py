@@ -219,9 +219,9 @@ def what_is_broken(folder: Path) -> RenderableType:
         ledger.gates.declare("new", interval_ms=1, source="kafka", estimator="pid")
         for at in range(0, 50, 10):
             ledger.batches.succeed(ledger.batches.begin(planned(at, at + 10)).schedule_id)
-        for start, run_id in ((70, "another run"), (75, "a third run")):
+        for start, checkpoint_id in ((70, "another run"), (75, "a third run")):
             ledger.batches.succeed(
-                ledger.batches.begin(planned(start, 80, run_id=run_id)).schedule_id
+                ledger.batches.begin(planned(start, 80, checkpoint_id=checkpoint_id)).schedule_id
             )
         ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
         damage(url, delete(failure).where(failure.c.start_offset == 20))
@@ -331,7 +331,7 @@ any_batch = st.builds(
     BatchRecord,
     schedule_id=words,
     gate=words,
-    run_id=st.sampled_from(["a", "b"]),
+    checkpoint_id=st.sampled_from(["a", "b"]),
     kind=st.just(Kind.LIVE),
     status=st.sampled_from(Status),
     attempts=st.integers(1, 3),
