@@ -13,7 +13,7 @@ from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.execution.batch_leases import BatchLeases
-from headrace.ledger import Ledger, Status, sqlite_file
+from headrace.ledger import Ledger, Status, Timeouts
 from headrace.processes import is_gone, new_owner
 
 TELL_OWNER = "from headrace.processes import new_owner; print(new_owner(), flush=True); input()"
@@ -70,10 +70,9 @@ def test_leases_are_renewed_until_the_end(ledger: Ledger) -> None:
 def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
     ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     batch, waits = begin(ledger, "me"), threading.Event()
     with (
-        Ledger.open(ledger_url, retry_timeout_s=10_000) as patient,
+        Ledger.open(ledger_url, timeouts=Timeouts(10_000, lock_s=0.05)) as patient,
         closing(sqlite3.connect(ledger_url.removeprefix("sqlite:///"))) as other,
     ):
         renew = patient.batches.renew

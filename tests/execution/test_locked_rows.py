@@ -25,7 +25,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.listener import GateListener
 from headrace.ledger import Ledger, Status
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
+from headrace.ledger.outages import OF_A_QUERY
 
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 THERE = OffsetRange("payments-topic", 0, 0, 8)
@@ -53,7 +53,7 @@ def url(server: str, request: pytest.FixtureRequest) -> str:
 def ledger(url: str) -> Iterator[Ledger]:
     """A query's, which waits."""
     new_ledger(url).close()
-    with Ledger.open(f"{url}%20-c{SOON}", retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as opened:
+    with Ledger.open(f"{url}%20-c{SOON}", timeouts=OF_A_QUERY) as opened:
         for name in ("orders", "payments"):
             opened.gates.declare(
                 name, interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()

@@ -297,7 +297,7 @@ def sink_of(execute: Execute, ledger: Ledger) -> Callable[[], list[str]]:
     execute(text("CREATE TABLE sink (name TEXT UNIQUE)"))
 
     def rows() -> list[str]:
-        with ledger._database.reading() as connection:
+        with ledger.batches.lend() as connection:
             return list(connection.scalars(text("SELECT name FROM sink")))
 
     return rows

@@ -23,7 +23,7 @@ def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock)
     )
 
 
-def test_a_gate_that_is_declared_again_is_described_anew_and_keeps_its_rate_and_history(
+def test_a_gate_that_is_declared_again_is_described_again_and_keeps_its_rate_and_history(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     created_ms = clock()

@@ -21,7 +21,6 @@ from headrace.ledger import (
     Pruned,
     Status,
     Verdict,
-    pruning,
     verify,
 )
 
@@ -80,13 +79,12 @@ def test_prune_keeps_the_rate_in_force_and_the_losses(ledger: Ledger, clock: Man
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_prune_deletes_everything_old_however_few_rows_it_takes_at_once(
-    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, rows: int
+    ledger: Ledger, clock: ManualClock, rows: int
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", rows)
     for number in range(5):
         ledger.batches.succeed(ledger.batches.begin(batch_number(number)).schedule_id)
         report_sample(ledger, a_sample(clock(), 100.0 + number))
-    assert ledger.history.prune(clock() + 1_000_000) == Pruned(batches=4, rates=5)
+    assert ledger.history.prune(clock() + 1_000_000, rows_at_once=rows) == Pruned(4, 5)
     assert len(ledger.batches.newest("orders")) == 1
 
 
@@ -132,9 +130,8 @@ def test_the_coverage_tells_every_range_by_run_topic_partition_and_offset(ledger
 
 
 def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
-    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", 2)
     keys = [ledger.batches.begin(batch_number(number)).schedule_id for number in range(7)]
     for number, key in enumerate(keys):
         if number == 3:
@@ -142,7 +139,7 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
         else:
             ledger.batches.succeed(key)
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 5
+    assert ledger.history.prune(clock(), rows_at_once=2).batches == 5
     assert told(ledger) == [
         (None, 0, 30, Status.SUCCESS),
         (keys[3], 30, 40, Status.FAILED),
@@ -152,14 +149,14 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
     ledger.batches.claim(keys[3], "me", 1_000)
     ledger.batches.backfilled(keys[3], "me")
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 1
+    assert ledger.history.prune(clock(), rows_at_once=2).batches == 1
     assert told(ledger) == [
         (None, 0, 60, Status.SUCCESS),
         (keys[6], 60, 70, Status.SUCCESS),
     ]
 
 
-def test_the_coverage_tells_a_topic_from_one_that_was_made_anew_pruned_or_not(
+def test_the_coverage_tells_a_topic_from_one_that_was_recreated_pruned_or_not(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     def of_topic(topic_id: str, start: int) -> PlannedBatch:
@@ -186,11 +183,9 @@ def test_the_coverage_tells_a_topic_from_one_that_was_made_anew_pruned_or_not(
 def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
     ledger: Ledger,
     clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
     other: tuple[int, int],
     at_once: int,
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", at_once)
     ledger.batches.succeed(
         ledger.batches.begin(a_batch(OffsetRange("orders", 2, 0, 5))).schedule_id
     )
@@ -207,7 +202,7 @@ def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
     assert before != set()
     for _ in range(2):
         clock.now_ms += 1_000
-        ledger.history.prune(clock())
+        ledger.history.prune(clock(), rows_at_once=at_once)
         assert overlaps(ledger) == before
         assert verify(ledger, "orders").verdict is Verdict.BROKEN
     assert ledger.batches.get(twice) is not None
@@ -274,10 +269,8 @@ def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_prune_goes_on_behind_batches_with_open_parts(
-    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, at_once: int
+    ledger: Ledger, clock: ManualClock, at_once: int
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", at_once)
-    monkeypatch.setattr(pruning, "KEYS_AT_ONCE", at_once)
     keys = []
     for number in range(6):
         key = ledger.batches.begin(batch_number(number)).schedule_id
@@ -292,7 +285,7 @@ def test_prune_goes_on_behind_batches_with_open_parts(
                 ledger.batches.succeed(high.schedule_id)
         ledger.batches.succeed(key)
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 3
+    assert ledger.history.prune(clock(), rows_at_once=at_once).batches == 3
     left = [batch.schedule_id for batch in ledger.batches.newest("orders", children=False)]
     assert left == [keys[5], keys[2], keys[0]]
     assert all(len(ledger.batches.children(keys[number])) == 2 for number in (0, 2))

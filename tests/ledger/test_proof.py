@@ -277,7 +277,7 @@ def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
     ]
 
 
-def test_a_topic_that_was_made_anew_is_a_topic_of_its_own() -> None:
+def test_a_topic_that_was_recreated_is_a_topic_of_its_own() -> None:
     rows = [
         covered(0, 30, "old", topic_id="A"),
         covered(0, 10, "new", topic_id="B"),
@@ -296,7 +296,7 @@ def test_a_topic_that_was_made_anew_is_a_topic_of_its_own() -> None:
     }
 
 
-def test_a_loss_of_a_topic_explains_nothing_of_one_that_was_made_anew() -> None:
+def test_a_loss_of_a_topic_explains_nothing_of_one_that_was_recreated() -> None:
     rows = [
         covered(start, until, topic_id=topic_id)
         for topic_id in ("A", "B")

@@ -111,7 +111,7 @@ def test_gates_and_runs_are_told_apart(one: tuple[str, str], other: tuple[str, s
     assert (schedule_id(*one, ranges) == schedule_id(*other, ranges)) == (one == other)
 
 
-def test_a_topic_that_was_made_anew_has_other_batches_of_the_same_offsets() -> None:
+def test_a_topic_that_was_recreated_has_other_batches_of_the_same_offsets() -> None:
     ranges = [OffsetRange("orders", 0, 0, 9), OffsetRange("clicks", 0, 0, 9)]
 
     def with_ids(**topic_ids: str) -> str:

@@ -1,17 +1,18 @@
 import shutil
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.ledger.conftest import Ordinary
 from tests.ledger.samples import batch_number
+from tests.services.planners import ManualTime
 
 from headrace.errors import LedgerError, SchemaError
-from headrace.ledger import Ledger, sqlite_file
+from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
+
+SOON = Timeouts(lock_s=0.05)
 
 FULL = 2
 """SQLite's number of ``PRAGMA synchronous = FULL``."""
@@ -30,7 +31,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_file_keeps_what_is_committed_though_the_power_fails(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()
-    database = Database(url, read_only=False)
+    database = Database(url, read_only=False, timeouts=SOON)
     with database.writing() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == FULL
@@ -95,12 +96,12 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         Ledger.open(f"sqlite:///{path}")
 
 
-def test_a_file_that_another_program_keeps_locked_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+def test_a_file_that_another_program_keeps_locked_is_told(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-    with Ledger.open(f"sqlite:///{path}") as ledger, closing(sqlite3.connect(path)) as other:
+    with (
+        Ledger.open(f"sqlite:///{path}", timeouts=SOON) as ledger,
+        closing(sqlite3.connect(path)) as other,
+    ):
         begin_batches(ledger, 1)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
@@ -111,33 +112,30 @@ def test_a_file_that_another_program_keeps_locked_is_told(
 
 
 def test_a_file_that_another_program_is_writing_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, time: ManualTime
 ) -> None:
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE currency (name TEXT)")
         other.execute("BEGIN IMMEDIATE")
-        # Of this module alone: other threads sleep, too.
-        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.rollback())
-        monkeypatch.setattr(sqlite_file, "time", clock)
-        with Ledger.open(f"sqlite:///{path}") as ledger:
+        time.on_sleep = other.rollback
+        with Ledger.open(f"sqlite:///{path}", timeouts=Timeouts(clock=time)) as ledger:
             assert ledger.gates.all() == ()
 
 
 def test_a_file_that_another_program_goes_on_writing_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE currency (name TEXT)")
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
-            Ledger.open(f"sqlite:///{path}")
+            Ledger.open(f"sqlite:///{path}", timeouts=SOON)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_was_deleted_or_replaced_is_told_and_not_made_anew(
+def test_a_file_that_was_deleted_or_replaced_is_told_and_not_recreated(
     tmp_path: Path, replaced: bool
 ) -> None:
     path = tmp_path / "ledger.db"

@@ -35,6 +35,7 @@ from headrace.execution import gate
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger, Status
+from headrace.ledger.outages import OF_A_QUERY
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 """The process id of the executor that a record was processed in."""
@@ -82,7 +83,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
 
 def stay_until_settled(query: StreamingQuery, job: Job) -> None:
     """Return when all records have been planned, and no batch is open any more."""
-    with Ledger.open(job.ledger, retry_timeout_s=600) as ledger:
+    with Ledger.open(job.ledger, timeouts=OF_A_QUERY) as ledger:
         while not query.awaitTermination(1):
             batches = ledger.batches.newest(GATE, limit=1_000_000, children=False)
             if sum(batch.planned_records for batch in batches) < job.records:

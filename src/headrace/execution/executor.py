@@ -245,7 +245,7 @@ class BatchExecutor:
         for retry in range(1, self._policy.retries + 1):
             if last is None or self._is_ended_by(last) or unreadable(last) is not None:
                 break
-            wait_ms = self._policy.backoff_before_ms(retry)
+            wait_ms = self._policy.backoff.wait_ms(retry)
             _LOG.warning(
                 "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
                 batch.schedule_id,

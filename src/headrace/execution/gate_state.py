@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -10,8 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import LiveStream
 from headrace.errors import GateInUseError
-from headrace.ledger import Ledger
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
+from headrace.ledger import Ledger, Timeouts
+from headrace.ledger.outages import OF_A_QUERY
 
 
 class BatchEnd(NamedTuple):
@@ -163,22 +164,23 @@ _open: Final[dict[str, Ledger]] = {}
 _of_gate: Final[dict[str, list[str]]] = {}
 
 
-def shared_ledger(url: str) -> Ledger:
+def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """The process's one handle on a ledger, opened at the first call; it waits for its database.
 
     Args:
         url: in full, as `headrace.ledger.normalize_url` writes it.
+        timeouts: how long it waits.
 
     Raises:
         LedgerError: it cannot be opened.
     """
     with _ledgers_lock:
         if url not in _open:
-            _open[url] = Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
+            _open[url] = Ledger.open(url, timeouts=timeouts)
         return _open[url]
 
 
-def use_ledger(gate: str, url: str) -> Ledger:
+def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """Remember which ledger a gate uses, for the listener, which only sees the gate's name.
 
     Nothing is waited for, since no query depends on it yet.
@@ -186,8 +188,8 @@ def use_ledger(gate: str, url: str) -> Ledger:
     Raises:
         LedgerError: it cannot be opened, even if it could before.
     """
-    Ledger.open(url).close()
-    ledger = shared_ledger(url)
+    Ledger.open(url, timeouts=replace(timeouts, retry_s=0)).close()
+    ledger = shared_ledger(url, timeouts)
     with _ledgers_lock:
         urls = _of_gate.setdefault(gate, [])
         if url in urls:

@@ -12,7 +12,6 @@ from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import unreachable_source, unreadable
 from headrace.execution.policy import OnFailure
-from headrace.kafka.dead_letter_producer import DeadLetterTopic
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.processes import is_gone
 
@@ -64,9 +63,7 @@ class Isolator:
         self._reader = reader
         self._run = run
         self._budget = policy.budget
-        self._letters = (
-            None if policy.topic is None else DeadLetterTopic(reader.options, policy.topic)
-        )
+        self._letters = reader.dead_letter_topic(policy.topic)
         self._end = end
         self._stopped = stopped
         self._sleep = sleep

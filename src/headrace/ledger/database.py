@@ -27,15 +27,19 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 
 from headrace.errors import LedgerError
 from headrace.ledger.clock import take_time_from
-from headrace.ledger.outages import OutageError, Retries, is_locked_by_others, is_outage, is_refusal
-from headrace.ledger.postgresql_server import LIMIT_NO_LOCKS, limit_locks, postgresql_engine
-from headrace.ledger.sqlite_file import (
-    LOCK_TIMEOUT_S,
+from headrace.ledger.engines import (
+    LIMIT_NO_LOCKS,
     is_busy,
+    is_locked_by_others,
+    is_outage,
+    is_refusal,
+    limit_locks,
+    postgresql_engine,
     sqlite_engine,
     sqlite_reason,
     write_ahead_mode,
 )
+from headrace.ledger.outages import OutageError, Retries, Timeouts
 from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
 _SAVEPOINT: Final = "headrace_lent"
@@ -62,10 +66,12 @@ class Guard:
 
     Args:
         connection: In a transaction; it is not to be used again by others.
+        timeouts: The ledger's.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
         self._connection = connection
+        self._timeouts = timeouts
         self._transaction = connection.get_transaction()
         self._lent = False
         self._refused: str | None = None
@@ -101,7 +107,7 @@ class Guard:
             self._refuse("it was ended within")
         end = f"RELEASE SAVEPOINT {_SAVEPOINT}"
         if self._is_server:
-            end = f"{end}; {limit_locks(within=True)}"
+            end = f"{end}; {limit_locks(self._timeouts, within=True)}"
         try:
             self._connection.exec_driver_sql(end)
         except DBAPIError as error:
@@ -160,7 +166,7 @@ class Database:
         *,
         read_only: bool,
         must_exist: bool = False,
-        retry_timeout_s: float = 0,
+        timeouts: Timeouts,
         clock: Callable[[], int] | None = None,
     ) -> None:
         """Get ready to open the database; a SQLite file is made unless it must exist.
@@ -169,7 +175,7 @@ class Database:
             url: A ledger's.
             read_only: Whether nothing is to be written; then it must exist.
             must_exist: Whether no file is ever made.
-            retry_timeout_s: How long to wait for the database each time it cannot be reached.
+            timeouts: How long to wait for it.
             clock: What `NowMs` is taken from, if not from the database itself (ms since the epoch).
 
         Raises:
@@ -181,13 +187,14 @@ class Database:
         self.is_sqlite: Final = parsed.get_backend_name() == "sqlite"
         self._read_only: Final = read_only
         self._secrets: Final = secrets_of(parsed)
-        self._retries: Final = Retries(self.name, retry_timeout_s)
+        self._timeouts: Final = timeouts
+        self._retries: Final = Retries(self.name, timeouts)
         self._lent_in: Final[set[int]] = set()
         with self._explained():
             self._engine = (
-                sqlite_engine(parsed, read_only=read_only, must_exist=must_exist)
+                sqlite_engine(parsed, timeouts, read_only=read_only, must_exist=must_exist)
                 if self.is_sqlite
-                else postgresql_engine(parsed)
+                else postgresql_engine(parsed, timeouts)
             )
         if clock is not None:
             take_time_from(self._engine, clock)
@@ -287,7 +294,7 @@ class Database:
             LedgerError: The file is no SQLite database, or its file system cannot do this.
         """
         with self._explained(), self._alone.connect() as connection:
-            mode = write_ahead_mode(connection)
+            mode = write_ahead_mode(connection, self._timeouts)
         if mode != "wal":
             raise LedgerError(
                 f"The ledger {self.name} is on a file system without the shared memory that a "
@@ -304,7 +311,7 @@ class Database:
             connection = opened.enter_context(self._engine.connect())
             connection.begin()
             self._lock(connection)
-            guard = Guard(connection)
+            guard = Guard(connection, self._timeouts)
             stack.push(opened.pop_all())
         return connection, guard
 
@@ -366,14 +373,14 @@ class Database:
                 " within batch.transaction(); keep that `with` short, and read and compute before"
                 " it."
             )
-        reason = sqlite_reason(driver_error)
+        reason = sqlite_reason(driver_error, self._timeouts)
         if reason is not None:
             return f"The ledger {self.name} {reason}."
         if is_locked_by_others(driver_error):
             return (
                 f"Rows of the ledger {self.name} have been locked by somebody else's transaction"
-                f" for {LOCK_TIMEOUT_S} s; find it in pg_stat_activity, where it may be idle in"
-                " transaction, and end it."
+                f" for {self._timeouts.lock_s:g} s; find it in pg_stat_activity, where it may be"
+                " idle in transaction, and end it."
             )
         said = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
         for secret in self._secrets:

@@ -26,6 +26,7 @@ from headrace.ledger.pruning import (
     LOCK_GATE,
     NAMED_RANGES,
     PRUNED_RANGES,
+    ROWS_AT_ONCE,
     prune_batches,
     prune_rates,
     some_at_once,
@@ -165,7 +166,7 @@ class HistoryStore(Store):
     def losses_of(self, schedule_ids: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
         """What batches could not read, by their keys; those that have read all are left out."""
         found: dict[str, list[Loss]] = defaultdict(list)
-        for keys in some_at_once(list(schedule_ids)):
+        for keys in some_at_once(list(schedule_ids), ROWS_AT_ONCE):
             for row in self._database.rows(LOSSES_OF_BATCHES, batches=keys):
                 found[row.schedule_id].append(_loss_from(row))
         return {key: tuple(each) for key, each in found.items()}
@@ -305,7 +306,7 @@ class HistoryStore(Store):
                 found[partition] = max(until, found.get(partition, 0))
         return found
 
-    def prune(self, before_ms: int) -> Pruned:
+    def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> Pruned:
         """Delete what ended before this time: batches and rate samples, of all gates.
 
         A batch goes with its children and dead letters, once each of them is ``success``, or is
@@ -316,11 +317,11 @@ class HistoryStore(Store):
         deleted batches had read. Each of its transactions is short, so that no batch waits for it.
         Of one whose answer was lost in an outage the rows are deleted, and not counted.
         """
-        gates = [row.name for row in self._database.rows(GATES)]
-        return Pruned(
-            batches=sum(prune_batches(self._database, name, before_ms) for name in gates),
-            rates=sum(prune_rates(self._database, name, before_ms) for name in gates),
-        )
+        batches = rates = 0
+        for gate_row in self._database.rows(GATES):
+            batches += prune_batches(self._database, gate_row.name, before_ms, rows_at_once)
+            rates += prune_rates(self._database, gate_row.name, before_ms, rows_at_once)
+        return Pruned(batches, rates)
 
 
 def _processed_by_gate(

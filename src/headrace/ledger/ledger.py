@@ -12,6 +12,7 @@ from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
+from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore
 from headrace.ledger.receivers import ReceiverStore
@@ -78,7 +79,7 @@ class Ledger:
         create: bool = True,
         clock: WallClock = wall_clock_ms,
         database_clock: WallClock | None = None,
-        retry_timeout_s: float = 0,
+        timeouts: Timeouts = NO_RETRIES,
     ) -> Self:
         """Open a ledger; several processes may do so at the same time, the first time too.
 
@@ -89,8 +90,8 @@ class Ledger:
             clock: Where the times of batches come from.
             database_clock: Replaces the database's own clock, by which leases are measured; for
                 tests.
-            retry_timeout_s: How long each call waits for a database that becomes unreachable.
-                Opening does not wait: what cannot be reached then is more likely the wrong URL.
+            timeouts: How long each call waits for the database. Opening does not wait for one that
+                is unreachable: what cannot be reached then is more likely the wrong URL.
 
         Raises:
             LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
@@ -98,24 +99,18 @@ class Ledger:
             SchemaError: The ledger is a newer Headrace's, or its tables are somebody else's; with
                 ``create=False``, also an older Headrace's.
         """
-        database = Database(
-            url, read_only=not create, retry_timeout_s=retry_timeout_s, clock=database_clock
-        )
+        database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)
         return cls._prepared(database, clock, create=create)
 
     @classmethod
-    def join(cls, url: str, *, retry_timeout_s: float = 0) -> Self:
+    def join(cls, url: str, *, timeouts: Timeouts = NO_RETRIES) -> Self:
         """Open a ledger that others keep, to write into it: it is neither created nor upgraded.
-
-        Args:
-            url: As for `open`.
-            retry_timeout_s: As for `open`.
 
         Raises:
             LedgerError: The database cannot be reached or used, or holds no ledger.
             SchemaError: The ledger is of another Headrace's version.
         """
-        database = Database(url, read_only=False, must_exist=True, retry_timeout_s=retry_timeout_s)
+        database = Database(url, read_only=False, must_exist=True, timeouts=timeouts)
         return cls._prepared(database, wall_clock_ms, create=False)
 
     @classmethod

@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.database import Database
-from headrace.ledger.postgresql_server import LIMIT_NO_LOCKS
+from headrace.ledger.engines import LIMIT_NO_LOCKS
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
