@@ -8,7 +8,7 @@ from tests.ledger.samples import ManualClock, a_batch, batch_number
 
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.batches import OWNER_GONE
+from headrace.ledger.records import OWNER_GONE
 from headrace.ledger.tables import control, gate
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")

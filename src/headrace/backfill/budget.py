@@ -154,14 +154,7 @@ class Account:
     def paid_in(
         self, now_ms: int, *, rate_per_s: float | None, live_per_s: float, interval_ms: int
     ) -> Self:
-        """The account at a later time.
-
-        Args:
-            now_ms: The time; where it is not later, nothing is paid in.
-            rate_per_s: The rate in force (records/s); None while there is none.
-            live_per_s: What of it the live stream uses.
-            interval_ms: The gate's.
-        """
+        """The account at a later time."""
         rate = ASSUMED_RATE_PER_S if rate_per_s is None else rate_per_s
         spare_per_s = max(0.0, rate - live_per_s)
         most = max(1.0, spare_per_s * interval_ms / 1000) if spare_per_s > 0 else 0.0
@@ -182,12 +175,7 @@ class Account:
 def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> float:
     """How many records/s the live stream has processed over the last ten intervals.
 
-    Where fewer are known, over the time that is.
-
-    Args:
-        samples: The ledger's last rate samples, newest first.
-        now_ms: The time (ms since the epoch).
-        interval_ms: The gate's.
+    Where fewer are known, over the time that is. The samples are the ledger's, newest first.
     """
     recent = [each for each in samples if now_ms - each.time_ms < _LOOK_BACK * interval_ms]
     if not recent:
@@ -228,10 +216,6 @@ class InProcessBudget:
 
     The first run that goes through says nothing of what runs cost: it starts Python workers and
     compiles plans, and its cost would keep the next ones waiting for minutes.
-
-    Args:
-        live: Answers how the stream stands.
-        clock: Answers the time, in ms since the epoch.
     """
 
     def __init__(self, live: Callable[[], LiveStream], clock: WallClock) -> None:
@@ -252,13 +236,7 @@ class InProcessBudget:
 
 
 class ExternalBudget:
-    """What a stream in another application leaves, by its rates in the ledger.
-
-    Args:
-        ledger: Of the gate.
-        gate_name: The gate.
-        clock: Answers the time, in ms since the epoch.
-    """
+    """What a stream in another application leaves, by its rates in the ledger."""
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:
         self._ledger = ledger

@@ -99,8 +99,7 @@ class OffsetRange:
     def split_by(self, cover: Iterable["OffsetRange"]) -> Iterator[tuple["OffsetRange", bool]]:
         """Split where the cover begins and ends: the parts, and whether each is covered.
 
-        Args:
-            cover: Ranges of this partition as `merge` returns them: rising and disjoint.
+        The cover is of this partition, rising and disjoint, as `merge` returns it.
 
         >>> parts = OffsetRange("a", 0, 0, 10).split_by([OffsetRange("a", 0, 4, 6)])
         >>> [(str(part), covered) for part, covered in parts]

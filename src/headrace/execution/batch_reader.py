@@ -128,14 +128,7 @@ def _plan_first_batch(checkpoint: Path, end: str) -> None:
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Reads again what a gate's batches read.
-
-    Attributes:
-        spark: the session that reads.
-        connector: of the stream's source.
-        options: the stream's, as its reader received them.
-        derived: runs what is derived from the source, if that is what is written.
-    """
+    """Reads again what a gate's batches read, with the options of the stream's reader."""
 
     spark: SparkSession
     connector: Connector

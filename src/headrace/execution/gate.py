@@ -47,14 +47,7 @@ _LOG: Final = logging.getLogger("headrace.execution")
 class StreamBackfill:
     """Runs what a stream defers, in its application, out of the time that the stream leaves.
 
-    Args:
-        gate: the gate's name.
-        ledger: its ledger.
-        executor: runs the batches, as ``owner``.
-        reader: reads them once more.
-        owner: whose they are meanwhile.
-        interval_ms: the gate's (ms).
-        schedule: when it runs.
+    The executor runs the batches as ``owner``.
     """
 
     def __init__(

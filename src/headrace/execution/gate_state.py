@@ -117,15 +117,10 @@ class StreamState:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> BatchEnd:
-        """The report of a batch has come.
+        """The report of a batch has come; what the estimator may learn from it.
 
-        Args:
-            batch: its key; empty where the gate had nothing in it.
-            start_ms: when its trigger fired (ms since the epoch).
-            end_ms: when it ended.
-
-        Returns:
-            What the estimator may learn from it.
+        The batch is its key, empty where the gate had nothing in it. It began when its trigger
+        fired.
         """
         with self._changing:
             self._running = False
@@ -167,9 +162,7 @@ _of_gate: Final[dict[str, list[str]]] = {}
 def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """The process's one handle on a ledger, opened at the first call; it waits for its database.
 
-    Args:
-        url: in full, as `headrace.ledger.normalize_url` writes it.
-        timeouts: how long it waits.
+    The URL is in full, as `headrace.ledger.normalize_url` writes it.
 
     Raises:
         LedgerError: it cannot be opened.
@@ -201,12 +194,8 @@ def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
 def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
     """The ledger of a gate; the default's where this process did not make the gate.
 
-    Gates of one name may be in several ledgers: the one counts whose query it is, or the newest.
-
-    Args:
-        gate: its name.
-        run: the run of its query, as Spark names it.
-        default_url: None where there is none.
+    Gates of one name may be in several ledgers: the one counts whose query has this run, or the
+    newest.
     """
     with _ledgers_lock:
         urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])

@@ -296,10 +296,8 @@ def mismatches(
 ) -> list[Finding]:
     """Ranges that were planned and that no batch has, or the other way round.
 
-    Args:
-        tally: Of the batches.
-        before: What was kept before these were read.
-        after: What was kept after that: a gate that runs has planned more meanwhile.
+    A gate that runs plans more meanwhile: what was kept before its batches were read is the least,
+    what was kept after that is the most.
     """
     least, most = _checkpoints_by_topic(before), _checkpoints_by_topic(after)
     found: list[Finding] = []

@@ -26,7 +26,6 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from headrace.errors import LedgerError
-from headrace.ledger.clock import take_time_from
 from headrace.ledger.engines import (
     LIMIT_NO_LOCKS,
     is_busy,
@@ -40,6 +39,7 @@ from headrace.ledger.engines import (
     write_ahead_mode,
 )
 from headrace.ledger.outages import OutageError, Retries, Timeouts
+from headrace.ledger.tables import take_time_from
 from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
 _SAVEPOINT: Final = "headrace_lent"
@@ -60,13 +60,9 @@ class UnknownCommitError(LedgerError):
 class Guard:
     """Keeps a transaction that was begun on a connection from being ended by who borrows it.
 
-    The end itself is refused at once where SQLAlchemy or the text of a statement tells of it. What
+    The end itself is refused at once where SQLAlchemy or the text of a statement shows it. What
     goes past both, through the driver's own connection, is found at the end by a savepoint that was
     made at the beginning.
-
-    Args:
-        connection: In a transaction; it is not to be used again by others.
-        timeouts: The ledger's.
     """
 
     def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
@@ -169,14 +165,14 @@ class Database:
         timeouts: Timeouts,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Get ready to open the database; a SQLite file is made unless it must exist.
+        """Prepare to open a ledger's database; a SQLite file is made unless it must exist.
 
         Args:
             url: A ledger's.
             read_only: Whether nothing is to be written; then it must exist.
             must_exist: Whether no file is ever made.
             timeouts: How long to wait for it.
-            clock: What `NowMs` is taken from, if not from the database itself (ms since the epoch).
+            clock: Replaces the database's own clock (ms since the epoch).
 
         Raises:
             LedgerError: The URL is not a ledger's.
@@ -253,12 +249,9 @@ class Database:
     def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
         """Lend a connection, within one transaction, to somebody else's statements.
 
-        It is waited for; but what was begun on it is theirs to repeat. What they raise is theirs,
-        too: it undoes everything, and passes as it is. Whatever would end the transaction is
-        refused while it is lent; savepoints are theirs to use.
-
-        Args:
-            end: Runs last within the transaction, which is undone if it raises.
+        The database is waited for before it begins; what was begun on it is theirs to repeat. What
+        they raise undoes everything, and passes as it is. Whatever would end the transaction is
+        refused while it is lent; savepoints are theirs to use. ``end`` runs last within it.
 
         Raises:
             UnknownCommitError: The answer to the commit was lost.

@@ -9,13 +9,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Text, bindparam, case, or_, select, update
 
 from headrace.control.pressure import RateLimit
-from headrace.errors import LedgerError
+from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
-from headrace.ledger.clock import NowMs
 from headrace.ledger.database import changed_rows
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, storable
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, gate
+from headrace.ledger.tables import NowMs, control, gate
 
 Begun = tuple[int, BatchRecord]
 """How often a gate's `begin` has been called, and the batch that it was called for last, whatever
@@ -210,15 +209,10 @@ class GateStore(Store):
     def claim(
         self, claim: GateClaim, lease_ms: int, *, gone: str | None = None
     ) -> GateQuery | None:
-        """Have a query stand behind a gate, which is declared, or described anew, with that.
+        """Have a query stand behind a gate, which is declared, or described again, with that.
 
         It can if no other query does: none has claimed the gate, or it has released it, or its
-        lease has run out, or it is known to be gone.
-
-        Args:
-            claim: the query.
-            lease_ms: how long the gate is the query's unless it is renewed.
-            gone: the owner of a query that is known to have ended, which is replaced at once.
+        lease has run out, or it is ``gone``: known to have ended, which replaces it at once.
 
         Returns:
             None if the gate is the query's now; else the query that has it, and nothing is changed.
@@ -257,11 +251,11 @@ class GateStore(Store):
     def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
         """Keep a gate for as long again; whether it is still the owner's."""
         values = {"of": gate_name, "by": owner, "lease_ms": lease_ms}
-        return self._database.change(_RENEW, values) == 1
+        return self._changes(_RENEW, values)
 
     def release(self, gate_name: str, owner: str) -> bool:
         """Let the next query have a gate at once; whether it was the owner's."""
-        return self._database.change(_RELEASE, {"of": gate_name, "by": owner}) == 1
+        return self._changes(_RELEASE, {"of": gate_name, "by": owner})
 
     def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
         """Say where the checkpoint is of the query that stands behind a gate."""
@@ -304,15 +298,10 @@ class GateStore(Store):
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str
     ) -> None:
-        """Throttle a gate for the time of a lease, or let it go.
+        """Throttle a gate for the time of a lease, or with None for its limit let it go.
 
-        A gate that is not declared yet is not throttled: the next call may find it.
-
-        Args:
-            gate_name: The gate.
-            limit: What it may admit at most; None for no limit.
-            lease_ms: How long that holds from now; what is written later replaces it.
-            pressures: What `pressures` is to answer.
+        What is written later replaces it; the text is what `pressures` returns from now on. A gate
+        that is not declared yet is not throttled: the next call may find it.
         """
         limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))
@@ -324,6 +313,17 @@ class GateStore(Store):
         """The text that `throttle` was given last; None if there was none."""
         text: str | None = self._database.scalar(_PRESSURES, of=gate_name)
         return text
+
+
+def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
+    """Raise unless this query stands behind the gate; what was done is undone then."""
+    found = query_behind(connection, gate_name)
+    if found is None or found.owner != query:
+        raise GateInUseError(
+            f"The gate {gate_name!r} was taken over by another query"
+            f"{f' ({found.described})' if found is not None else ''}, for this one gave no sign of"
+            " life until its lease had run out; start this query again once that one has ended."
+        )
 
 
 def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:

@@ -88,12 +88,11 @@ class Retries:
     def wait_out(self, attempt: Callable[[], _Answer]) -> _Answer:
         """Try until the database can be reached, or the retry timeout is over.
 
-        Args:
-            attempt: Raises `OutageError` if it is to be tried again; anything else passes.
+        An attempt that raises `OutageError` is tried again; anything else passes.
 
         Raises:
-            LedgerError: The last try's, with the time that was waited, and by what it was ended if
-                not by the timeout: see `cancel_when`.
+            LedgerError: The last try's, with the time that was waited, and what ended it if not the
+                timeout: see `cancel_when`.
         """
         try:
             return attempt()

@@ -88,13 +88,9 @@ class OutputStore(Store):
     """The attempts to write batches into topics, which are known by their ids."""
 
     def begin(self, topic_id: str, schedule_id: str, attempt: str, starts: Starts) -> bool:
-        """Note that a batch is about to be written; whoever was writing it has lost it.
+        """Note that an attempt is about to write a batch; whoever was writing it has lost it.
 
-        Args:
-            topic_id: The topic's.
-            schedule_id: The batch.
-            attempt: New, and made for this.
-            starts: Where the topic's partitions ended before this call.
+        The attempt's name is new. It starts where the topic's partitions ended before this call.
 
         Returns:
             Whether there is anything to write: not if it is done, or the batch is.

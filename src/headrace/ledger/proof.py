@@ -209,12 +209,10 @@ def prove(
 ) -> Verification:
     """Prove what became of these ranges.
 
-    Args:
-        coverage: All of one gate, with those of a run and partition together, by their starts. A
-            topic that was made anew under its name is another topic.
-        losses: Answers what the gate has lost. It is asked after the last range: a loss is written
-            down before the batch that goes on behind it.
-        batch: Answers a batch that is dead or open, for its error; None if it was pruned meanwhile.
+    The coverage is all of one gate, with the ranges of a checkpoint and partition together, by
+    their starts; a topic that was recreated under its name is another topic. The losses are asked
+    for after the last range: a loss is written down before the batch that goes on behind it. A
+    batch that is dead or open is asked for its error; it is None if it was pruned meanwhile.
     """
     spans: list[Span] = []
     found: list[Finding] = []

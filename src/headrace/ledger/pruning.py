@@ -186,10 +186,7 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
 def _closed_families(
     connection: Connection, roots: Sequence[str], at_once: int
 ) -> tuple[dict[str, str], list[str]]:
-    """Those of these batches with no open child.
-
-    Returns:
-        Them and their children, each with the batch that it comes from; and which were not split.
+    """Those of these batches with no open child, with their roots; and which were not split.
 
     One recursive query would do. But PostgreSQL, which cannot tell how many children it will find,
     reads the whole table for it; therefore the children are asked for, and then those of these.
@@ -219,11 +216,7 @@ def some_at_once(keys: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
 
 
 def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
-    """The batches of which somebody else has read a part: the proof that there is an overlap.
-
-    Args:
-        ranges: Where a range is, its start and its end, and the batch; None where that is pruned.
-    """
+    """The batches of which somebody else, or a pruned one (None), has read a part: an overlap."""
     found: set[str | None] = set()
     at: list[Any] = []
     reached, last = 0, None
