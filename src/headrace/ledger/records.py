@@ -166,6 +166,15 @@ def _message_up_to_trace(first: str | None, following: list[str]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def storable(text: str) -> str:
+    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
+
+    >>> print(storable("a\x00b\ud800"))
+    a\x00b\ud800
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
     """Why a batch failed, as text of bounded length that every database can store."""
@@ -220,15 +229,6 @@ def query_stopped(error: BaseException) -> ErrorReport:
     """
     message = "The query was stopped while this batch ran; it runs again at the next start."
     return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
-
-
-def storable(text: str) -> str:
-    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
-
-    >>> print(storable("a\x00b\ud800"))
-    a\x00b\ud800
-    """
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
 
 
 @dataclass(frozen=True, slots=True)
