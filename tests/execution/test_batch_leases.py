@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.execution.events import planned
+from tests.ledger.samples import stored
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
@@ -28,8 +29,7 @@ def begin(ledger: Ledger, owner: str, start: int = 0) -> str:
 
 
 def lease_of(ledger: Ledger, batch: str) -> int:
-    found = ledger.batches.get(batch)
-    assert found is not None
+    found = stored(ledger, batch)
     return found.lease_until_ms or 0
 
 
@@ -67,7 +67,7 @@ def test_leases_are_renewed_until_the_end(ledger: Ledger) -> None:
         wait_until(lambda: min(lease_of(ledger, each) for each in (first, second)) > until_ms)
 
 
-def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
+def test_the_end_does_not_wait_for_an_unreachable_ledger(
     ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, waits = begin(ledger, "me"), threading.Event()
@@ -90,13 +90,12 @@ def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
     assert {thread.name for thread in threading.enumerate()} & {"headrace-leases"} == set()
 
 
-def test_what_is_settled_is_not_kept_any_more(ledger: Ledger) -> None:
+def test_what_is_resolved_is_not_kept_any_more(ledger: Ledger) -> None:
     batch, other = begin(ledger, "me"), begin(ledger, "me", 10)
     ledger.batches.succeed(batch, owner="me")
     until_ms = lease_of(ledger, other)
     with BatchLeases(ledger, "me", lease_ms=5_000) as leases:
         leases.keep(batch, other)
         wait_until(lambda: lease_of(ledger, other) > until_ms)
-    found = ledger.batches.get(batch)
-    assert found is not None
+    found = stored(ledger, batch)
     assert (found.status, found.owner) == (Status.SUCCESS, None)

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.cli.outcomes import invoke
 from tests.execution.events import planned
 from tests.execution.readers import FakeReader, frame
+from tests.ledger.samples import stored
 
 from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
 from headrace.core.ranges import OffsetRange
@@ -65,9 +66,7 @@ def begin(ledger: Ledger, offsets: OffsetRange = FIRST, run: str = "run") -> str
 
 
 def row(ledger: Ledger, batch: str) -> BatchRecord:
-    found = ledger.batches.get(batch)
-    assert found is not None
-    return found
+    return stored(ledger, batch)
 
 
 def told(url: str, *arguments: str) -> list[dict[str, Any]]:
@@ -110,7 +109,7 @@ def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_ag
     assert told(ledger_url, "batches")[0]["interrupted"] is False
 
 
-def test_what_was_interrupted_in_parts_is_no_incident_either(
+def test_what_was_interrupted_in_children_is_no_incident_either(
     ledger: Ledger, ledger_url: str
 ) -> None:
     sink = Sink(raises={1: ValueError("no")}, stop_in=3)
@@ -181,7 +180,7 @@ def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
     assert row(ledger, key).status is Status.SUCCESS
 
 
-def test_what_is_no_exception_in_a_part_leaves_nothing_in_progress(
+def test_what_is_no_exception_in_a_child_leaves_nothing_in_progress(
     ledger: Ledger, ledger_url: str
 ) -> None:
     sink = Sink(raises={1: ValueError("no"), 3: SystemExit(1)})

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.execution.events import gated_source, planned, progress, source, started, terminated
+from tests.ledger.samples import stored
 
 from headrace.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
@@ -53,19 +54,17 @@ def begin(ledger: Ledger, gate: str, *ranges: OffsetRange) -> str:
 
 
 def status_of(ledger: Ledger, batch: str) -> Status:
-    found = ledger.batches.get(batch)
-    assert found is not None
+    found = stored(ledger, batch)
     return found.status
 
 
-def test_a_batch_that_ended_is_settled_as_a_success_arrow_d(
+def test_a_batch_that_ended_is_a_success_transition_d(
     ledger: Ledger, listener: GateListener
 ) -> None:
     batch = begin(ledger, "orders", orders(0, 500))
     source = gated_source("orders", orders(0, 500), first=True)
     report(listener, source, batch_id=4, start_ms=START_MS)
-    settled = ledger.batches.get(batch)
-    assert settled is not None
+    settled = stored(ledger, batch)
     assert settled.status is Status.SUCCESS
     assert (settled.query_batch_id, settled.start_time_ms, settled.records) == (4, START_MS, 500)
 
@@ -98,7 +97,7 @@ def test_a_batch_that_began_late_with_data_waiting_counts_as_delayed(
     assert [sample.scheduling_delay_ms for sample in ledger.rates.history("orders")] == [700, 0]
 
 
-def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order(
+def test_two_sources_of_a_query_are_distinguished_by_their_gates_not_by_their_order(
     ledger: Ledger, listener: GateListener
 ) -> None:
     run = uuid4()
@@ -158,12 +157,11 @@ def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
     report(listener, gated_source("orders", orders(0, 500), rows=0))
     (sample,) = ledger.rates.history("orders")  # which the planner waits for
     assert (sample.rate_per_s, sample.processing_rate_per_s) == (None, None)
-    found = ledger.batches.get(batch)
-    assert found is not None
+    found = stored(ledger, batch)
     assert found.records is None
 
 
-def test_a_handler_that_never_reads_is_told_of_once(
+def test_a_handler_that_never_reads_is_logged_once(
     ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
 ) -> None:
     run = uuid4()
@@ -174,7 +172,7 @@ def test_a_handler_that_never_reads_is_told_of_once(
     assert "has read no record of its last 3 batches" in warnings()[0]
 
 
-def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_told_of(
+def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_logged(
     ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
 ) -> None:
     run = uuid4()
@@ -328,7 +326,7 @@ def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
     assert [sample.rate_per_s for sample in ledger.rates.history("orders")] == [None, 100.0, None]
 
 
-def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
+def test_a_query_that_fails_leaves_no_batch_in_progress_transition_e(
     ledger: Ledger, listener: GateListener
 ) -> None:
     run = uuid4()
@@ -336,8 +334,7 @@ def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
     batch = begin(ledger, "orders", orders(100, 200))
     other = begin(ledger, "payments", payments(0, 10))
     listener.onQueryTerminated(terminated(run, "the executor ran out of memory"))
-    found = ledger.batches.get(batch)
-    assert found is not None
+    found = stored(ledger, batch)
     assert found.error is not None
     assert found.status is Status.FAILED
     assert (found.error.error_class, found.error.message) == (
@@ -468,7 +465,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
         EstimatorSettings(name="clairvoyant").to_text(),
     ],
 )
-def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settled_still(
+def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_resolved_still(
     ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]], text: str
 ) -> None:
     ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=text)
@@ -484,7 +481,7 @@ def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settle
     assert ledger.rates.history("orders") == ()
 
 
-def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
+def test_a_gate_whose_ledger_nobody_named_is_logged_once_in_a_run(
     warnings: Callable[[], list[str]],
 ) -> None:
     listener = GateListener(lambda _gate, _run: None)

@@ -419,7 +419,7 @@ def test_a_backfill_says_what_happened_too(
     assert scene.sink == (["tea"] if status == "success" else [])
 
 
-def test_each_part_of_an_isolated_batch_is_lent_a_transaction_of_its_own(scene: Scene) -> None:
+def test_each_child_of_an_isolated_batch_is_lent_a_transaction_of_its_own(scene: Scene) -> None:
     """Records 3 and 6 cannot be written; after the others something is raised that is too late."""
 
     def handler(_df: DataFrame, batch: Batch) -> None:

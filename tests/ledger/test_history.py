@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import ERROR, LANES, Readers, Step, steps
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number, declare_clicks
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -46,22 +46,10 @@ def test_prune_deletes_old_successes_with_their_ranges_and_old_samples(
     assert [sample.time_ms for sample in ledger.rates.history("orders")] == [clock() + 1, clock()]
 
 
-def test_prune_never_touches_what_is_not_processed(ledger: Ledger, clock: ManualClock) -> None:
-    begun, failed, succeeded, newest = (
-        ledger.batches.begin(batch_number(number)) for number in range(4)
-    )
-    ledger.batches.fail(failed.schedule_id, ERROR)
-    ledger.batches.succeed(succeeded.schedule_id)
-    assert ledger.history.prune(clock() + 1_000_000) == Pruned(batches=1, rates=0)
-    for kept in (begun, failed, newest):
-        assert ledger.batches.get(kept.schedule_id) is not None
-        assert len(ledger.batches.ranges(kept.schedule_id)) == 1
-
-
 def test_prune_keeps_each_gates_newest_batch_for_an_engine_that_runs_it_again(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     newest = [ledger.batches.begin(batch_number(1, gate=gate)) for gate in ("orders", "clicks")]
     for batch in newest:
         ledger.batches.succeed(batch.schedule_id)
@@ -95,8 +83,8 @@ def told(ledger: Ledger) -> list[tuple[str | None, int, int, Status]]:
     ]
 
 
-def test_the_coverage_tells_every_range_by_run_topic_partition_and_offset(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+def test_the_coverage_has_every_range_by_run_topic_partition_and_offset(ledger: Ledger) -> None:
+    declare_clicks(ledger)
     assert list(ledger.history.coverage("orders")) == []
     ledger.batches.begin(batch_number(1, gate="clicks"))
     ranges = [
@@ -156,7 +144,7 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
     ]
 
 
-def test_the_coverage_tells_a_topic_from_one_that_was_recreated_pruned_or_not(
+def test_the_coverage_distinguishes_a_topic_from_one_that_was_recreated_pruned_or_not(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     def of_topic(topic_id: str, start: int) -> PlannedBatch:
@@ -219,7 +207,7 @@ def overlaps(ledger: Ledger) -> set[int]:
     }
 
 
-def test_a_run_that_reads_anew_what_another_one_has_read_keeps_nothing_from_pruning(
+def test_a_checkpoint_that_reads_again_what_another_one_has_read_keeps_nothing_from_pruning(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     for checkpoint_id in ("a", "b"):
@@ -232,7 +220,7 @@ def test_a_run_that_reads_anew_what_another_one_has_read_keeps_nothing_from_prun
     assert ledger.history.prune(clock()).batches == 3
 
 
-def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(
+def test_prune_deletes_a_batch_with_its_children_once_none_of_them_is_open(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     def split(key: str, *ranges: tuple[int, int]) -> list[str]:
@@ -268,7 +256,7 @@ def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_prune_goes_on_behind_batches_with_open_parts(
+def test_prune_goes_on_behind_batches_with_open_children(
     ledger: Ledger, clock: ManualClock, at_once: int
 ) -> None:
     keys = []
@@ -296,17 +284,7 @@ def coverage(ledger: Ledger) -> list[Covered]:
     return sorted(ledger.history.coverage("orders"), key=lambda each: each.offsets)
 
 
-def test_the_right_to_read_is_enough_for_the_coverage_and_dead_letters(
-    ledger: Ledger, url: str
-) -> None:
-    ledger.batches.begin(batch_number(1))
-    with Ledger.open(url, create=False) as reader:
-        assert list(reader.history.coverage("orders")) == list(ledger.history.coverage("orders"))
-        assert reader.dead_letters.oldest() == ()
-        assert reader.batches.failed() == ()
-
-
-def test_a_long_history_is_told_bit_by_bit(ledger: Ledger) -> None:
+def test_a_long_history_is_read_bit_by_bit(ledger: Ledger) -> None:
     ranges = [OffsetRange("orders", partition, 0, 1) for partition in range(2_500)]
     ledger.batches.begin(a_batch(*ranges))
     several_pages = ledger.history.coverage("orders")
@@ -377,7 +355,7 @@ def test_the_last_batch_may_be_asked_for_again_and_those_before_it_not(ledger: L
     assert ledger.history.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 40),)
 
 
-def test_a_batch_that_failed_holds_what_it_reads_until_it_is_made_good(ledger: Ledger) -> None:
+def test_a_batch_that_failed_holds_what_it_reads_until_it_is_resolved(ledger: Ledger) -> None:
     failed = ledger.batches.begin(reads(0, 0, 10)).schedule_id
     ledger.batches.fail(failed, ValueError("no"))
     done(ledger, reads(0, 10, 20))

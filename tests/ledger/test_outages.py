@@ -54,7 +54,7 @@ def away_until(time: ManualTime, back_s: float) -> Callable[[], float]:
 
 
 @given(st.integers(1, 10_000), seconds, st.floats(0.001, 10_000))
-def test_a_wait_is_within_its_bounds_and_ends_with_patience(
+def test_a_wait_is_within_its_bounds_and_ends_with_the_timeout(
     tries: int, waited_s: float, patience_s: float
 ) -> None:
     wait_s = next_wait_s(tries, waited_s, patience_s)
@@ -104,7 +104,7 @@ def test_what_answers_at_once_is_not_logged(
 
 
 @pytest.mark.parametrize("patience_s", [0.25, 10])
-def test_after_patience_the_last_error_is_raised_with_the_time_that_was_waited(
+def test_after_the_timeout_the_last_error_is_raised_with_the_time_that_was_waited(
     time: ManualTime, patience_s: float
 ) -> None:
     with pytest.raises(LedgerError) as caught:
@@ -236,7 +236,7 @@ def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: Man
     assert time.now_s > 0
 
 
-def test_a_file_that_stays_locked_is_given_up_with_the_time_that_was_waited(
+def test_a_file_that_stays_locked_is_waited_for_until_the_timeout_with_the_time_that_was_waited(
     path: Path, time: ManualTime
 ) -> None:
     url = f"sqlite:///{path}"
@@ -259,7 +259,7 @@ def test_opening_does_not_wait(path: Path, time: ManualTime) -> None:
     assert time.now_s == 0
 
 
-def test_a_file_that_was_deleted_is_told_at_once(path: Path, time: ManualTime) -> None:
+def test_a_file_that_was_deleted_is_raised_at_once(path: Path, time: ManualTime) -> None:
     with opened(path, time) as ledger:
         path.unlink()
         with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
@@ -275,7 +275,7 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_table_that_is_missing_is_told_at_once(
+def test_a_table_that_is_missing_is_raised_at_once(
     url: str, execute: Execute, time: ManualTime, call: Callable[[Ledger], object]
 ) -> None:
     with Ledger.open(url, timeouts=patient(time)) as ledger:
@@ -286,7 +286,7 @@ def test_a_table_that_is_missing_is_told_at_once(
     assert time.now_s == 0
 
 
-def test_a_constraint_that_is_violated_is_told_at_once(url: str, time: ManualTime) -> None:
+def test_a_constraint_that_is_violated_is_raised_at_once(url: str, time: ManualTime) -> None:
     with (
         Ledger.open(url, timeouts=patient(time)) as ledger,
         pytest.raises(LedgerError, match="'orders' is not declared"),

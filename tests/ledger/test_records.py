@@ -106,7 +106,7 @@ def test_two_batches_have_one_id_only_if_they_read_the_same_offsets(
 
 
 @given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
-def test_gates_and_runs_are_told_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_gates_and_runs_are_distinguished(one: tuple[str, str], other: tuple[str, str]) -> None:
     ranges = [OffsetRange("t", 0, 0, 1)]
     assert (schedule_id(*one, ranges) == schedule_id(*other, ranges)) == (one == other)
 
@@ -190,7 +190,7 @@ Caused by: org.apache.spark.api.python.PythonException: {PYTHON.partition(":")[2
         ("shop.PriceError", PYTHON, None),
     ],
 )
-def test_the_last_cause_is_told(
+def test_the_last_cause_is_described(
     error_class: str, text: str, expected: tuple[str, str] | None
 ) -> None:
     assert root_cause(error_class, text) == expected

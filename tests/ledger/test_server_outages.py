@@ -78,7 +78,7 @@ def check(ledger: Ledger, gate: str, done: list[str]) -> None:
     assert begun == (len(done), batches[-1])
 
 
-def test_what_was_told_as_done_in_outages_was_done_once(server: PostgresqlServer) -> None:
+def test_what_was_answered_as_done_in_outages_was_done_once(server: PostgresqlServer) -> None:
     is_over = threading.Event()
     with (
         Ledger.open(server.url, timeouts=OF_A_QUERY) as ledger,
@@ -108,7 +108,7 @@ def test_what_was_told_as_done_in_outages_was_done_once(server: PostgresqlServer
 
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
-def test_a_server_that_does_not_come_back_is_given_up(
+def test_a_server_that_does_not_come_back_is_waited_for_until_the_timeout(
     server: PostgresqlServer, time: ManualTime, go: Callable[[PostgresqlServer], None]
 ) -> None:
     url = server.url.replace("postgres:@", "postgres:hunter2@")
@@ -124,7 +124,7 @@ def test_a_server_that_does_not_come_back_is_given_up(
         assert ledger.batches.begin(batch_number(0)).attempts == 1
 
 
-def test_a_server_that_refuses_a_password_is_told_at_once(
+def test_a_server_that_refuses_a_password_is_raised_at_once(
     server: PostgresqlServer, time: ManualTime
 ) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:

@@ -86,7 +86,7 @@ def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> No
     assert files(tmp_path) == before
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with Ledger.open(f"sqlite:///{path}") as ledger:
         begin_batches(ledger, 100)
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         Ledger.open(f"sqlite:///{path}")
 
 
-def test_a_file_that_another_program_keeps_locked_is_told(tmp_path: Path) -> None:
+def test_a_file_that_another_program_keeps_locked_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with (
         Ledger.open(f"sqlite:///{path}", timeouts=SOON) as ledger,
@@ -135,7 +135,7 @@ def test_a_file_that_another_program_goes_on_writing_is_not_waited_for_without_e
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_was_deleted_or_replaced_is_told_and_not_recreated(
+def test_a_file_that_was_deleted_or_replaced_is_reported_and_not_recreated(
     tmp_path: Path, replaced: bool
 ) -> None:
     path = tmp_path / "ledger.db"
@@ -153,7 +153,7 @@ def test_a_file_that_was_deleted_or_replaced_is_told_and_not_recreated(
     assert path.exists() == replaced
 
 
-def test_a_folder_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(open_folder: Path, ordinary: Ordinary) -> None:
     open_folder.chmod(0o555)
     with (
         ordinary(),
@@ -162,7 +162,7 @@ def test_a_folder_that_cannot_be_written_is_told(open_folder: Path, ordinary: Or
         Ledger.open(f"sqlite:///{open_folder}/ledger.db")
 
 
-def test_a_file_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+def test_a_file_that_cannot_be_written_is_reported(open_folder: Path, ordinary: Ordinary) -> None:
     path = open_folder / "ledger.db"
     Ledger.open(f"sqlite:///{path}").close()
     path.chmod(0o444)
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordi
         Ledger.open(f"sqlite:///{path}")
 
 
-def test_a_file_that_cannot_be_read_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+def test_a_file_that_cannot_be_read_is_reported(open_folder: Path, ordinary: Ordinary) -> None:
     path = open_folder / "ledger.db"
     Ledger.open(f"sqlite:///{path}").close()
     path.chmod(0)

@@ -219,7 +219,7 @@ def test_a_write_whose_connection_is_cut_is_as_one_that_was_not(
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_without_patience_raises_when_its_connection_is_cut(
+def test_a_write_without_a_timeout_raises_when_its_connection_is_cut(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, time: ManualTime, name: str
 ) -> None:
     write = WRITES[name]
@@ -260,7 +260,7 @@ def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
 
 
 @pytest.mark.parametrize("moment", Moment)
-def test_of_two_that_end_a_batch_in_an_outage_one_is_told_true(
+def test_of_two_that_end_a_batch_in_an_outage_one_gets_true(
     waiting: Ledger, other: Ledger, cuts: Cuts, time: ManualTime, moment: Moment
 ) -> None:
     begun(waiting)

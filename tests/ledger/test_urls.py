@@ -127,7 +127,9 @@ def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
 
 @pytest.mark.timeout(60)  # the driver's own patience is longer
 @pytest.mark.parametrize(("default_s", "option"), [(2, ""), (600, "?connect_timeout=2")])
-def test_a_server_that_does_not_answer_is_given_up(default_s: int, option: str) -> None:
+def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(
+    default_s: int, option: str
+) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -215,7 +217,7 @@ def test_a_connection_that_the_server_has_cut_is_replaced(
         assert server_process(ledger) != cut
 
 
-def test_a_connection_on_which_the_server_only_told_something_is_kept(
+def test_a_connection_on_which_the_server_only_said_something_is_kept(
     new_postgresql_url: NewUrl,
 ) -> None:
     url = new_postgresql_url()

@@ -7,7 +7,7 @@ from typing import Final, Protocol, Self
 
 from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
-from headrace.ledger import GateRecord, Ledger, RateSample
+from headrace.ledger import Ledger, RateSample
 
 ASSUMED_RATE_PER_S: Final = 100.0
 """The rate that is assumed where none has been learnt: the lowest that an estimator answers by
@@ -250,8 +250,12 @@ class ExternalBudget:
         Raises:
             LedgerError: The ledger cannot be read, or does not know the gate.
         """
-        gate = self._gate()
-        now_ms = self._clock()
+        gate, now_ms = self._ledger.gates.get(self._gate_name), self._clock()
+        if gate is None:
+            raise LedgerError(
+                f"Gate {self._gate_name!r} is not declared in the ledger; name one that is, as"
+                " headrace status lists them."
+            )
         samples = self._ledger.rates.history(self._gate_name)
         self._account = self._account.paid_in(
             now_ms,
@@ -264,12 +268,3 @@ class ExternalBudget:
     def spent(self, cost: Cost) -> None:
         """Count a run."""
         self._account = self._account.spent(cost.records)
-
-    def _gate(self) -> GateRecord:
-        for gate in self._ledger.gates.all():
-            if gate.name == self._gate_name:
-                return gate
-        raise LedgerError(
-            f"Gate {self._gate_name!r} is not declared in the ledger; name one that is, as"
-            " headrace status lists them."
-        )

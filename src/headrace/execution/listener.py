@@ -250,7 +250,7 @@ class GateListener(JsonStreamingQueryListener):
         if ledger is not None:
             stopped = state_of(ledger.url, gate).is_stopped
             with cancel_when(stopped, "the query was stopped"):
-                declared = next((g for g in ledger.gates.all() if g.name == gate), None)
+                declared = ledger.gates.get(gate)
         if ledger is None or declared is None:
             _LOG.warning(
                 "The gate %r learns no rate, for its ledger is not known here; name the ledger of"

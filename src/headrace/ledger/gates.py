@@ -97,21 +97,7 @@ _NOBODY: Final[dict[str, Any]] = {
 _CLAIM: Final = (
     update(gate)
     .where(_of_gate, _FREE)
-    .values(
-        _NOBODY
-        | {
-            "interval_ms": bindparam("every_ms"),
-            "source": bindparam("of_source"),
-            "estimator": bindparam("estimated"),
-            "query_owner": bindparam("by"),
-            "query_driver": bindparam("driven_by"),
-            "query_read": bindparam("read_as"),
-            "query_described": bindparam("described"),
-            "query_since_ms": NowMs(),
-            "query_until_ms": _UNTIL,
-            "query_begins": gate.c.begins,
-        }
-    )
+    .values(query_since_ms=NowMs(), query_until_ms=_UNTIL, query_begins=gate.c.begins)
 )
 
 _RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
@@ -217,30 +203,27 @@ class GateStore(Store):
         Returns:
             None if the gate is the query's now; else the query that has it, and nothing is changed.
         """
-        declared = self._database.insert(gate).on_conflict_do_nothing()
-        new = {
-            "name": claim.gate,
-            "created_ms": self._clock(),
+        described = {
             "interval_ms": claim.interval_ms,
             "source": claim.source,
             "estimator": claim.estimator,
         }
-        values = {
-            "of": claim.gate,
-            "every_ms": claim.interval_ms,
-            "of_source": claim.source,
-            "estimated": claim.estimator,
-            "by": claim.owner,
-            "driven_by": claim.driver,
-            "read_as": claim.read,
-            "described": storable(claim.described),
-            "lease_ms": lease_ms,
-            "gone": gone,
-        }
+        new = {"name": claim.gate, "created_ms": self._clock(), **described}
+        declared = self._database.insert(gate).values(new).on_conflict_do_nothing()
+        statement = _CLAIM.values(
+            **described,
+            query_owner=claim.owner,
+            query_driver=claim.driver,
+            query_read=claim.read,
+            query_described=storable(claim.described),
+            query_checkpoint=None,
+            query_checkpoint_id=None,
+        )
+        values = {"of": claim.gate, "by": claim.owner, "lease_ms": lease_ms, "gone": gone}
 
         def claimed(connection: Connection) -> GateQuery | None:
-            connection.execute(declared, new)
-            while not changed_rows(connection, _CLAIM, values):
+            connection.execute(declared)
+            while not changed_rows(connection, statement, values):
                 found = query_behind(connection, claim.gate)
                 if found is not None:  # else it was released just now
                     return found
@@ -291,8 +274,8 @@ class GateStore(Store):
         found = self._database.rows(_ADMISSION, of=gate_name)
         if not found:
             return Admission(None, None)
-        throttle: tuple[Any, ...]
-        rate_per_s, throttle = found[0][0], tuple(found[0])[1:]
+        throttle: list[Any]
+        rate_per_s, *throttle = found[0]
         return Admission(rate_per_s, None if throttle[0] is None else RateLimit(*throttle))
 
     def throttle(
