@@ -45,27 +45,22 @@ def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert list(files(tmp_path)) == [name]
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=f"{tmp_path} is a folder; name a file in it"):
-        Ledger.open(f"sqlite:///{tmp_path}")
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, create: bool) -> None:
-    with pytest.raises(LedgerError, match="its folder does not exist"):
-        Ledger.open(f"sqlite:///{tmp_path}/missing/ledger.db", create=create)
+@pytest.mark.parametrize(
+    ("name", "create", "reason"),
+    [
+        (".", True, r"is a folder; name a file in it"),
+        ("missing/ledger.db", True, "its folder does not exist"),
+        ("missing/ledger.db", False, "its folder does not exist"),
+        ("ledger.db", False, "There is no ledger .*/ledger.db;"),
+        ("x" * 300, True, "File name too long"),
+    ],
+)
+def test_where_there_can_be_no_ledger_or_is_none_to_read_nothing_is_made(
+    tmp_path: Path, name: str, create: bool, reason: str
+) -> None:
+    with pytest.raises(LedgerError, match=reason):
+        Ledger.open(f"sqlite:///{tmp_path}/{name}", create=create)
     assert files(tmp_path) == {}
-
-
-def test_a_reader_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=f"There is no ledger {tmp_path}/ledger.db;"):
-        Ledger.open(f"sqlite:///{tmp_path}/ledger.db", create=False)
-    assert files(tmp_path) == {}
-
-
-def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="File name too long"):
-        Ledger.open(f"sqlite:///{tmp_path}/{'x' * 300}")
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
