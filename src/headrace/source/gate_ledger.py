@@ -128,19 +128,14 @@ class GateLedger:
     def _await_report(self) -> None:
         if self._begun is None:
             return
-        newest = self._newest_report()
+        newest = self._ledger.rates.last_reported(self._gate.name)
         # Where nobody listens (no headrace.register), waiting for it each time would be in vain.
         listening = self._begun_before is None or newest == self._begun_before
         patience_s = self._gate.interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
         while newest != self._begun and self._clock.monotonic() < deadline:
             self._clock.sleep(_REPORT_POLL_S)
-            newest = self._newest_report()
-
-    def _newest_report(self) -> str | None:
-        """The batch that the newest report is of."""
-        newest = self._ledger.rates.history(self._gate.name, limit=1)
-        return newest[0].schedule_id if newest else None
+            newest = self._ledger.rates.last_reported(self._gate.name)
 
     def begin(
         self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions
