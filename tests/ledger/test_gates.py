@@ -90,6 +90,7 @@ def test_a_report_ends_a_batch_that_nobody_has_ended_and_sets_the_rate(ledger: L
     assert (settled.query_batch_id, settled.start_time_ms) == (7, 123)
     assert failed is not None
     assert ledger.batches.get(done) == replace(failed, records=8)
+    assert ledger.rates.last_reported("orders") == done
     assert ledger.rates.current("orders") == 50.0
 
 
@@ -276,6 +277,7 @@ LIMIT = RateLimit(250.0, "enrich", 2.0, 1000.0)
 
 
 def test_a_gate_that_is_not_throttled_has_its_rate_alone(ledger: Ledger) -> None:
+    assert ledger.rates.last_reported("orders") is None
     assert ledger.gates.admission("orders") == Admission(None, None)
     assert ledger.gates.admission("unheard of") == Admission(None, None)
     report_sample(ledger, a_sample(5, 120.5))
