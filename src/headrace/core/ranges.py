@@ -66,6 +66,10 @@ class OffsetRange:
             return None
         return self._between(start, until)
 
+    def hull(self, other: "OffsetRange") -> "OffsetRange":
+        """From the first to the last offset of both, which are of one partition."""
+        return self._between(min(self.start, other.start), max(self.until, other.until))
+
     def split_at(self, offset: int) -> tuple["OffsetRange", "OffsetRange"]:
         """The offsets below ``offset``, and the rest; one is empty if it lies outside.
 

@@ -1,5 +1,6 @@
 """The rows of batches and their ranges: from and to values, and queries with bound values."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -116,6 +117,16 @@ def invalid_value(kind: str, status: str) -> str | None:
 def known_status(status: str) -> Status:
     """What a status counts as: itself, or failed where it is none."""
     return Status(status) if status in set(Status) else Status.FAILED
+
+
+def offsets_in(text: str) -> dict[int, int]:
+    """Offsets by partition, as the ledger keeps them."""
+    return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
+
+
+def offsets_text(offsets: Mapping[int, int]) -> str:
+    """The opposite of `offsets_in`."""
+    return json.dumps(offsets, separators=(",", ":"))
 
 
 def range_from(row: Sequence[Any]) -> PlannedRange:

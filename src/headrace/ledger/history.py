@@ -10,14 +10,13 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, not_, 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, records
-from headrace.ledger.batch_rows import Values, has_children, invalid_value, known_status
+from headrace.ledger.batch_rows import Values, has_children, invalid_value, known_status, offsets_in
 from headrace.ledger.checkpoints import (
     CHECKPOINTS,
     COUNT_LOSSES,
     UNDECLARED_GATES,
     CheckpointSummary,
     checkpoint_from,
-    offsets_in,
 )
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import (
@@ -187,9 +186,7 @@ class HistoryStore(Store):
                     parent=row.parent,
                     has_children=bool(row.has_children),
                     status=known_status(row.status),
-                    offsets=OffsetRange(
-                        row.topic, row.partition, row.start_offset, row.until_offset
-                    ),
+                    offsets=_offsets_from(row),
                     created_time_ms=row.created_time_ms,
                     topic_id=row.topic_id or None,
                 )
@@ -200,10 +197,7 @@ class HistoryStore(Store):
         """What the pruned batches of one checkpoint had read, with the topics' ids."""
         rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
         return tuple(
-            (
-                row.topic_id or None,
-                OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset),
-            )
+            (row.topic_id or None, _offsets_from(row))
             for row in rows
             if row.checkpoint_id == checkpoint_id
         )
@@ -219,9 +213,7 @@ class HistoryStore(Store):
                 for row in of_batch:
                     if row.topic is None:
                         continue
-                    ranges.append(
-                        OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
-                    )
+                    ranges.append(_offsets_from(row))
                     if row.topic_id is not None:
                         ids[row.topic] = row.topic_id
                 planned = sum(each.count for each in ranges)
@@ -345,6 +337,10 @@ def _processed_by_gate(
                     known_status(row.status),
                 )
     yield from found.values()
+
+
+def _offsets_from(row: Row[Any]) -> OffsetRange:
+    return OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
 
 
 def _loss_from(row: Row[Any]) -> Loss:

@@ -95,8 +95,7 @@ class PartitionCheck:
             self._find(FindingKind.DEAD, row.offsets, row.schedule_id, status=row.status)
         elif row.status is not Status.SUCCESS:
             self._find(FindingKind.OPEN, row.offsets, row.schedule_id, status=row.status)
-        if row.offsets.until > self._offsets.until:
-            self._offsets = replace(self._offsets, until=row.offsets.until)
+        self._offsets = self._offsets.hull(row.offsets)
         if row.created_time_ms is not None:
             self._since_ms = min(row.created_time_ms, self._since_ms or row.created_time_ms)
 
@@ -279,10 +278,8 @@ def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
     """What was lost before or behind all that was read."""
     read: dict[tuple[str | None, TopicPartition], OffsetRange] = {}
     for span in spans:
-        place, offsets = (span.topic_id, span.offsets.topic_partition), span.offsets
-        so_far = read.get(place, offsets)
-        start, until = min(so_far.start, offsets.start), max(so_far.until, offsets.until)
-        read[place] = replace(offsets, start=start, until=until)
+        place = span.topic_id, span.offsets.topic_partition
+        read[place] = read.get(place, span.offsets).hull(span.offsets)
     for topic_id, of_topic in lost.items():
         for partition, ranges in of_topic.items():
             place = topic_id, partition
