@@ -29,7 +29,7 @@ from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 
 import headrace
-from headrace.backfill import Monitor, OwnerSettings, budget
+from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
 from headrace.execution import gate
 from headrace.execution.handler import GatedHandler
@@ -187,7 +187,7 @@ def hurry() -> None:
             "Monitor",
             partial(Monitor, interval_ms=200, backoff=Backoff(first_ms=100, most_ms=100)),
         ),
-        (budget, "_HALF_LIFE_MS", 1_000),
+        (gate, "InProcessBudget", partial(InProcessBudget, half_life_ms=1_000)),
     ):
         mock.patch.object(module, name, value).start()
 

@@ -19,7 +19,7 @@ _SAFETY: Final = 0.8
 _SHORTEST_WINDOW: Final = 0.1
 """The part of the interval below which unused time is not worth a run."""
 
-_HALF_LIFE_MS: Final = 60_000
+HALF_LIFE_MS: Final = 60_000
 """After this time half of a run's cost is forgotten, so that one slow run does not end them all."""
 
 _LOOK_BACK: Final = 10
@@ -63,7 +63,9 @@ class Cost:
     succeeded: bool = True
 
 
-def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
+def records_beside(
+    live: LiveStream, last: Cost | None, now_ms: int, half_life_ms: int = HALF_LIFE_MS
+) -> int:
     """How many records a backfill may take now, in the application of the live stream.
 
     Both share the same cores, so a backfill runs while the stream rests: from the end of a batch to
@@ -81,6 +83,7 @@ def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
         live: The live stream.
         last: The last run of a backfill that went through; None before there is one.
         now_ms: The time (ms since the epoch).
+        half_life_ms: After how long half of a fixed cost is forgotten (ms). Default: 60 000.
 
     Returns:
         0 while a batch of the stream runs, while the stream takes all of its time, and where the
@@ -89,7 +92,7 @@ def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
     """
     window_ms = _window_ms(live, now_ms)
     rate_per_s = _rate_per_s(live, last)
-    fixed_ms = _fixed_ms(last, rate_per_s, now_ms)
+    fixed_ms = _fixed_ms(last, rate_per_s, now_ms, half_life_ms)
     if 2 * fixed_ms <= _rest_ms(live, now_ms):
         fixed_ms = 0
     if window_ms < max(_SHORTEST_WINDOW * live.interval_ms, 2 * fixed_ms):
@@ -124,11 +127,11 @@ def _rate_per_s(live: LiveStream, last: Cost | None) -> float:
     return ASSUMED_RATE_PER_S
 
 
-def _fixed_ms(last: Cost | None, rate_per_s: float, now_ms: int) -> float:
+def _fixed_ms(last: Cost | None, rate_per_s: float, now_ms: int, half_life_ms: int) -> float:
     if last is None:
         return 0.0
     beyond_ms = max(0.0, last.elapsed_ms - last.records / rate_per_s * 1000)
-    return float(beyond_ms * 0.5 ** (max(0, now_ms - last.end_ms) / _HALF_LIFE_MS))
+    return float(beyond_ms * 0.5 ** (max(0, now_ms - last.end_ms) / half_life_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +221,21 @@ class InProcessBudget:
     compiles plans, and its cost would keep the next ones waiting for minutes.
     """
 
-    def __init__(self, live: Callable[[], LiveStream], clock: WallClock) -> None:
+    def __init__(
+        self,
+        live: Callable[[], LiveStream],
+        clock: WallClock,
+        half_life_ms: int = HALF_LIFE_MS,
+    ) -> None:
         self._live = live
+        self._half_life_ms = half_life_ms
         self._clock = clock
         self._warm = False
         self._last: Cost | None = None
 
     def records(self) -> int:
         """What `records_beside` grants."""
-        return records_beside(self._live(), self._last, self._clock())
+        return records_beside(self._live(), self._last, self._clock(), self._half_life_ms)
 
     def spent(self, cost: Cost) -> None:
         """Count a run."""
