@@ -107,10 +107,8 @@ def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
 class GatedStreamWriter(DataStreamWriter):
     """Spark's writer, with hooks before and after its query starts.
 
-    Args:
-        df: what is written.
-        before: called first; what it raises, `start` raises.
-        started: called with the query, and with the option ``checkpointLocation`` if it is set.
+    What ``before`` raises, `start` raises; ``started`` is called with the query, and with the
+    option ``checkpointLocation`` if it is set.
     """
 
     def __init__(

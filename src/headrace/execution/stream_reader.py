@@ -95,15 +95,10 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GateRead:
-    """What a reader of a gate has loaded, and how.
+    """What a reader of a gate has loaded, and with which options of the user's.
 
-    Attributes:
-        name: distinguishes it from everything else that was ever loaded.
-        gate: the gate's name.
-        ledger_url: its ledger's, in full.
-        df: what was loaded.
-        connector: of the source.
-        options: as the user set them.
+    Its name distinguishes it from everything else that was ever loaded; the ledger's URL is in
+    full.
     """
 
     name: str

@@ -26,13 +26,10 @@ class GateClaim:
     """A query that asks for a gate, and how it declares it.
 
     Attributes:
-        gate: the gate's name.
         owner: names the run of the query's planner.
         driver: names the process of the query's program; None where that is not known.
         read: the reader of the gate that the query was made of; None for one without a `Gate`.
         described: the query's program, for messages.
-        interval_ms: the gate's interval.
-        source: the kind of source.
         estimator: the settings of the rate estimator, as text.
     """
 
@@ -48,15 +45,13 @@ class GateClaim:
 
 @dataclass(frozen=True, slots=True)
 class GateQuery:
-    """The query that stands behind a gate.
+    """The query that stands behind a gate: see `GateClaim`. Times are by the database's clock.
 
     Attributes:
-        owner: as in its `GateClaim`; so are ``driver``, ``read`` and ``described``.
         checkpoint: where its checkpoint is, once its program has said so.
         checkpoint_id: the identity of its checkpoint, once it has begun a batch.
-        since_ms: when it claimed the gate, by the database's clock.
-        until_ms: when its lease runs out if it is not renewed, by the same clock.
-        begins: how often the gate's `begin` had been called by then.
+        until_ms: when its lease runs out if it is not renewed.
+        begins: how often the gate's `begin` had been called when it claimed the gate.
     """
 
     owner: str

@@ -102,16 +102,8 @@ class HistoryStore(Store):
 
         A loss is known by its topic, the position it begins at, and the batch that could not read
         it: recorded again, by a plan or a task that runs again, it is counted once, up to the
-        offset it has reached by then.
-
-        Args:
-            gate_name: Whose they are.
-            ranges: Which.
-            topic_ids: Tell the topics from others made before and later under their names; by name,
-                of those that have an id.
-            schedule_id: The batch that could not read them; None where they were gone before one
-                was planned.
-            reasons: Why, by range.
+        offset it has reached by then. It has no batch where it was gone before one was planned. The
+        topics' ids, by name, distinguish them from others made before and later under their names.
 
         Raises:
             LedgerError: The gate is not declared, or has no such batch here.
@@ -259,17 +251,10 @@ class HistoryStore(Store):
         its dead letters resolved, or dropped. It needs its last batch, which the engine may ask
         for again after a crash; and what its newest run has not read yet. Once a run has begun in a
         partition, it needs nothing from below that for itself. What one answer calls done stays so,
-        unless a fresh checkpoint, or an old copy of one, has the gate begin below.
+        unless a fresh checkpoint, or an old copy of one, has the gate begin below. Gates in
+        ``without`` are not asked; where no gate has read the topic or journal, the answer is empty.
 
         It costs what there is of batches that are open or dead, however long the history is.
-
-        Args:
-            topic_id: The id of a journal, or of a topic.
-            partitions: Which.
-            without: Gates that are not to be asked.
-
-        Returns:
-            Nothing, if no gate has read it.
         """
         wanted = sorted(set(partitions))
 

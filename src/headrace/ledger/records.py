@@ -31,7 +31,7 @@ def schedule_id(
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Name the batch of a gate that reads these ranges.
+    """Name the batch of a gate that reads these ranges, with 32 hexadecimal digits.
 
     A pure function, so that whoever knows what a batch reads knows its row in the ledger: the
     planner from its plan, the listener from the start and end offsets of a progress event. The
@@ -44,9 +44,6 @@ def schedule_id(
         ranges: What the batch reads.
         topic_ids: Of topics whose id is known, by name. A topic that was deleted and recreated has
             the same offsets once more, and those are another batch.
-
-    Returns:
-        32 hexadecimal digits.
     """
     read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
     ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
