@@ -315,8 +315,8 @@ HERE, ELSEWHERE = new_owner(), "elsewhere:7:0/run"
 @pytest.mark.parametrize(
     ("error", "owner", "next_run", "expected"),
     [
-        ("it failed", None, False, Status.FAILED),
-        ("it failed", HERE, False, Status.FAILED),
+        pytest.param("it failed", None, False, Status.FAILED, id="of nobody yet"),
+        pytest.param("it failed", HERE, False, Status.FAILED, id="of this process"),
         pytest.param("it failed", ELSEWHERE, False, Status.IN_PROGRESS, id="of another process"),
         pytest.param("it failed", HERE, True, Status.IN_PROGRESS, id="of the next run by now"),
         pytest.param(None, HERE, False, Status.IN_PROGRESS, id="stopped on purpose"),

@@ -228,7 +228,7 @@ class BackfillScheduler:
 
         Raises:
             LedgerError: The ledger cannot be read or written. The batch may be this owner's; then
-                it can be claimed anew when the lease has run out.
+                it can be claimed again when the lease has run out.
             BrokerError: The brokers cannot be reached; nothing was done, or it is as above.
         """
         allowed = self._budget.records()

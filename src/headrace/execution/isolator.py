@@ -137,7 +137,7 @@ class Isolator:
         raise why from None
 
     def _abandon(self, report: ErrorReport, running: BatchRecord | None = None) -> None:
-        """Let go of what is not done; it is taken up again when the query is started again."""
+        """Fail what is not done; it is run again when the query is started again."""
         for row in [*self._rows.values(), *self._parents]:
             unknown = running is not None and row.schedule_id == running.schedule_id
             self._ledger.batches.fail(

@@ -256,7 +256,7 @@ _resolved_by_this = and_(
     control.c.status == Status.FAILED, control.c.last_call == bindparam("call")
 )
 
-# With those that the same call has settled already, if it is made again. In no order: SQLite would
+# With those that the same call has resolved already, if it is made again. In no order: SQLite would
 # go through all batches in that order instead of those of these states.
 LEFT_BEHIND: Final = (
     select(control.c.created_time_ms, control.c.schedule_id)

@@ -1,4 +1,4 @@
-"""Batches: what they are to read, and their transitions; `batch_queries` tells how they stand."""
+"""Batches: what they are to read, and their transitions; `batch_queries` has how they stand."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a verification of a gate tells, as values. A count is one of offsets."""
+"""What a verification of a gate finds, as values. A count is one of offsets."""
 
 from dataclasses import dataclass
 from enum import StrEnum

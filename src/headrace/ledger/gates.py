@@ -152,7 +152,7 @@ class GateStore(Store):
     """The gates of a ledger."""
 
     def declare(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
-        """Make a gate known, or describe it anew; its rate and its history stay."""
+        """Make a gate known, or describe it again; its rate and its history stay."""
         description = {"interval_ms": interval_ms, "source": source, "estimator": estimator}
         statement = self._database.insert(gate).on_conflict_do_update(
             index_elements=[gate.c.name], set_=description

@@ -322,7 +322,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """A row of ``rate``: what the estimator was told of one batch, and what it made of it."""
+    """A row of ``rate``: what the estimator received of one batch, and what it made of it."""
 
     gate: str
     time_ms: int
@@ -338,7 +338,7 @@ class RateSample:
     derivative: float | None = None
     query_batch_id: int | None = None
     schedule_id: str | None = None
-    """The batch it was measured on, which is told its number of records with it."""
+    """The batch it was measured on, whose number of records is written with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,7 @@ receiver: Final = Table(
     Column("buffered_bytes", BigInteger, nullable=False),
     Column("waiting_records", BigInteger, nullable=False),
 )
-"""Who takes in records for a gate, one row a lane, written anew about once a second."""
+"""Who takes in records for a gate, one row a lane, rewritten about once a second."""
 
 signal: Final = Table(
     "signal",
@@ -293,7 +293,7 @@ signal: Final = Table(
     # By the database's clock, for the stages may be on machines whose clocks differ.
     Column("written_ms", BigInteger, nullable=False),
 )
-"""What a stage of a flow tells one directly before it: the newest, until that one takes it."""
+"""What a stage of a flow signals to one directly before it: the newest, until that one takes it."""
 
 stage_state: Final = Table(
     "stage_state",
