@@ -21,7 +21,7 @@ from headrace.execution import Batch, Gate
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure, parse_on_failure, retry
-from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.ledger import Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 8)
 SECOND = OffsetRange("orders-topic", 0, 8, 16)
@@ -65,10 +65,6 @@ def begin(ledger: Ledger, offsets: OffsetRange = FIRST, run: str = "run") -> str
     return ledger.batches.begin(planned("orders", offsets, checkpoint_id=run)).schedule_id
 
 
-def row(ledger: Ledger, batch: str) -> BatchRecord:
-    return stored(ledger, batch)
-
-
 def told(url: str, *arguments: str) -> list[dict[str, Any]]:
     answer = invoke(url, *arguments, "--json").stdout
     return [json.loads(line) for line in answer.splitlines()]
@@ -105,7 +101,7 @@ def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_ag
     assert begin(ledger) == key
     again(DF, 0)
     assert [batch.key for batch in sink.batches] == [key, key]
-    assert row(ledger, key).status is Status.SUCCESS
+    assert stored(ledger, key).status is Status.SUCCESS
     assert told(ledger_url, "batches")[0]["interrupted"] is False
 
 
@@ -167,7 +163,7 @@ def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
     with pytest.raises(HandlerExitError, match=type(end).__name__) as caught:
         handler(DF, 0)
     assert caught.value.__cause__ is end
-    failed = row(ledger, key)
+    failed = stored(ledger, key)
     assert (failed.status, failed.owner, failed.outcome_unknown) == (Status.FAILED, None, True)
     assert failed.error is not None
     assert type(end).__name__ in failed.error.message
@@ -177,7 +173,7 @@ def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
     again = gated(ledger_url, sink, policy)
     begin(ledger)
     again(DF, 0)
-    assert row(ledger, key).status is Status.SUCCESS
+    assert stored(ledger, key).status is Status.SUCCESS
 
 
 def test_what_is_no_exception_in_a_child_leaves_nothing_in_progress(
@@ -218,7 +214,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
     event = scheduler.run_batch(key, ledger.batches.ranges(key))
     assert isinstance(event, Failed)
     assert "SystemExit: 3" in event.error.message
-    assert row(ledger, key).status is Status.FAILED
+    assert stored(ledger, key).status is Status.FAILED
 
 
 def one(_df: DataFrame) -> None: ...
