@@ -74,6 +74,21 @@ def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
     ]
 
 
+def refuse_other_children(parent: BatchRecord, children: Sequence[PlannedBatch]) -> None:
+    """Raise unless these share just the offsets of their parent."""
+    own = all(
+        (child.gate, child.checkpoint_id) == (parent.gate, parent.checkpoint_id)
+        for child in children
+    )
+    counts = [child.records for child in children]
+    if not (own and len(children) > 1 and all(counts) and sum(counts) == parent.planned_records):
+        raise LedgerError(
+            f"Batch {parent.schedule_id} of gate {parent.gate!r} has {parent.planned_records} "
+            f"offsets and cannot be split into children of {counts}; two or more children of the "
+            "same gate and run share its offsets, and none is empty."
+        )
+
+
 def error_values(error: ErrorReport | None) -> Values:
     """The columns of ``control`` that describe why a batch failed; None clears them."""
     return {

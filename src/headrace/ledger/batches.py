@@ -1,7 +1,7 @@
 """Batches: what they are to read, and their transitions; `batch_queries` has how they stand."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
@@ -14,6 +14,7 @@ from headrace.ledger.batch_rows import (
     control_row,
     error_values,
     failure_rows,
+    refuse_other_children,
 )
 from headrace.ledger.database import changed_rows, insert_rows
 from headrace.ledger.gates import refuse_but
@@ -195,20 +196,17 @@ class BatchStore(BatchQueries):
         values = {"batch": schedule_id, **error_values(ErrorReport.of(error))}
         return self._changes(batch_rows.KEEP_ERROR, values)
 
-    @contextmanager
-    def lend(self) -> Iterator[Connection]:
+    def lend(self) -> AbstractContextManager[Connection]:
         """Lend a connection to the ledger's database, within a transaction, without a transition.
 
         Raises:
             LedgerError: The database failed.
         """
-        with self._database.lend(lambda _connection: None) as connection:
-            yield connection
+        return self._database.lend(lambda _connection: None)
 
-    @contextmanager
     def transaction(
         self, schedule_id: str, owner: str, *, records: int | None = None
-    ) -> Iterator[Connection]:
+    ) -> AbstractContextManager[Connection]:
         """Lend a connection to the ledger's database; what it writes commits with ``success``.
 
         At its end the batch moves from ``in_progress`` (transition D) or ``backfilling`` (G), in
@@ -236,8 +234,7 @@ class BatchStore(BatchQueries):
                     "now runs it."
                 )
 
-        with self._database.lend(end) as connection:
-            yield connection
+        return self._database.lend(end)
 
     def split(
         self,
@@ -280,7 +277,7 @@ class BatchStore(BatchQueries):
                     f"{owner!r}, so it is not split; whoever owns it runs it."
                 )
             parent = _batch(connection, schedule_id)
-            _refuse_others(parent, children)
+            refuse_other_children(parent, children)
             for number, child in enumerate(children, start=1):
                 created_ms = parent.created_time_ms + number
                 row = control_row(child, child.schedule_id, created_ms, splitter["call"])
@@ -414,17 +411,3 @@ class BatchStore(BatchQueries):
 def _batch(connection: Connection, schedule_id: str) -> BatchRecord:
     row = connection.execute(batch_rows.BATCH, {"schedule_id": schedule_id})
     return batch_from(row.mappings().one())
-
-
-def _refuse_others(parent: BatchRecord, children: Sequence[PlannedBatch]) -> None:
-    own = all(
-        (child.gate, child.checkpoint_id) == (parent.gate, parent.checkpoint_id)
-        for child in children
-    )
-    counts = [child.records for child in children]
-    if not (own and len(children) > 1 and all(counts) and sum(counts) == parent.planned_records):
-        raise LedgerError(
-            f"Batch {parent.schedule_id} of gate {parent.gate!r} has {parent.planned_records} "
-            f"offsets and cannot be split into children of {counts}; two or more children of the "
-            "same gate and run share its offsets, and none is empty."
-        )
