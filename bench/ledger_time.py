@@ -171,7 +171,7 @@ def _calls_ms(side: _Side, batch: PlannedBatch, batch_id: int) -> dict[str, floa
         schedule_id=key,
     )
     calls: dict[str, Callable[[], object]] = {
-        "planner: rates": lambda: planner.rates.history(GATE, limit=1),
+        "planner: last report": lambda: planner.rates.last_reported(GATE),
         "planner: rate": lambda: planner.rates.current(GATE),
         "planner: begin": lambda: planner.batches.begin(batch),
         "handler: begun_and_query": lambda: driver.gates.begun_and_query(GATE),

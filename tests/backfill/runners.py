@@ -14,8 +14,6 @@ from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedBatch, Plan
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 LEASE_MS = 30_000
 WIDE = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 12))
-HALVES = [a_batch(OffsetRange("orders", 0, *each)) for each in ((10, 15), (15, 20))]
-"""Of the batch that is called ``a_batch()``."""
 
 Offsets = tuple[OffsetRange, ...]
 Handler = Callable[[BatchRecord, Offsets], None]
@@ -142,12 +140,6 @@ def one_that_failed(ledger: Ledger, batch: PlannedBatch) -> str:
     key = ledger.batches.begin(batch).schedule_id
     assert ledger.batches.fail(key, ERROR)
     return key
-
-
-def stored(ledger: Ledger, key: str) -> BatchRecord:
-    row = ledger.batches.get(key)
-    assert row is not None
-    return row
 
 
 def processed(runner: FakeRunner) -> list[tuple[int, int]]:

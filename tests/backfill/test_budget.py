@@ -41,70 +41,48 @@ streams = st.builds(
 )
 
 
-def test_what_is_left_until_the_next_trigger_is_given_with_a_margin() -> None:
-    assert records_beside(RESTING, None, NOW_MS + 400) == 480  # 600 ms at 1000/s, and 0.8 of it
-    assert records_beside(RESTING, None, NOW_MS + 500) == 400
+NEVER_ENDED = LiveStream(1_000.0, 1_000, running=True, start_ms=NOW_MS)
+AHEAD = LiveStream(125.0, 10, start_ms=NOW_MS + 10, end_ms=NOW_MS - 10)
+UNKNOWN = replace(IDLE, rate_per_s=None)
+RESTED = LiveStream(1_000.0, 1_000, start_ms=NOW_MS - 9_000, end_ms=NOW_MS - 4_000)
+# At 1000 records/s, 100 records take 100 ms of these.
+CHEAP = Cost(records=100, elapsed_ms=300, end_ms=NOW_MS + 400)
+SLOW = Cost(records=100, elapsed_ms=2_100, end_ms=NOW_MS)
 
 
-def test_the_next_trigger_is_at_a_multiple_of_the_interval_however_late_a_batch_began() -> None:
-    late = replace(RESTING, start_ms=NOW_MS + 300)
-    assert records_beside(late, None, NOW_MS + 400) == 480
-
-
-def test_a_batch_of_the_stream_leaves_nothing() -> None:
-    assert records_beside(replace(RESTING, running=True), None, NOW_MS + 400) == 0
-    first = LiveStream(1_000.0, 1_000, running=True, start_ms=NOW_MS)
-    assert records_beside(first, None, NOW_MS + 5_000) == 0
-
-
-def test_a_stream_that_takes_all_of_its_time_leaves_nothing() -> None:
-    overrun = replace(RESTING, end_ms=NOW_MS + 1_200)
-    assert records_beside(overrun, None, NOW_MS + 1_200) == 0
-    just_in_time = replace(RESTING, end_ms=NOW_MS + 950)
-    assert records_beside(just_in_time, None, NOW_MS + 950) == 0
-
-
-def test_a_trigger_that_found_nothing_may_find_something_at_any_time() -> None:
-    assert records_beside(RESTING, None, NOW_MS + 1_000) == 0
-    assert records_beside(RESTING, None, NOW_MS + 1_400) == 0
-    assert records_beside(RESTING, None, NOW_MS + 1_401) == 800
-
-
-def test_a_clock_that_was_put_back_leaves_no_more_than_an_interval() -> None:
-    ahead = LiveStream(125.0, 10, start_ms=NOW_MS + 10, end_ms=NOW_MS - 10)
-    assert records_beside(ahead, None, NOW_MS) == 1
-
-
-def test_an_idle_stream_leaves_an_interval_at_a_time() -> None:
-    assert records_beside(IDLE, None, NOW_MS) == 800
-
-
-def test_what_a_run_costs_beyond_its_records_is_left_out() -> None:
-    cost = Cost(records=100, elapsed_ms=300, end_ms=NOW_MS + 400)  # 100 ms of it at 1000/s
-    assert records_beside(RESTING, cost, NOW_MS + 400) == 320
-    slower = replace(cost, elapsed_ms=401)
-    assert records_beside(RESTING, slower, NOW_MS + 400) == 0  # 301 of 600 ms would be cost
-
-
-def test_a_slow_run_is_forgotten_by_and_by() -> None:
-    slow = Cost(records=100, elapsed_ms=2_100, end_ms=NOW_MS)
-    assert records_beside(IDLE, slow, NOW_MS) == 0
-    assert records_beside(IDLE, slow, NOW_MS + 119_000) == 0
-    assert records_beside(IDLE, slow, NOW_MS + 120_000) == 400
-
-
-def test_behind_a_stream_that_rests_for_long_one_slow_run_follows_another() -> None:
-    slow = Cost(records=100, elapsed_ms=2_100, end_ms=NOW_MS)  # 2 s beyond its records
-    rests = LiveStream(1_000.0, 1_000, start_ms=NOW_MS - 9_000, end_ms=NOW_MS - 3_999)
-    assert records_beside(rests, slow, NOW_MS) == 0
-    assert records_beside(replace(rests, end_ms=NOW_MS - 4_000), slow, NOW_MS) == 800
-    assert records_beside(replace(rests, end_ms=NOW_MS - 4_000, running=True), slow, NOW_MS) == 0
-
-
-def test_where_no_rate_has_been_learnt_the_last_run_tells_one() -> None:
-    unknown = replace(IDLE, rate_per_s=None)
-    assert records_beside(unknown, None, NOW_MS) == int(ASSUMED_RATE_PER_S * 0.8)
-    assert records_beside(unknown, Cost(500, 1_000, NOW_MS), NOW_MS) == 400
+@pytest.mark.parametrize(
+    ("live", "last", "after_ms", "expected"),
+    [
+        pytest.param(RESTING, None, 400, 480, id="600 ms until the next trigger: 0.8 of that"),
+        pytest.param(RESTING, None, 500, 400, id="500 ms until then"),
+        pytest.param(
+            replace(RESTING, start_ms=NOW_MS + 300), None, 400, 480, id="it began late itself"
+        ),
+        pytest.param(replace(RESTING, running=True), None, 400, 0, id="a batch runs"),
+        pytest.param(NEVER_ENDED, None, 5_000, 0, id="the first batch runs"),
+        pytest.param(replace(RESTING, end_ms=NOW_MS + 1_200), None, 1_200, 0, id="overrun"),
+        pytest.param(replace(RESTING, end_ms=NOW_MS + 950), None, 950, 0, id="just in time"),
+        pytest.param(RESTING, None, 1_000, 0, id="a trigger may find something"),
+        pytest.param(RESTING, None, 1_400, 0, id="at any time"),
+        pytest.param(RESTING, None, 1_401, 800, id="until it is idle for an interval"),
+        pytest.param(AHEAD, None, 0, 1, id="a clock that was set back gives an interval at most"),
+        pytest.param(IDLE, None, 0, 800, id="idle: an interval at a time"),
+        pytest.param(RESTING, CHEAP, 400, 320, id="200 ms of fixed cost"),
+        pytest.param(RESTING, replace(CHEAP, elapsed_ms=401), 400, 0, id="half would be cost"),
+        pytest.param(IDLE, SLOW, 0, 0, id="a slow run"),
+        pytest.param(IDLE, SLOW, 119_000, 0, id="is not forgotten yet"),
+        pytest.param(IDLE, SLOW, 120_000, 400, id="is forgotten by half each minute"),
+        pytest.param(replace(RESTED, end_ms=NOW_MS - 3_999), SLOW, 0, 0, id="rests too briefly"),
+        pytest.param(RESTED, SLOW, 0, 800, id="a long rest pays for a slow run"),
+        pytest.param(replace(RESTED, running=True), SLOW, 0, 0, id="unless a batch runs"),
+        pytest.param(UNKNOWN, None, 0, int(ASSUMED_RATE_PER_S * 0.8), id="no rate is known"),
+        pytest.param(UNKNOWN, Cost(500, 1_000, NOW_MS), 0, 400, id="but that of the last run"),
+    ],
+)
+def test_a_backfill_may_run_what_the_stream_leaves_unused(
+    live: LiveStream, last: Cost | None, after_ms: int, expected: int
+) -> None:
+    assert records_beside(live, last, NOW_MS + after_ms) == expected
 
 
 @given(streams, st.none() | costs, st.integers(NOW_MS - 1_000, NOW_MS + 10**6))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from tests.backfill.runners import (
     ERROR,
-    HALVES,
     LEASE_MS,
     WIDE,
     Backfill,
@@ -15,9 +14,8 @@ from tests.backfill.runners import (
     nothing,
     one_that_failed,
     refuse,
-    stored,
 )
-from tests.ledger.samples import ManualClock, a_batch
+from tests.ledger.samples import HALVES, ManualClock, a_batch, stored
 
 from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
 from headrace.core.ranges import OffsetRange, TopicPartition

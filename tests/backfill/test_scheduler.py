@@ -6,16 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.backfill.runners import (
-    ERROR,
-    LEASE_MS,
-    Backfill,
-    Offsets,
-    PriceError,
-    one_that_failed,
-    stored,
-)
-from tests.ledger.samples import ManualClock, batch_number
+from tests.backfill.runners import ERROR, LEASE_MS, Backfill, Offsets, PriceError, one_that_failed
+from tests.ledger.samples import ManualClock, batch_number, stored
 from tests.services.waiting import wait_until
 
 from headrace.backfill import Every, Manual, Monitor, NearRetention, Schedule, Spare

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.backfill.runners import (
     ERROR,
-    HALVES,
     LEASE_MS,
     WIDE,
     Backfill,
@@ -15,10 +14,9 @@ from tests.backfill.runners import (
     all_of,
     one_that_failed,
     processed,
-    stored,
     whole,
 )
-from tests.ledger.samples import ManualClock, a_batch
+from tests.ledger.samples import HALVES, ManualClock, a_batch, stored
 
 from headrace.backfill import Done, Failed, MarkedDead, Skipped, Split
 from headrace.backfill.splitting import earlier_and_later, gone_and_there, one_of_each

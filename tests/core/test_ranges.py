@@ -55,6 +55,17 @@ def test_a_range_contains_what_is_within_its_bounds(one: OffsetRange, other: Off
         assert not offsets(other) <= offsets(one)
 
 
+@given(of_lane, of_lane)
+def test_the_hull_is_the_shortest_range_that_contains_both(
+    one: OffsetRange, other: OffsetRange
+) -> None:
+    hull = one.hull(other)
+    assert hull.contains(one)
+    assert hull.contains(other)
+    assert hull.start in {one.start, other.start}
+    assert hull.until in {one.until, other.until}
+
+
 @given(of_lane, st.integers(-5, 70))
 def test_a_split_gives_what_is_below_an_offset_and_the_rest(r: OffsetRange, offset: int) -> None:
     before, after = r.split_at(offset)

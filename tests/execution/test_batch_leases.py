@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from tests.execution.events import planned
+from tests.ledger.samples import stored
 from tests.services.waiting import wait_until
 
 from headrace.core.ranges import OffsetRange
 from headrace.execution.batch_leases import BatchLeases
-from headrace.ledger import Ledger, Status, sqlite_file
+from headrace.ledger import Ledger, Status, Timeouts
 from headrace.processes import is_gone, new_owner
 
 TELL_OWNER = "from headrace.processes import new_owner; print(new_owner(), flush=True); input()"
@@ -28,8 +29,7 @@ def begin(ledger: Ledger, owner: str, start: int = 0) -> str:
 
 
 def lease_of(ledger: Ledger, batch: str) -> int:
-    found = ledger.batches.get(batch)
-    assert found is not None
+    found = stored(ledger, batch)
     return found.lease_until_ms or 0
 
 
@@ -67,13 +67,12 @@ def test_leases_are_renewed_until_the_end(ledger: Ledger) -> None:
         wait_until(lambda: min(lease_of(ledger, each) for each in (first, second)) > until_ms)
 
 
-def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
+def test_the_end_does_not_wait_for_an_unreachable_ledger(
     ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     batch, waits = begin(ledger, "me"), threading.Event()
     with (
-        Ledger.open(ledger_url, retry_timeout_s=10_000) as patient,
+        Ledger.open(ledger_url, timeouts=Timeouts(10_000, lock_s=0.05)) as patient,
         closing(sqlite3.connect(ledger_url.removeprefix("sqlite:///"))) as other,
     ):
         renew = patient.batches.renew
@@ -91,13 +90,12 @@ def test_the_end_is_not_held_up_by_a_ledger_that_is_away(
     assert {thread.name for thread in threading.enumerate()} & {"headrace-leases"} == set()
 
 
-def test_what_is_settled_is_not_kept_any_more(ledger: Ledger) -> None:
+def test_what_is_resolved_is_not_kept_any_more(ledger: Ledger) -> None:
     batch, other = begin(ledger, "me"), begin(ledger, "me", 10)
     ledger.batches.succeed(batch, owner="me")
     until_ms = lease_of(ledger, other)
     with BatchLeases(ledger, "me", lease_ms=5_000) as leases:
         leases.keep(batch, other)
         wait_until(lambda: lease_of(ledger, other) > until_ms)
-    found = ledger.batches.get(batch)
-    assert found is not None
+    found = stored(ledger, batch)
     assert (found.status, found.owner) == (Status.SUCCESS, None)

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.cli.outcomes import invoke
 from tests.execution.events import planned
 from tests.execution.readers import FakeReader, frame
+from tests.ledger.samples import stored
 
 from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
 from headrace.core.ranges import OffsetRange
@@ -20,7 +21,7 @@ from headrace.execution import Batch, Gate
 from headrace.execution.batch import Handler, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure, parse_on_failure, retry
-from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.ledger import Ledger, Status
 
 FIRST = OffsetRange("orders-topic", 0, 0, 8)
 SECOND = OffsetRange("orders-topic", 0, 8, 16)
@@ -64,12 +65,6 @@ def begin(ledger: Ledger, offsets: OffsetRange = FIRST, run: str = "run") -> str
     return ledger.batches.begin(planned("orders", offsets, checkpoint_id=run)).schedule_id
 
 
-def row(ledger: Ledger, batch: str) -> BatchRecord:
-    found = ledger.batches.get(batch)
-    assert found is not None
-    return found
-
-
 def told(url: str, *arguments: str) -> list[dict[str, Any]]:
     answer = invoke(url, *arguments, "--json").stdout
     return [json.loads(line) for line in answer.splitlines()]
@@ -106,11 +101,11 @@ def test_a_query_that_is_stopped_on_purpose_is_no_incident_and_runs_the_batch_ag
     assert begin(ledger) == key
     again(DF, 0)
     assert [batch.key for batch in sink.batches] == [key, key]
-    assert row(ledger, key).status is Status.SUCCESS
+    assert stored(ledger, key).status is Status.SUCCESS
     assert told(ledger_url, "batches")[0]["interrupted"] is False
 
 
-def test_what_was_interrupted_in_parts_is_no_incident_either(
+def test_what_was_interrupted_in_children_is_no_incident_either(
     ledger: Ledger, ledger_url: str
 ) -> None:
     sink = Sink(raises={1: ValueError("no")}, stop_in=3)
@@ -168,7 +163,7 @@ def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
     with pytest.raises(HandlerExitError, match=type(end).__name__) as caught:
         handler(DF, 0)
     assert caught.value.__cause__ is end
-    failed = row(ledger, key)
+    failed = stored(ledger, key)
     assert (failed.status, failed.owner, failed.outcome_unknown) == (Status.FAILED, None, True)
     assert failed.error is not None
     assert type(end).__name__ in failed.error.message
@@ -178,10 +173,10 @@ def test_what_is_no_exception_keeps_its_reason_and_ends_the_query(
     again = gated(ledger_url, sink, policy)
     begin(ledger)
     again(DF, 0)
-    assert row(ledger, key).status is Status.SUCCESS
+    assert stored(ledger, key).status is Status.SUCCESS
 
 
-def test_what_is_no_exception_in_a_part_leaves_nothing_in_progress(
+def test_what_is_no_exception_in_a_child_leaves_nothing_in_progress(
     ledger: Ledger, ledger_url: str
 ) -> None:
     sink = Sink(raises={1: ValueError("no"), 3: SystemExit(1)})
@@ -219,7 +214,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
     event = scheduler.run_batch(key, ledger.batches.ranges(key))
     assert isinstance(event, Failed)
     assert "SystemExit: 3" in event.error.message
-    assert row(ledger, key).status is Status.FAILED
+    assert stored(ledger, key).status is Status.FAILED
 
 
 def one(_df: DataFrame) -> None: ...

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.queries import DEADLINE_S, read
+from tests.ledger.samples import stored
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
 
@@ -176,12 +177,11 @@ def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     assert samples[after].scheduling_delay_ms == 0
     # What was planned next was planned at the rate from before.
     before = next(s.rate_per_s for b in reversed(order[:at]) if (s := samples[b]).rate_per_s)
-    planned = ledger.batches.get(after)
-    assert planned is not None
+    planned = stored(ledger, after)
     assert planned.rate_per_s == int(before)
 
 
-def test_a_topic_is_told_of_what_stands_alone(
+def test_a_topic_receives_what_stands_alone(
     scene: Scene, topic: TopicFactory, ledger: Ledger, sink: KeyedFiles
 ) -> None:
     fill(scene.orders, 20, 7)

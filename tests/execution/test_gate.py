@@ -191,7 +191,7 @@ def test_a_stream_loads_with_the_native_sources_columns(reader: DataStreamReader
         ("kafka.enable.auto.commit", True, "kafka.enable.auto.commit"),
     ],
 )
-def test_an_option_that_is_wrong_or_contradicts_another_is_told_when_the_stream_loads(
+def test_an_option_that_is_wrong_or_contradicts_another_is_reported_when_the_stream_loads(
     reader: DataStreamReader, option: str, value: str | int | bool, told: str
 ) -> None:
     with pytest.raises(OptionError) as raised:
@@ -229,7 +229,7 @@ def test_another_format_is_refused_for_it_would_not_heed_the_gate(reader: DataSt
     assert reader.format("headrace-kafka") is reader
 
 
-def test_a_broker_that_is_not_there_is_told_when_the_stream_loads(
+def test_a_broker_that_is_not_there_is_reported_when_the_stream_loads(
     reader: DataStreamReader,
 ) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
@@ -237,14 +237,14 @@ def test_a_broker_that_is_not_there_is_told_when_the_stream_loads(
         reader.option("kafka.bootstrap.servers", address).load()
 
 
-def test_a_topic_that_is_not_there_is_told_when_the_stream_loads(
+def test_a_topic_that_is_not_there_is_reported_when_the_stream_loads(
     reader: DataStreamReader,
 ) -> None:
     with pytest.raises(SourceError, match="no-such-topic"):
         reader.option("subscribe", "no-such-topic").load()
 
 
-def test_a_ledger_that_cannot_be_made_is_told_when_the_stream_loads_or_is_written(
+def test_a_ledger_that_cannot_be_made_is_reported_when_the_stream_loads_or_is_written(
     spark: SparkSession, orders: Topic, tmp_path: Path
 ) -> None:
     missing = tmp_path / "no-such-folder"

@@ -9,11 +9,11 @@ from typing import cast
 from uuid import uuid4
 
 import pytest
+from tests.services.ledgers import patient
 from tests.services.planners import ManualTime
 
 from headrace.errors import LedgerError
 from headrace.execution.gate_state import Turn, ledger_of, shared_ledger, use_ledger
-from headrace.ledger import outages, sqlite_file
 
 
 @pytest.fixture
@@ -24,17 +24,14 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
-    manual = ManualTime()
-    monkeypatch.setattr(outages, "time", manual)
-    return manual
+def time() -> ManualTime:
+    return ManualTime()
 
 
 @pytest.fixture
 def other(url: str, time: ManualTime) -> Iterator[sqlite3.Connection]:
     """Another program that keeps the ledger's file to itself."""
-    use_ledger("orders", url).close()
+    use_ledger("orders", url, patient(time)).close()
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("BEGIN EXCLUSIVE")
@@ -56,7 +53,7 @@ def test_what_is_checked_before_a_query_starts_does_not_wait_though_it_was_there
 ) -> None:
     for _ in range(2):
         with pytest.raises(LedgerError, match="has been locked by another process"):
-            use_ledger("orders", url)
+            use_ledger("orders", url, patient(time))
     assert time.now_s == 0
     other.close()
     assert use_ledger("orders", url) is shared_ledger(url)

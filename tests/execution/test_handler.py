@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.events import planned
 from tests.execution.readers import FakeReader
+from tests.ledger.samples import stored
 
 from headrace.backfill import OwnerSettings
 from headrace.core.lease import LEASE_MS
@@ -55,9 +56,7 @@ class Scene:
         return self.ledger.batches.begin(planned("orders", *ranges, checkpoint_id=run)).schedule_id
 
     def row(self, batch: str) -> BatchRecord:
-        found = self.ledger.batches.get(batch)
-        assert found is not None
-        return found
+        return stored(self.ledger, batch)
 
     @property
     def keys(self) -> list[str]:

@@ -48,7 +48,7 @@ READ = "headrace.errors.{}: it is gone; do this.\nIt happened while Headrace rea
 
 
 @pytest.mark.parametrize("kind", [BrokerError, SourceError, JournalError, LedgerError])
-def test_what_was_raised_while_a_task_read_is_told_from_what_the_sink_raised(
+def test_what_was_raised_while_a_task_read_is_distinguished_from_what_the_sink_raised(
     kind: type[Exception],
 ) -> None:
     wrapped = RuntimeError("the job failed")

@@ -21,6 +21,7 @@ from tests.execution.readers import (
     frame,
     places,
 )
+from tests.ledger.samples import stored
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import MAX_BACKFILLS, OwnerSettings
@@ -101,9 +102,7 @@ class Scene:
             self.backfill(failed[0].schedule_id, handler)
 
     def row(self, key: str) -> BatchRecord:
-        found = self.ledger.batches.get(key)
-        assert found is not None
-        return found
+        return stored(self.ledger, key)
 
     @property
     def leaves(self) -> list[BatchRecord]:

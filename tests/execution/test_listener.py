@@ -9,13 +9,14 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.execution.events import gated_source, planned, progress, source, started, terminated
+from tests.ledger.samples import stored
 
 from headrace.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.gate_state import state_of
 from headrace.execution.listener import GateListener
-from headrace.ledger import Ledger, Status
+from headrace.ledger import ErrorReport, Ledger, Status
 from headrace.processes import new_owner
 
 START_MS = 1_700_000_000_000
@@ -53,19 +54,16 @@ def begin(ledger: Ledger, gate: str, *ranges: OffsetRange) -> str:
 
 
 def status_of(ledger: Ledger, batch: str) -> Status:
-    found = ledger.batches.get(batch)
-    assert found is not None
-    return found.status
+    return stored(ledger, batch).status
 
 
-def test_a_batch_that_ended_is_settled_as_a_success_arrow_d(
+def test_a_batch_that_ended_is_a_success_transition_d(
     ledger: Ledger, listener: GateListener
 ) -> None:
     batch = begin(ledger, "orders", orders(0, 500))
     source = gated_source("orders", orders(0, 500), first=True)
     report(listener, source, batch_id=4, start_ms=START_MS)
-    settled = ledger.batches.get(batch)
-    assert settled is not None
+    settled = stored(ledger, batch)
     assert settled.status is Status.SUCCESS
     assert (settled.query_batch_id, settled.start_time_ms, settled.records) == (4, START_MS, 500)
 
@@ -98,7 +96,7 @@ def test_a_batch_that_began_late_with_data_waiting_counts_as_delayed(
     assert [sample.scheduling_delay_ms for sample in ledger.rates.history("orders")] == [700, 0]
 
 
-def test_two_sources_of_a_query_are_told_apart_by_their_gates_not_by_their_order(
+def test_two_sources_of_a_query_are_distinguished_by_their_gates_not_by_their_order(
     ledger: Ledger, listener: GateListener
 ) -> None:
     run = uuid4()
@@ -130,13 +128,8 @@ def test_sources_without_a_gate_are_none_of_its_business(
     report(listener, *others)
     assert ledger.batches.newest("orders") == ()
     assert warnings() == []
-
-
-def test_a_gate_is_found_among_sources_of_other_kinds(
-    ledger: Ledger, listener: GateListener
-) -> None:
-    sources = [source(None, 5, 5, rows=5), gated_source("orders", orders(0, 5))]
-    report(listener, *sources)
+    known = GateListener(lambda _gate, _run: ledger)
+    report(known, *others[:-1], gated_source("orders", orders(0, 5)))
     assert [sample.records for sample in ledger.rates.history("orders")] == [5]
 
 
@@ -158,12 +151,10 @@ def test_a_batch_of_which_no_row_was_read_teaches_nothing_and_counts_nothing(
     report(listener, gated_source("orders", orders(0, 500), rows=0))
     (sample,) = ledger.rates.history("orders")  # which the planner waits for
     assert (sample.rate_per_s, sample.processing_rate_per_s) == (None, None)
-    found = ledger.batches.get(batch)
-    assert found is not None
-    assert found.records is None
+    assert stored(ledger, batch).records is None
 
 
-def test_a_handler_that_never_reads_is_told_of_once(
+def test_a_handler_that_never_reads_is_logged_once(
     ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
 ) -> None:
     run = uuid4()
@@ -174,7 +165,7 @@ def test_a_handler_that_never_reads_is_told_of_once(
     assert "has read no record of its last 3 batches" in warnings()[0]
 
 
-def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_told_of(
+def test_a_batch_now_and_then_of_which_nothing_is_read_is_not_logged(
     ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]]
 ) -> None:
     run = uuid4()
@@ -309,92 +300,54 @@ def test_after_a_restart_the_estimator_is_new_and_the_rate_stays(
     first, second = uuid4(), uuid4()
     for number in range(2):
         ranges = orders(number * 100, number * 100 + 100)
-        report(
-            listener,
-            gated_source("orders", ranges),
-            run=first,
-            batch_id=number,
-            start_ms=START_MS + number * 1_000,
-        )
+        at_ms = START_MS + number * 1_000
+        report(listener, gated_source("orders", ranges), run=first, batch_id=number, start_ms=at_ms)
     assert ledger.rates.current("orders") == 100.0
-    restarted = progress(
-        gated_source("orders", orders(200, 1_200)),
-        run=second,
-        batch_id=2,
-        start_ms=START_MS + 60_000,
-    )
-    listener.onQueryProgress(restarted)
+    restarted = gated_source("orders", orders(200, 1_200))
+    report(listener, restarted, run=second, batch_id=2, start_ms=START_MS + 60_000)
     assert ledger.rates.current("orders") == 100.0
     assert [sample.rate_per_s for sample in ledger.rates.history("orders")] == [None, 100.0, None]
 
 
-def test_a_query_that_fails_leaves_no_batch_in_progress_arrow_e(
-    ledger: Ledger, listener: GateListener
+HERE, ELSEWHERE = new_owner(), "elsewhere:7:0/run"
+
+
+@pytest.mark.parametrize(
+    ("error", "owner", "next_run", "expected"),
+    [
+        pytest.param("it failed", None, False, Status.FAILED, id="of nobody yet"),
+        pytest.param("it failed", HERE, False, Status.FAILED, id="of this process"),
+        pytest.param("it failed", ELSEWHERE, False, Status.IN_PROGRESS, id="of another process"),
+        pytest.param("it failed", HERE, True, Status.IN_PROGRESS, id="of the next run by now"),
+        pytest.param(None, HERE, False, Status.IN_PROGRESS, id="stopped on purpose"),
+    ],
+)
+def test_a_query_that_fails_leaves_no_batch_of_its_own_in_progress_transition_e(
+    ledger: Ledger,
+    listener: GateListener,
+    *,
+    error: str | None,
+    owner: str | None,
+    next_run: bool,
+    expected: Status,
 ) -> None:
-    run = uuid4()
-    report(listener, gated_source("orders", orders(0, 100)), run=run)
-    batch = begin(ledger, "orders", orders(100, 200))
-    other = begin(ledger, "payments", payments(0, 10))
-    listener.onQueryTerminated(terminated(run, "the executor ran out of memory"))
-    found = ledger.batches.get(batch)
-    assert found is not None
-    assert found.error is not None
-    assert found.status is Status.FAILED
-    assert (found.error.error_class, found.error.message) == (
-        "STREAM_FAILED",
-        "the executor ran out of memory",
-    )
-    assert status_of(ledger, other) is Status.IN_PROGRESS
-
-
-@pytest.mark.parametrize("here", [True, False])
-def test_a_batch_that_another_process_runs_by_now_is_left_to_it(
-    ledger: Ledger, listener: GateListener, here: bool
-) -> None:
-    owner = new_owner() if here else "elsewhere:7:0/run"
-    run = uuid4()
-    report(listener, gated_source("orders", orders(0, 100)), run=run)
-    batch = begin(ledger, "orders", orders(100, 200))
-    assert ledger.batches.attach(batch, 1, owner=owner, lease_ms=30_000)
-    listener.onQueryTerminated(terminated(run, "it was slow, and failed late"))
-    assert status_of(ledger, batch) is (Status.FAILED if here else Status.IN_PROGRESS)
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_batch_that_the_next_run_of_the_query_has_by_now_is_left_to_it(
-    ledger: Ledger, listener: GateListener, again: bool
-) -> None:
-    query, run, next_run = uuid4(), uuid4(), uuid4()
+    query, run = uuid4(), uuid4()
     listener.onQueryStarted(started(query, run))
     listener.onQueryStarted(started(uuid4(), uuid4()))
     report(listener, gated_source("orders", orders(0, 100)), run=run)
-    if again:
-        listener.onQueryStarted(started(query, next_run))
+    report(listener, gated_source("payments", payments(0, 10)), run=uuid4())
+    if next_run:
+        listener.onQueryStarted(started(query, uuid4()))
     batch = begin(ledger, "orders", orders(100, 200))
-    assert ledger.batches.attach(batch, 1, owner=new_owner(), lease_ms=30_000)
-    listener.onQueryTerminated(terminated(run, "it is told late", query))
-    assert status_of(ledger, batch) is (Status.IN_PROGRESS if again else Status.FAILED)
-
-
-def test_a_query_that_is_stopped_leaves_its_batch_to_be_run_again(
-    ledger: Ledger, listener: GateListener
-) -> None:
-    run = uuid4()
-    report(listener, gated_source("orders", orders(0, 100)), run=run)
-    batch = begin(ledger, "orders", orders(100, 200))
-    listener.onQueryTerminated(terminated(run))
-    assert status_of(ledger, batch) is Status.IN_PROGRESS
-
-
-def test_the_end_of_one_query_does_not_touch_the_gates_of_another(
-    ledger: Ledger, listener: GateListener
-) -> None:
-    one, other = uuid4(), uuid4()
-    report(listener, gated_source("orders", orders(0, 100)), run=one)
-    report(listener, gated_source("payments", payments(0, 10)), run=other)
-    batch = begin(ledger, "payments", payments(10, 20))
-    listener.onQueryTerminated(terminated(one, "it failed"))
-    assert status_of(ledger, batch) is Status.IN_PROGRESS
+    other = begin(ledger, "payments", payments(10, 20))
+    if owner is not None:
+        assert ledger.batches.attach(batch, 1, owner=owner, lease_ms=30_000)
+    listener.onQueryTerminated(terminated(run, error, query))
+    found = stored(ledger, batch)
+    assert found.status is expected
+    if expected is Status.FAILED:
+        assert found.error == ErrorReport("STREAM_FAILED", "it failed", "")
+    assert status_of(ledger, other) is Status.IN_PROGRESS
 
 
 def test_nothing_is_kept_of_a_query_that_ended(listener: GateListener) -> None:
@@ -468,7 +421,7 @@ def test_a_failure_that_cannot_be_written_is_a_warning(
         EstimatorSettings(name="clairvoyant").to_text(),
     ],
 )
-def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settled_still(
+def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_resolved_still(
     ledger: Ledger, listener: GateListener, warnings: Callable[[], list[str]], text: str
 ) -> None:
     ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator=text)
@@ -484,7 +437,7 @@ def test_settings_that_cannot_be_read_are_one_warning_and_the_batches_are_settle
     assert ledger.rates.history("orders") == ()
 
 
-def test_a_gate_whose_ledger_nobody_named_is_told_once_in_a_run(
+def test_a_gate_whose_ledger_nobody_named_is_logged_once_in_a_run(
     warnings: Callable[[], list[str]],
 ) -> None:
     listener = GateListener(lambda _gate, _run: None)

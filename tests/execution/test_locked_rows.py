@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy
 from psycopg.sql import SQL, Identifier
 from tests.execution.events import gated_source, planned, progress
+from tests.ledger.samples import stored
 from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
 from tests.services.waiting import wait_until
@@ -25,7 +26,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.execution.listener import GateListener
 from headrace.ledger import Ledger, Status
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
+from headrace.ledger.outages import OF_A_QUERY
 
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 THERE = OffsetRange("payments-topic", 0, 0, 8)
@@ -53,7 +54,7 @@ def url(server: str, request: pytest.FixtureRequest) -> str:
 def ledger(url: str) -> Iterator[Ledger]:
     """A query's, which waits."""
     new_ledger(url).close()
-    with Ledger.open(f"{url}%20-c{SOON}", retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as opened:
+    with Ledger.open(f"{url}%20-c{SOON}", timeouts=OF_A_QUERY) as opened:
         for name in ("orders", "payments"):
             opened.gates.declare(
                 name, interval_ms=1_000, source="kafka", estimator=EstimatorSettings().to_text()
@@ -74,8 +75,7 @@ def begin(ledger: Ledger, gate: str, offsets: OffsetRange) -> str:
 
 
 def status_of(ledger: Ledger, key: str) -> Status:
-    found = ledger.batches.get(key)
-    assert found is not None
+    found = stored(ledger, key)
     return found.status
 
 
@@ -106,13 +106,12 @@ def test_who_waits_for_a_batchs_row_lets_the_gate_go_in_between(
         wait_until(lambda: "locked by somebody else's transaction" in caplog.text)
         assert ledger.gates.next_sequence("orders") == 1
     again.join(60)
-    found = ledger.batches.get(key)
-    assert found is not None
+    found = stored(ledger, key)
     assert found.attempts == 2
     assert "is reachable again after" in caplog.text
 
 
-def test_without_patience_it_is_told_at_once(url: str, ledger: Ledger) -> None:
+def test_without_patience_it_is_raised_at_once(url: str, ledger: Ledger) -> None:
     key = begin(ledger, "orders", HERE)
     with (
         Ledger.open(f"{url}%20-c{SOON}") as impatient,

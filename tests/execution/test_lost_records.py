@@ -115,16 +115,16 @@ def test_what_goes_between_plan_and_read_is_counted_as_lost_by_its_batch(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_batch_reads_nothing_of_a_topic_that_was_made_anew_since_it_was_planned(
+def test_a_batch_reads_nothing_of_a_topic_that_was_recreated_since_it_was_planned(
     topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path, *, fails: bool
 ) -> None:
     orders, gate, handled = topic(), gate_of(tmp_path), list[str]()
     orders.produce(*[b"old %d" % n for n in range(20)])
-    made_anew: list[bool] = []
+    recreated: list[bool] = []
 
     def handle(df: DataFrame, _batch: Batch) -> None:
-        if handled and not made_anew:
-            made_anew.append(True)
+        if handled and not recreated:
+            recreated.append(True)
             create_again(admin, orders)
             orders.produce(*[b"new %d" % n for n in range(20)])
         handled.extend(bytes(row.value).decode() for row in df.collect())
@@ -157,7 +157,7 @@ def planned_of(topic: Topic, until: int) -> PlannedRange:
 
 @pytest.mark.parametrize("derived", [False, True])
 @pytest.mark.parametrize("moment", ["before", "while"])
-def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_made_anew(
+def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_recreated(
     topic: TopicFactory,
     admin: AdminClient,
     spark: SparkSession,
@@ -178,17 +178,17 @@ def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_made_anew(
         DerivedStream(stream.load().filter("offset >= 0")) if derived else None,
     )
 
-    def make_anew() -> None:
+    def recreate() -> None:
         create_again(admin, orders)
         orders.produce(*[b"new"] * 20)
 
     def use(df: DataFrame) -> None:
         if moment == "while":
-            make_anew()
+            recreate()
         found.extend(bytes(row.value).decode() for row in df.collect())
 
     if moment == "before":
-        make_anew()
+        recreate()
     try:
         with pytest.raises(PySparkException) as raised:
             replay.run([planned], use)
@@ -205,7 +205,7 @@ def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_made_anew(
 
 
 @pytest.mark.parametrize("derived", [False, True])
-def test_isolation_reads_nothing_of_a_topic_that_was_made_anew_since_its_batch_was_planned(
+def test_isolation_reads_nothing_of_a_topic_that_was_recreated_since_its_batch_was_planned(
     topic: TopicFactory, admin: AdminClient, spark: SparkSession, tmp_path: Path, *, derived: bool
 ) -> None:
     orders, gate, handled, calls = topic(), gate_of(tmp_path), list[str](), list[str]()

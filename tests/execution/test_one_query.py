@@ -192,7 +192,7 @@ def test_gates_of_one_name_in_two_ledgers_learn_each_for_itself(
     assert [handler.values for handler in received] == sent
 
 
-def test_parts_and_backfills_have_no_number_of_sparks_and_every_run_a_higher_one_of_its_own(
+def test_children_and_backfills_have_no_number_of_sparks_and_every_run_a_higher_one_of_its_own(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, tmp_path: Path
 ) -> None:
     orders, told = topic(), list[Batch]()

@@ -21,13 +21,15 @@ def test_only_stop_never_skips() -> None:
 
 def test_a_retry_waits_twice_as_long_each_time_and_then_does_something_else() -> None:
     policy = retry(3, "200 ms", then="defer")
-    assert [policy.backoff_before_ms(n) for n in (1, 2, 3)] == [200, 400, 800]
+    assert [policy.backoff.wait_ms(n) for n in (1, 2, 3)] == [200, 400, 800]
     assert policy.last == "defer"
 
 
 def test_isolation_after_a_retry_keeps_its_budget_and_its_topic() -> None:
     policy = retry(1, then=isolate(max_runs=7, max_time="3 s", topic="orders.dead"))
-    assert policy == OnFailure(1, 1_000, "isolate", IsolationBudget(7, 3_000), "orders.dead")
+    assert policy == OnFailure(
+        retries=1, last="isolate", budget=IsolationBudget(7, 3_000), topic="orders.dead"
+    )
 
 
 @pytest.mark.parametrize("wrong", ["", "skip", "retry", None, 3])

@@ -160,7 +160,7 @@ def test_a_handler_that_raises_stops_the_query_and_its_batch_comes_first_at_the_
     assert set(statuses(ledger, "orders")) == {Status.SUCCESS}
 
 
-def test_an_end_that_is_told_late_leaves_alone_what_the_next_run_has_taken(
+def test_an_end_that_is_reported_late_leaves_alone_what_the_next_run_has_taken(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, checkpoint: Path
 ) -> None:
     taken, told = threading.Event(), threading.Event()
@@ -233,7 +233,7 @@ def test_empty_batches_of_different_checkpoints_have_different_keys(
 
 
 @pytest.mark.parametrize("sink", ["memory", "parquet"])
-def test_any_other_sinks_batches_are_settled_and_teach_the_rate(
+def test_any_other_sinks_batches_are_resolved_and_teach_the_rate(
     spark: SparkSession, topic: TopicFactory, gate: Gate, ledger: Ledger, sink: str
 ) -> None:
     orders = topic()
@@ -269,7 +269,7 @@ def test_a_sink_that_fails_leaves_its_batch_failed_with_the_reason(
     assert "poisoned" in failed.error.message
 
 
-def test_a_gate_by_options_alone_learns_with_the_ledger_that_the_session_was_told(
+def test_a_gate_by_options_alone_learns_with_the_ledger_of_the_session(
     spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, checkpoint: Path
 ) -> None:
     with chdir(checkpoint.parent):  # the ledger is found again from any other folder
@@ -292,7 +292,7 @@ def test_a_gate_by_options_alone_learns_with_the_ledger_that_the_session_was_tol
     assert ledger.rates.current("by-options") is not None
 
 
-def test_two_gates_in_one_query_both_learn_and_both_have_their_batches_settled(
+def test_two_gates_in_one_query_both_learn_and_both_have_their_batches_resolved(
     spark: SparkSession, topic: TopicFactory, ledger: Ledger, ledger_url: str, checkpoint: Path
 ) -> None:
     orders, payments = topic(), topic()

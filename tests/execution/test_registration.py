@@ -16,7 +16,7 @@ from headrace.execution import RECOMMENDED_CONF
 from headrace.execution.spark_session import hide_secrets
 
 
-def test_a_default_ledger_that_cannot_be_opened_is_told_at_once(
+def test_a_default_ledger_that_cannot_be_opened_is_raised_at_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(LedgerError, match="no-such-folder"):

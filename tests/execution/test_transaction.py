@@ -226,26 +226,10 @@ def commit(connection: Connection, _batch: Batch) -> None:
     connection.commit()
 
 
-def roll_back(connection: Connection, _batch: Batch) -> None:
-    connection.rollback()
-
-
-def close(connection: Connection, _batch: Batch) -> None:
-    connection.close()
-
-
 def end_the_transaction(connection: Connection, _batch: Batch) -> None:
     transaction = connection.get_transaction()
     assert transaction is not None
     transaction.commit()
-
-
-def commit_by_sql(connection: Connection, _batch: Batch) -> None:
-    connection.execute(text(" commit "))
-
-
-def commit_by_sql_behind_a_comment(connection: Connection, _batch: Batch) -> None:
-    connection.exec_driver_sql("-- the end\n /* of it */ ; COMMIT")
 
 
 def leave_an_orphan(connection: Connection, _batch: Batch) -> None:
@@ -256,10 +240,6 @@ def leave_an_orphan(connection: Connection, _batch: Batch) -> None:
         "INSERT INTO child VALUES (1)",
     ):
         connection.execute(text(statement))
-
-
-def roll_back_by_sql(connection: Connection, _batch: Batch) -> None:
-    connection.exec_driver_sql("ROLLBACK")
 
 
 def nest(_connection: Connection, batch: Batch) -> None:
@@ -273,6 +253,19 @@ def roll_back_by_the_driver(connection: Connection, _batch: Batch) -> None:
     driver.rollback()
 
 
+COMMENT = "-- the end\n /* of it */ ; COMMIT"
+
+REFUSED: dict[str, tuple[Callable[[Connection, Batch], object], str]] = {
+    "commit": (commit, "commit\\(\\) is called within.*the end of its `with`"),
+    "rollback": (lambda c, _: c.rollback(), "rollback\\(\\) or close\\(\\) is called within"),
+    "close": (lambda c, _: c.close(), "rollback\\(\\) or close\\(\\) is called within"),
+    "of the transaction": (end_the_transaction, "commit\\(\\) is called within"),
+    "SQL's commit": (lambda c, _: c.execute(text(" commit ")), "COMMIT is executed within"),
+    "behind a comment": (lambda c, _: c.exec_driver_sql(COMMENT), "COMMIT is executed within"),
+    "SQL's rollback": (lambda c, _: c.exec_driver_sql("ROLLBACK"), "ROLLBACK is executed within"),
+}
+
+
 @pytest.mark.parametrize("policy", ["stop", "defer"])
 @pytest.mark.parametrize(
     ("handler", "words"),
@@ -280,22 +273,14 @@ def roll_back_by_the_driver(connection: Connection, _batch: Batch) -> None:
         (leave_open, "closed"),
         (leave_open_and_keep, "returned with batch.transaction\\(\\) open"),
         (swallow_around, "was not committed"),
-        (within(commit), "commit\\(\\) is called within.*the end of its `with`"),
-        (within(roll_back), "rollback\\(\\) or close\\(\\) is called within"),
-        (within(close), "rollback\\(\\) or close\\(\\) is called within"),
-        (within(end_the_transaction), "commit\\(\\) is called within"),
-        (within(commit_by_sql), "COMMIT is executed within"),
-        (within(commit_by_sql_behind_a_comment), "COMMIT is executed within"),
         (within(leave_an_orphan), "(?i)foreign key"),
-        (within(roll_back_by_sql), "ROLLBACK is executed within"),
         (within(nest), "a second time.*begin_nested"),
         (within(roll_back_by_the_driver), "ended within by the driver"),
-        (swallowed(commit), "commit\\(\\) is called within"),
-        (swallowed(roll_back), "rollback\\(\\) or close\\(\\) is called within"),
-        (swallowed(close), "rollback\\(\\) or close\\(\\) is called within"),
-        (swallowed(end_the_transaction), "commit\\(\\) is called within"),
-        (swallowed(commit_by_sql), "COMMIT is executed within"),
-        (swallowed(roll_back_by_sql), "ROLLBACK is executed within"),
+        *(pytest.param(within(end), words, id=name) for name, (end, words) in REFUSED.items()),
+        *(
+            pytest.param(swallowed(end), words, id=f"{name}, swallowed")
+            for name, (end, words) in REFUSED.items()
+        ),
     ],
 )
 def test_what_is_not_committed_is_a_failure_and_leaves_nothing(
@@ -419,7 +404,7 @@ def test_a_backfill_says_what_happened_too(
     assert scene.sink == (["tea"] if status == "success" else [])
 
 
-def test_each_part_of_an_isolated_batch_is_lent_a_transaction_of_its_own(scene: Scene) -> None:
+def test_each_child_of_an_isolated_batch_is_lent_a_transaction_of_its_own(scene: Scene) -> None:
     """Records 3 and 6 cannot be written; after the others something is raised that is too late."""
 
     def handler(_df: DataFrame, batch: Batch) -> None:

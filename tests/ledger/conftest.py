@@ -16,7 +16,7 @@ from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.ledgers import new_ledger
 from tests.services.planners import ManualTime
 
-from headrace.ledger import Ledger, normalize_url, outages
+from headrace.ledger import Ledger, normalize_url
 
 NewUrl = Callable[[], str]
 Execute = Callable[[Executable], None]
@@ -84,11 +84,9 @@ def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+def time() -> ManualTime:
     """The time of ledgers that wait for their database."""
-    manual = ManualTime()
-    monkeypatch.setattr(outages, "time", manual)
-    return manual
+    return ManualTime()
 
 
 @pytest.fixture

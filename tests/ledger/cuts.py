@@ -5,13 +5,14 @@ real server does this too, but not when a test says.
 """
 
 import sqlite3
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
 import psycopg
 import pytest
-
-from headrace.ledger import Ledger
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 
 class Moment(StrEnum):
@@ -22,15 +23,13 @@ class Moment(StrEnum):
 
 
 class Cuts:
-    """Cuts the connections of one ledger, as often as it is told, at what writes."""
+    """Cuts the connections of ledgers, as often as it is planned, at what writes."""
 
-    def __init__(self, ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
-        dialect = ledger._database._engine.dialect
-        self._commit = dialect.do_commit
-        self._execute = dialect.do_execute
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._planned: list[Moment] = []
-        patch.setattr(dialect, "do_commit", self.do_commit)
-        patch.setattr(dialect, "do_execute", self.do_execute)
+        for dialect in (SQLiteDialect_pysqlite, PGDialect_psycopg):
+            patch.setattr(dialect, "do_commit", self._cut_commits(dialect.do_commit))
+            patch.setattr(dialect, "do_execute", self._cut_statements(dialect.do_execute))
 
     def plan(self, *moments: Moment) -> None:
         """Cut at the next write, and at those that follow."""
@@ -40,20 +39,26 @@ class Cuts:
     def are_over(self) -> bool:
         return not self._planned
 
-    def do_commit(self, connection: Any) -> None:
-        moment = self._planned.pop(0) if self._planned else None
-        if moment is not Moment.BEFORE:
-            self._commit(connection)
-        if moment is not None:
-            raise _cut(connection.driver_connection)
+    def _cut_commits(self, do_commit: Callable[..., None]) -> Callable[..., None]:
+        def commit(dialect: Any, connection: Any) -> None:
+            moment = self._planned.pop(0) if self._planned else None
+            if moment is not Moment.BEFORE:
+                do_commit(dialect, connection)
+            if moment is not None:
+                raise _cut(connection.driver_connection)
 
-    def do_execute(self, cursor: Any, statement: str, values: Any, context: Any = None) -> None:
-        alone = statement.startswith(("INSERT", "UPDATE", "DELETE")) and _is_alone(cursor)
-        moment = self._planned.pop(0) if alone and self._planned else None
-        if moment is not Moment.BEFORE:
-            self._execute(cursor, statement, values, context)
-        if moment is not None:
-            raise _cut(cursor.connection)
+        return commit
+
+    def _cut_statements(self, do_execute: Callable[..., None]) -> Callable[..., None]:
+        def execute(dialect: Any, cursor: Any, statement: str, *others: Any) -> None:
+            alone = statement.startswith(("INSERT", "UPDATE", "DELETE")) and _is_alone(cursor)
+            moment = self._planned.pop(0) if alone and self._planned else None
+            if moment is not Moment.BEFORE:
+                do_execute(dialect, cursor, statement, *others)
+            if moment is not None:
+                raise _cut(cursor.connection)
+
+        return execute
 
 
 def _is_alone(cursor: Any) -> bool:

@@ -4,7 +4,14 @@ import traceback
 from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverReport
+from headrace.ledger import (
+    BatchRecord,
+    Ledger,
+    PlannedBatch,
+    PlannedRange,
+    RateSample,
+    ReceiverReport,
+)
 
 
 @dataclass
@@ -31,6 +38,22 @@ def a_batch(
         lag=100,
         rate_per_s=50.5,
     )
+
+
+HALVES = (a_batch(OffsetRange("orders", 0, 10, 15)), a_batch(OffsetRange("orders", 0, 15, 20)))
+"""Children of `a_batch`."""
+
+
+def stored(ledger: Ledger, key: str) -> BatchRecord:
+    """A batch that is in the ledger."""
+    found = ledger.batches.get(key)
+    assert found is not None
+    return found
+
+
+def declare_clicks(ledger: Ledger) -> None:
+    """Have a second gate."""
+    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
 
 
 def batch_number(number: int, gate: str = "orders") -> PlannedBatch:

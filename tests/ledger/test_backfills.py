@@ -1,15 +1,14 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import insert, text
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, batch_number
+from tests.ledger.samples import ManualClock, a_batch, batch_number, declare_clicks, stored
 
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.batches import OWNER_GONE
-from headrace.ledger.tables import control, gate
+from headrace.ledger.records import OWNER_GONE
+from headrace.ledger.tables import gate
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 
@@ -19,9 +18,7 @@ LEASE_MS = 30_000
 def one_that_failed(ledger: Ledger) -> BatchRecord:
     batch = ledger.batches.begin(a_batch())
     ledger.batches.fail(batch.schedule_id, ERROR)
-    failed = ledger.batches.get(batch.schedule_id)
-    assert failed is not None
-    return failed
+    return stored(ledger, batch.schedule_id)
 
 
 def one_that_is_taken(ledger: Ledger, owner: str = "me") -> BatchRecord:
@@ -30,46 +27,21 @@ def one_that_is_taken(ledger: Ledger, owner: str = "me") -> BatchRecord:
     return taken
 
 
-def test_a_driver_owns_the_batch_it_attaches_to(ledger: Ledger, clock: ManualClock) -> None:
-    batch = ledger.batches.begin(a_batch())
-    assert ledger.batches.attach(batch.schedule_id, 7, owner="me", lease_ms=LEASE_MS)
-    assert ledger.batches.get(batch.schedule_id) == replace(
-        batch,
-        query_batch_id=7,
-        start_time_ms=clock(),
-        owner="me",
-        lease_until_ms=clock() + LEASE_MS,
-    )
-
-
 @pytest.mark.parametrize("other", ["other", None])
 def test_no_other_driver_attaches_until_the_lease_has_run_out(
     ledger: Ledger, clock: ManualClock, other: str | None
 ) -> None:
     key = ledger.batches.begin(a_batch()).schedule_id
     ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    ledger.batches.begin(
-        a_batch()
-    )  # arrow B: the engine runs it again, and its owner may still be alive
+    ledger.batches.begin(a_batch())  # by transition B: its owner may still be alive
     clock.now_ms += LEASE_MS - 1
     mine = ledger.batches.get(key)
     assert not ledger.batches.attach(key, 8, owner=other, lease_ms=LEASE_MS)
     assert ledger.batches.get(key) == mine
     clock.now_ms += 1
     assert ledger.batches.attach(key, 8, owner=other, lease_ms=LEASE_MS)
-    taken_over = ledger.batches.get(key)
-    assert taken_over is not None
+    taken_over = stored(ledger, key)
     assert (taken_over.owner, taken_over.query_batch_id) == (other, 8)
-
-
-def test_an_owner_attaches_again(ledger: Ledger, clock: ManualClock) -> None:
-    key = ledger.batches.begin(a_batch()).schedule_id
-    assert ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    clock.now_ms += 5
-    assert ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
-    batch = ledger.batches.get(key)
-    assert batch is not None
-    assert batch.lease_until_ms == clock() + LEASE_MS
 
 
 @pytest.mark.parametrize("backfill", [False, True])
@@ -84,29 +56,11 @@ def test_an_owner_renews_its_lease_as_long_as_nobody_has_taken_the_batch(
     clock.now_ms += LEASE_MS + 1
     assert not ledger.batches.renew(key, "other", LEASE_MS)
     assert ledger.batches.renew(key, "me", LEASE_MS)
-    batch = ledger.batches.get(key)
-    assert batch is not None
+    batch = stored(ledger, key)
     assert batch.lease_until_ms == clock() + LEASE_MS
 
 
-def test_a_batch_that_has_ended_is_nobodys_and_is_not_renewed(ledger: Ledger) -> None:
-    ends: list[Callable[[str], object]] = [
-        ledger.batches.succeed,
-        lambda key: ledger.batches.fail(key, ERROR),
-        lambda key: ledger.batches.resolve_abandoned("orders", but=None, unowned_before_ms=0),
-    ]
-    for number, end in enumerate(ends):
-        key = ledger.batches.begin(batch_number(number)).schedule_id
-        ledger.batches.attach(key, number, owner="me", lease_ms=0)
-        end(key)
-        batch = ledger.batches.get(key)
-        assert batch is not None
-        assert batch.status is not Status.IN_PROGRESS
-        assert (batch.owner, batch.lease_until_ms) == (None, None)
-        assert not ledger.batches.renew(key, "me", LEASE_MS)
-
-
-def test_arrows_d_and_e_can_ask_that_the_batch_be_the_callers(ledger: Ledger) -> None:
+def test_transitions_d_and_e_can_ask_that_the_batch_be_the_callers(ledger: Ledger) -> None:
     key = ledger.batches.begin(a_batch()).schedule_id
     ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     before = ledger.batches.get(key)
@@ -119,8 +73,8 @@ def test_arrows_d_and_e_can_ask_that_the_batch_be_the_callers(ledger: Ledger) ->
     assert ledger.batches.succeed(key, owner="me")
 
 
-def test_arrow_e_settles_what_a_gone_owner_left(ledger: Ledger, clock: ManualClock) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+def test_transition_e_resolves_what_a_gone_owner_left(ledger: Ledger, clock: ManualClock) -> None:
+    declare_clicks(ledger)
     expired, owned, unowned, again = (ledger.batches.begin(batch_number(n)) for n in range(4))
     clock.now_ms += 1_000
     young = ledger.batches.begin(batch_number(4))
@@ -134,13 +88,11 @@ def test_arrow_e_settles_what_a_gone_owner_left(ledger: Ledger, clock: ManualClo
     )
     assert moved == [expired.schedule_id, unowned.schedule_id]
     for key in moved:
-        batch = ledger.batches.get(key)
-        assert batch is not None
+        batch = stored(ledger, key)
         assert (batch.status, batch.error) == (Status.FAILED, OWNER_GONE)
         assert (batch.end_time_ms, batch.attempts) == (clock(), 1)
     for kept in (owned, again, young, elsewhere):
-        batch = ledger.batches.get(kept.schedule_id)
-        assert batch is not None
+        batch = stored(ledger, kept.schedule_id)
         assert batch.status is Status.IN_PROGRESS
     assert (
         ledger.batches.resolve_abandoned("orders", but=again.schedule_id, unowned_before_ms=0) == []
@@ -150,32 +102,7 @@ def test_arrow_e_settles_what_a_gone_owner_left(ledger: Ledger, clock: ManualClo
     ]
 
 
-def test_arrow_f_gives_a_failed_batch_to_a_backfill(ledger: Ledger, clock: ManualClock) -> None:
-    failed = one_that_failed(ledger)
-    clock.now_ms += 60
-    taken = ledger.batches.claim(failed.schedule_id, "me", LEASE_MS)
-    assert taken == ledger.batches.get(failed.schedule_id)
-    assert taken == replace(
-        failed,
-        status=Status.BACKFILLING,
-        start_time_ms=clock(),
-        end_time_ms=None,
-        owner="me",
-        lease_until_ms=clock() + LEASE_MS,
-    )
-
-
-@pytest.mark.parametrize("status", [Status.IN_PROGRESS, Status.SUCCESS, Status.DEAD])
-def test_arrow_f_begins_at_failed_only(ledger: Ledger, execute: Execute, status: Status) -> None:
-    key = ledger.batches.begin(a_batch()).schedule_id
-    execute(control.update().values(status=status, owner="gone", lease_until_ms=0))
-    before = ledger.batches.get(key)
-    assert ledger.batches.claim(key, "me", LEASE_MS) is None
-    assert ledger.batches.claim("nobody", "me", LEASE_MS) is None
-    assert ledger.batches.get(key) == before
-
-
-def test_arrows_h_and_f_take_a_batch_from_a_backfill_whose_lease_has_run_out(
+def test_transitions_h_and_f_claim_a_batch_from_a_backfill_whose_lease_has_run_out(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     first = one_that_is_taken(ledger, "gone")
@@ -196,22 +123,7 @@ def test_arrows_h_and_f_take_a_batch_from_a_backfill_whose_lease_has_run_out(
     assert ledger.batches.get(first.schedule_id) == second
 
 
-def test_arrow_g_ends_a_backfill_well(ledger: Ledger, clock: ManualClock) -> None:
-    taken = one_that_is_taken(ledger)
-    clock.now_ms += 60
-    assert ledger.batches.backfilled(taken.schedule_id, "me", records=9)
-    assert ledger.batches.get(taken.schedule_id) == replace(
-        taken,
-        status=Status.SUCCESS,
-        end_time_ms=clock(),
-        records=9,
-        error=None,
-        owner=None,
-        lease_until_ms=None,
-    )
-
-
-def test_arrow_h_counts_attempts_until_arrow_i_ends_them(
+def test_transition_h_counts_attempts_until_transition_i_ends_them(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     key = one_that_failed(ledger).schedule_id
@@ -222,8 +134,7 @@ def test_arrow_h_counts_attempts_until_arrow_i_ends_them(
         clock.now_ms += 60
         error = ErrorReport("ValueError", f"no {attempt}", "")
         status = ledger.batches.release(key, "me", error, max_backfills=3)
-        batch = ledger.batches.get(key)
-        assert batch is not None
+        batch = stored(ledger, key)
         assert (batch.status, batch.error, batch.end_time_ms) == (status, error, clock())
         assert (batch.owner, batch.lease_until_ms) == (None, None)
         seen.append((taken.attempts, batch.attempts, status))
@@ -244,35 +155,10 @@ def test_however_often_the_live_stream_has_begun_a_batch_it_has_all_its_backfill
     assert status is Status.DEAD
 
 
-def test_arrow_i_ends_a_batch_at_once_when_it_cannot_be_read_any_more(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    taken = one_that_is_taken(ledger)
-    clock.now_ms += 60
-    assert ledger.batches.mark_dead(taken.schedule_id, "me", ERROR)
-    assert ledger.batches.get(taken.schedule_id) == replace(
-        taken, status=Status.DEAD, end_time_ms=clock(), owner=None, lease_until_ms=None
-    )
-    assert ledger.batches.failed() == ()
-
-
-@pytest.mark.parametrize("status", [status for status in Status if status != Status.BACKFILLING])
-def test_arrows_g_h_and_i_begin_at_backfilling_only(
-    ledger: Ledger, execute: Execute, status: Status
-) -> None:
-    key = ledger.batches.begin(a_batch()).schedule_id
-    execute(control.update().values(status=status, owner="me", lease_until_ms=0))
-    before = ledger.batches.get(key)
-    assert not ledger.batches.backfilled(key, "me")
-    assert not ledger.batches.mark_dead(key, "me", ERROR)
-    assert ledger.batches.release(key, "me", ERROR, max_backfills=9) is None
-    assert ledger.batches.get(key) == before
-
-
 def test_what_failed_comes_earliest_created_first_of_one_gate_or_of_all(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     begun = []
     for number in range(5):
         clock.now_ms += 10
@@ -297,14 +183,14 @@ def sink_of(execute: Execute, ledger: Ledger) -> Callable[[], list[str]]:
     execute(text("CREATE TABLE sink (name TEXT UNIQUE)"))
 
     def rows() -> list[str]:
-        with ledger._database.reading() as connection:
+        with ledger.batches.lend() as connection:
             return list(connection.scalars(text("SELECT name FROM sink")))
 
     return rows
 
 
 @pytest.mark.parametrize("backfill", [False, True])
-def test_arrows_d_and_g_commit_together_with_a_sinks_rows(
+def test_transitions_d_and_g_commit_together_with_a_sinks_rows(
     ledger: Ledger, execute: Execute, backfill: bool
 ) -> None:
     rows = sink_of(execute, ledger)
@@ -315,8 +201,7 @@ def test_arrows_d_and_g_commit_together_with_a_sinks_rows(
         ledger.batches.attach(key, 7, owner="me", lease_ms=LEASE_MS)
     with ledger.batches.transaction(key, "me", records=1) as connection:
         connection.execute(text("INSERT INTO sink VALUES ('tea')"))
-    batch = ledger.batches.get(key)
-    assert batch is not None
+    batch = stored(ledger, key)
     assert (batch.status, batch.records, batch.owner) == (Status.SUCCESS, 1, None)
     assert rows() == ["tea"]
 

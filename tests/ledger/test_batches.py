@@ -2,7 +2,15 @@ from dataclasses import replace
 
 import pytest
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.ledger.samples import (
+    HALVES,
+    ManualClock,
+    a_batch,
+    a_sample,
+    batch_number,
+    declare_clicks,
+    stored,
+)
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -17,19 +25,12 @@ from headrace.ledger import (
     Status,
 )
 from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
-from headrace.ledger.tables import control, failure
+from headrace.ledger.tables import failure
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 
 
-def stands_at(ledger: Ledger, execute: Execute, status: Status) -> BatchRecord:
-    """A batch with this status, by whatever way."""
-    batch = ledger.batches.begin(a_batch())
-    execute(control.update().values(status=status))
-    return replace(batch, status=status)
-
-
-def test_arrow_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: ManualClock) -> None:
+def test_transition_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: ManualClock) -> None:
     batch = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 7))
     assert ledger.batches.begin(batch) == BatchRecord(
         schedule_id=batch.schedule_id,
@@ -38,20 +39,15 @@ def test_arrow_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: ManualC
         kind=Kind.LIVE,
         status=Status.IN_PROGRESS,
         attempts=1,
-        query_batch_id=None,
         created_time_ms=clock(),
-        start_time_ms=None,
-        end_time_ms=None,
         reason="rate",
         planned_records=12,
         lag=100,
         rate_per_s=50.5,
-        records=None,
-        error=None,
     )
 
 
-def test_arrow_a_keeps_the_ranges_in_order_and_leaves_empty_ones_out(ledger: Ledger) -> None:
+def test_transition_a_keeps_the_ranges_in_order_and_leaves_empty_ones_out(ledger: Ledger) -> None:
     first = PlannedRange(
         OffsetRange("a", 9, 2**62, 2**62 + 1), latest=2**62 + 3, reason="share", topic_id="x"
     )
@@ -69,13 +65,13 @@ def test_a_batch_tells_the_brokers_it_was_planned_on(ledger: Ledger) -> None:
     assert ledger.batches.servers("none") is None
 
 
-def test_arrow_a_takes_five_hundred_ranges(ledger: Ledger) -> None:
+def test_transition_a_takes_five_hundred_ranges(ledger: Ledger) -> None:
     ranges = [OffsetRange("orders", partition, 0, partition + 1) for partition in range(500)]
     batch = ledger.batches.begin(a_batch(*ranges))
     assert [planned.offsets for planned in ledger.batches.ranges(batch.schedule_id)] == ranges
 
 
-def test_arrow_a_gives_every_batch_a_later_created_time_though_the_clock_is_set_back(
+def test_transition_a_gives_every_batch_a_later_created_time_though_the_clock_is_set_back(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     first = ledger.batches.begin(batch_number(1))
@@ -87,19 +83,19 @@ def test_arrow_a_gives_every_batch_a_later_created_time_though_the_clock_is_set_
     assert ledger.batches.newest("orders") == (third, second, first)
 
 
-def test_arrow_a_refuses_a_batch_that_reads_nothing(ledger: Ledger) -> None:
+def test_transition_a_refuses_a_batch_that_reads_nothing(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="'orders' has no offsets to read"):
         ledger.batches.begin(a_batch(OffsetRange("orders", 0, 10, 10)))
     assert ledger.batches.newest("orders") == ()
 
 
-def test_arrow_a_refuses_a_batch_of_an_undeclared_gate(ledger: Ledger) -> None:
+def test_transition_a_refuses_a_batch_of_an_undeclared_gate(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="'clicks' is not declared"):
         ledger.batches.begin(a_batch(gate="clicks"))
     assert ledger.batches.newest("clicks") == ()
 
 
-def test_arrow_a_writes_nothing_of_a_batch_with_a_range_twice(ledger: Ledger) -> None:
+def test_transition_a_writes_nothing_of_a_batch_with_a_range_twice(ledger: Ledger) -> None:
     batch = a_batch(OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 0, 10, 30))
     with pytest.raises(LedgerError, match="has refused what was written"):
         ledger.batches.begin(batch)
@@ -107,7 +103,7 @@ def test_arrow_a_writes_nothing_of_a_batch_with_a_range_twice(ledger: Ledger) ->
     assert ledger.batches.ranges(batch.schedule_id) == ()
 
 
-def test_arrow_b_counts_an_attempt_and_keeps_the_first_plan(
+def test_transition_b_counts_an_attempt_and_keeps_the_first_plan(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     first = ledger.batches.begin(a_batch())
@@ -121,30 +117,21 @@ def test_arrow_b_counts_an_attempt_and_keeps_the_first_plan(
     assert ledger.batches.newest("orders") == (again,)
 
 
-def test_arrow_b_takes_the_ranges_in_any_order(ledger: Ledger) -> None:
+def test_transition_b_takes_the_ranges_in_any_order(ledger: Ledger) -> None:
     ranges = [OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 5, 7)]
     ledger.batches.begin(a_batch(*ranges))
     empty = OffsetRange("orders", 2, 5, 5)
     assert ledger.batches.begin(a_batch(*reversed(ranges), empty)).attempts == 2
 
 
-def test_arrow_c_takes_a_failed_batch_up_without_its_error(ledger: Ledger) -> None:
+def test_transition_c_takes_a_failed_batch_up_without_its_error(ledger: Ledger) -> None:
     first = ledger.batches.begin(a_batch())
     ledger.batches.attach(first.schedule_id, 7)
     ledger.batches.fail(first.schedule_id, ERROR)
     assert ledger.batches.begin(a_batch()) == replace(first, attempts=2, query_batch_id=7)
 
 
-@pytest.mark.parametrize("status", [Status.SUCCESS, Status.BACKFILLING, Status.DEAD])
-def test_there_is_no_arrow_from_another_status_to_in_progress(
-    ledger: Ledger, execute: Execute, status: Status
-) -> None:
-    stored = stands_at(ledger, execute, status)
-    assert ledger.batches.begin(a_batch(reason="run again")) == stored
-    assert ledger.batches.get(stored.schedule_id) == stored
-
-
-def test_arrows_b_and_c_refuse_a_batch_whose_row_has_other_ranges(
+def test_transitions_b_and_c_refuse_a_batch_whose_row_has_other_ranges(
     ledger: Ledger, execute: Execute
 ) -> None:
     batch = ledger.batches.begin(a_batch())
@@ -154,7 +141,7 @@ def test_arrows_b_and_c_refuse_a_batch_whose_row_has_other_ranges(
     assert ledger.batches.get(batch.schedule_id) == batch
 
 
-def test_a_batch_in_progress_is_told_its_number_and_when_it_started(
+def test_a_batch_in_progress_has_its_number_and_when_it_started(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     batch = ledger.batches.begin(a_batch())
@@ -168,36 +155,14 @@ def test_a_batch_in_progress_is_told_its_number_and_when_it_started(
     )
 
 
-def test_arrow_d_ends_a_batch_well(ledger: Ledger, clock: ManualClock) -> None:
-    batch = ledger.batches.begin(a_batch())
-    clock.now_ms += 800
-    assert ledger.batches.succeed(batch.schedule_id)
-    succeeded = replace(batch, status=Status.SUCCESS, end_time_ms=clock())
-    assert ledger.batches.get(batch.schedule_id) == succeeded
-
-
-def test_arrow_d_counts_the_records_where_the_caller_knows(ledger: Ledger) -> None:
-    batch = ledger.batches.begin(a_batch())
-    assert ledger.batches.succeed(batch.schedule_id, records=9)
-    assert ledger.batches.newest("orders")[0].records == 9
-
-
-def test_arrow_d_keeps_the_records_that_a_rate_sample_has_told(ledger: Ledger) -> None:
+def test_transition_d_keeps_the_records_that_a_rate_sample_has(ledger: Ledger) -> None:
     batch = ledger.batches.begin(a_batch())
     report_sample(ledger, a_sample(1_000, records=8, schedule_id=batch.schedule_id))
     assert ledger.batches.succeed(batch.schedule_id)
     assert ledger.batches.newest("orders")[0].records == 8
 
 
-def test_arrow_e_keeps_why_a_batch_failed(ledger: Ledger, clock: ManualClock) -> None:
-    batch = ledger.batches.begin(a_batch())
-    clock.now_ms += 800
-    assert ledger.batches.fail(batch.schedule_id, ERROR)
-    failed = replace(batch, status=Status.FAILED, end_time_ms=clock(), error=ERROR)
-    assert ledger.batches.get(batch.schedule_id) == failed
-
-
-def test_arrow_e_bounds_what_it_keeps_of_any_exception(ledger: Ledger) -> None:
+def test_transition_e_bounds_what_it_keeps_of_any_exception(ledger: Ledger) -> None:
     batch = ledger.batches.begin(a_batch())
     error = ValueError("no \x00 and no \ud800" + "x" * 100_000)
     assert ledger.batches.fail(batch.schedule_id, error)
@@ -207,26 +172,7 @@ def test_arrow_e_bounds_what_it_keeps_of_any_exception(ledger: Ledger) -> None:
     assert (len(stored.message), len(stored.trace)) == (MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH)
 
 
-@pytest.mark.parametrize("status", [status for status in Status if status != Status.IN_PROGRESS])
-def test_arrows_d_and_e_begin_at_in_progress_only(
-    ledger: Ledger, execute: Execute, status: Status
-) -> None:
-    stored = stands_at(ledger, execute, status)
-    assert not ledger.batches.succeed(stored.schedule_id, records=9)
-    assert not ledger.batches.fail(stored.schedule_id, ERROR)
-    assert not ledger.batches.attach(stored.schedule_id, 7)
-    assert ledger.batches.get(stored.schedule_id) == stored
-
-
-def test_a_batch_that_is_not_in_the_ledger_does_not_move(ledger: Ledger) -> None:
-    assert not ledger.batches.succeed("nobody")
-    assert not ledger.batches.fail("nobody", ERROR)
-    assert not ledger.batches.attach("nobody", 7)
-    assert ledger.batches.get("nobody") is None
-    assert ledger.batches.ranges("nobody") == ()
-
-
-def test_a_move_changes_no_other_batch(ledger: Ledger) -> None:
+def test_a_transition_changes_no_other_batch(ledger: Ledger) -> None:
     first, second, third = (ledger.batches.begin(batch_number(number)) for number in range(3))
     ledger.batches.attach(second.schedule_id, 7)
     ledger.batches.succeed(second.schedule_id)
@@ -234,16 +180,8 @@ def test_a_move_changes_no_other_batch(ledger: Ledger) -> None:
     assert ledger.batches.get(first.schedule_id) == first
 
 
-def test_batches_come_newest_first_each_gate_for_itself(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
-    first, second, third = (ledger.batches.begin(batch_number(number)) for number in (5, 3, 4))
-    ledger.batches.begin(batch_number(1, gate="clicks"))
-    assert ledger.batches.newest("orders") == (third, second, first)
-    assert ledger.batches.newest("orders", limit=2) == (third, second)
-
-
-def test_what_was_begun_last_is_told_with_how_often_there_was_a_beginning(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+def test_what_was_begun_last_is_known_with_how_often_there_was_a_beginning(ledger: Ledger) -> None:
+    declare_clicks(ledger)
     assert ledger.gates.last_begun("orders") is None
     first, second = (ledger.batches.begin(batch_number(number)) for number in (5, 3))
     click = ledger.batches.begin(batch_number(1, gate="clicks"))
@@ -270,11 +208,6 @@ NO = ErrorReport("ValueError", "no", "")
 
 LEASE_MS = 30_000
 
-HALVES = (
-    a_batch(OffsetRange("orders", 0, 10, 15)),
-    a_batch(OffsetRange("orders", 0, 15, 20)),
-)
-
 
 def one_of_mine(ledger: Ledger, batch: PlannedBatch | None = None) -> BatchRecord:
     begun = ledger.batches.begin(batch or a_batch())
@@ -282,7 +215,7 @@ def one_of_mine(ledger: Ledger, batch: PlannedBatch | None = None) -> BatchRecor
     return begun
 
 
-def test_arrow_a_writes_the_parts_down_right_after_their_parent(
+def test_transition_a_writes_the_children_down_right_after_their_parent(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     whole = one_of_mine(ledger, replace(a_batch(), kind=Kind.BACKFILL))
@@ -302,12 +235,11 @@ def test_arrow_a_writes_the_parts_down_right_after_their_parent(
         assert ledger.batches.ranges(part.schedule_id) == HALVES[number].ranges
     assert ledger.batches.children(whole.schedule_id) == parts
     assert ledger.batches.children(parts[0].schedule_id) == ()
-    stored = ledger.batches.get(whole.schedule_id)
-    assert stored is not None
-    assert (stored.status, stored.lease_until_ms) == (Status.IN_PROGRESS, clock() + LEASE_MS)
+    parent = stored(ledger, whole.schedule_id)
+    assert (parent.status, parent.lease_until_ms) == (Status.IN_PROGRESS, clock() + LEASE_MS)
 
 
-def test_parts_that_a_backfill_plans_are_of_its_kind(ledger: Ledger, clock: ManualClock) -> None:
+def test_children_that_a_backfill_plans_are_of_its_kind(ledger: Ledger, clock: ManualClock) -> None:
     whole = one_of_mine(ledger)
     ledger.batches.fail(whole.schedule_id, NO)
     ledger.batches.claim(whole.schedule_id, "backfill", LEASE_MS)
@@ -320,7 +252,7 @@ def test_parts_that_a_backfill_plans_are_of_its_kind(ledger: Ledger, clock: Manu
     assert {part.status for part in ledger.batches.children(whole.schedule_id)} == {Status.FAILED}
 
 
-def test_a_part_is_split_like_a_batch(ledger: Ledger) -> None:
+def test_a_child_is_split_like_a_batch(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
     first, _ = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
     smaller = (
@@ -332,7 +264,7 @@ def test_a_part_is_split_like_a_batch(ledger: Ledger) -> None:
     assert ledger.batches.children(first.schedule_id) == parts
 
 
-def test_arrows_b_and_c_take_parts_up_again_and_what_is_done_stays_done(
+def test_transitions_b_and_c_begin_children_again_and_what_is_done_stays_done(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     whole = one_of_mine(ledger)
@@ -388,7 +320,7 @@ def test_only_its_owner_splits_a_batch(ledger: Ledger) -> None:
         (HALVES[0], replace(HALVES[1], gate="clicks")),
     ],
 )
-def test_parts_that_do_not_share_the_batchs_offsets_are_refused(
+def test_children_that_do_not_share_the_batchs_offsets_are_refused(
     ledger: Ledger, parts: tuple[PlannedBatch, ...]
 ) -> None:
     whole = one_of_mine(ledger)
@@ -397,7 +329,7 @@ def test_parts_that_do_not_share_the_batchs_offsets_are_refused(
     assert ledger.batches.children(whole.schedule_id) == ()
 
 
-def test_parts_are_not_the_streams_open_batch_or_begun(ledger: Ledger) -> None:
+def test_children_are_not_the_streams_open_batch_or_begun(ledger: Ledger) -> None:
     whole = one_of_mine(ledger)
     parts = ledger.batches.split(whole.schedule_id, HALVES, "me", LEASE_MS)
     begun, open_batch = ledger.gates.last_begun("orders"), ledger.batches.open_batch("orders")
@@ -412,7 +344,7 @@ def test_parts_are_not_the_streams_open_batch_or_begun(ledger: Ledger) -> None:
     assert ledger.batches.begin(batch_number(9)).created_time_ms > parts[-1].created_time_ms
 
 
-def test_arrow_e_settles_parts_too_and_they_are_backfilled(
+def test_transition_e_resolves_children_too_and_they_are_backfilled(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     whole = one_of_mine(ledger)
@@ -431,7 +363,7 @@ def test_arrow_e_settles_parts_too_and_they_are_backfilled(
 def test_batches_are_filtered_by_gate_status_time_and_kind(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     created = []
     for number in range(6):
         clock.now_ms += 10

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, batch_number
+from tests.ledger.samples import ManualClock, a_batch, batch_number, declare_clicks, stored
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
@@ -17,7 +17,6 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
-from headrace.ledger.tables import control
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 
@@ -54,7 +53,7 @@ def a_dead_letter(ledger: Ledger, number: int, gate: str = "orders") -> DeadLett
     "letter",
     [LETTER, replace(LETTER, key=None, value=None, headers=None), replace(LETTER, headers=())],
 )
-def test_arrows_e_f_and_i_keep_the_record_whole(
+def test_transitions_e_f_and_i_keep_the_record_whole(
     ledger: Ledger, clock: ManualClock, key: str, letter: DeadLetter
 ) -> None:
     clock.now_ms += 60
@@ -71,39 +70,17 @@ def test_arrows_e_f_and_i_keep_the_record_whole(
         resolution=None,
     )
     assert ledger.dead_letters.get(record.dead_letter_id) == record
-    batch = ledger.batches.get(key)
-    assert batch is not None
+    batch = stored(ledger, key)
     assert (batch.status, batch.error, batch.attempts) == (Status.DEAD, ERROR, 1)
     assert (batch.owner, batch.end_time_ms) == (None, clock())
 
 
-def test_arrow_i_keeps_the_record_of_a_backfill(ledger: Ledger, key: str) -> None:
-    ledger.batches.fail(key, ERROR)
-    ledger.batches.claim(key, "backfill", LEASE_MS)
-    assert not ledger.dead_letters.add(key, LETTER, owner="other")
-    assert ledger.dead_letters.oldest() == ()
-    assert ledger.dead_letters.add(key, LETTER, owner="backfill")
-    assert len(ledger.dead_letters.oldest()) == 1
-
-
-def test_a_record_that_is_buried_again_after_a_crash_is_one_dead_letter(
+def test_a_record_that_is_added_again_after_a_crash_is_one_dead_letter(
     ledger: Ledger, key: str
 ) -> None:
     assert ledger.dead_letters.add(key, LETTER)
     assert not ledger.dead_letters.add(key, LETTER)
     assert len(ledger.dead_letters.oldest()) == 1
-
-
-@pytest.mark.parametrize("status", [Status.FAILED, Status.SUCCESS, Status.DEAD])
-def test_the_record_of_a_batch_that_nobody_runs_is_not_buried(
-    ledger: Ledger, execute: Execute, key: str, status: Status
-) -> None:
-    execute(control.update().values(status=status))
-    before = ledger.batches.get(key)
-    assert not ledger.dead_letters.add(key, LETTER)
-    assert not ledger.dead_letters.add("nobody", LETTER)
-    assert ledger.batches.get(key) == before
-    assert ledger.dead_letters.oldest() == ()
 
 
 def test_a_dead_letter_that_cannot_be_written_leaves_its_batch_as_it_was(
@@ -124,14 +101,11 @@ def test_a_waiting_dead_letter_is_resolved_once(
     clock.now_ms += 60
     assert ledger.dead_letters.resolve(letter.dead_letter_id, outcome, "a test \x00 order")
     resolved = replace(letter, status=outcome, resolved_ms=clock(), resolution=r"a test \x00 order")
+    assert not ledger.dead_letters.resolve(17, outcome, "none has this id")
+    assert ledger.dead_letters.get(17) is None
     for again in (DeadLetterStatus.SENT, DeadLetterStatus.DROPPED):
         assert not ledger.dead_letters.resolve(letter.dead_letter_id, again, "again")
     assert ledger.dead_letters.oldest() == (resolved, other)
-
-
-def test_a_dead_letter_that_does_not_exist_is_not_resolved(ledger: Ledger) -> None:
-    assert not ledger.dead_letters.resolve(17, DeadLetterStatus.SENT, "")
-    assert ledger.dead_letters.get(17) is None
 
 
 def test_a_dead_letter_is_not_resolved_as_waiting(ledger: Ledger) -> None:
@@ -142,7 +116,7 @@ def test_a_dead_letter_is_not_resolved_as_waiting(ledger: Ledger) -> None:
 
 
 def test_dead_letters_come_oldest_first_and_page_by_page(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     gates = ("orders", "clicks", "orders", "orders")
     letters = [a_dead_letter(ledger, number, gate) for number, gate in enumerate(gates)]
     ledger.dead_letters.resolve(letters[2].dead_letter_id, DeadLetterStatus.DROPPED, "a test")
@@ -196,8 +170,8 @@ def test_batches_are_found_by_the_beginning_of_their_keys(ledger: Ledger, digits
     assert ledger.batches.with_prefix("g") == ()
 
 
-def test_failures_are_what_failed_and_is_not_made_good_earliest_first(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+def test_failures_are_what_failed_and_is_unresolved_earliest_first(ledger: Ledger) -> None:
+    declare_clicks(ledger)
     keys = [ledger.batches.begin(batch_number(number)).schedule_id for number in range(6)]
     running, failed, taken, good, dead, lettered = keys
     elsewhere = ledger.batches.begin(batch_number(1, gate="clicks")).schedule_id
@@ -271,8 +245,7 @@ def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
     assert ledger.batches.drop(dead, "a test order")
     assert ledger.batches.drop(dead, "a test order"), "a lost answer is given again"
     assert not ledger.batches.drop(dead, "another reason")
-    dropped = ledger.batches.get(dead)
-    assert dropped is not None
+    dropped = stored(ledger, dead)
     assert (dropped.status, dropped.resolution) == (Status.DEAD, "a test order")
     assert [batch.schedule_id for batch in ledger.batches.unresolved()] == [other]
     assert ledger.batches.count_unresolved("orders") == Unresolved(failed=0, dead=1, letters=0)
@@ -281,7 +254,7 @@ def test_a_dead_batch_that_is_dropped_is_no_failure_any_more_and_can_be_pruned(
     assert {batch.schedule_id for batch in ledger.batches.newest("orders")} == {other, newest}
 
 
-def test_parts_that_failed_are_failures_of_their_own(ledger: Ledger) -> None:
+def test_children_that_failed_are_failures_of_their_own(ledger: Ledger) -> None:
     whole = ledger.batches.begin(a_batch()).schedule_id
     ledger.batches.attach(whole, 7, owner="me", lease_ms=LEASE_MS)
     ranges = [OffsetRange("orders", 0, 10, 15), OffsetRange("orders", 0, 15, 20)]
@@ -296,8 +269,7 @@ def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
     key = ledger.batches.begin(a_batch()).schedule_id
     ledger.batches.fail(key, NO)
     with Ledger.open(url, create=False) as reader:
-        assert (
-            reader.batches.unresolved()
-            == reader.batches.with_prefix(key)
-            == ledger.batches.unresolved()
-        )
+        assert reader.batches.unresolved() == reader.batches.with_prefix(key)
+        assert reader.batches.failed() == ledger.batches.failed() != ()
+        assert list(reader.history.coverage("orders")) == list(ledger.history.coverage("orders"))
+        assert reader.dead_letters.oldest() == ()

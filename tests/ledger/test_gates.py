@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 import sqlalchemy
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.ledger.samples import (
+    ManualClock,
+    a_batch,
+    a_sample,
+    batch_number,
+    declare_clicks,
+    stored,
+)
 from tests.services.ledgers import report_sample
 
 from headrace.control import RateLimit
@@ -23,7 +30,7 @@ def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock)
     )
 
 
-def test_a_gate_that_is_declared_again_is_described_anew_and_keeps_its_rate_and_history(
+def test_a_gate_that_is_declared_again_is_described_again_and_keeps_its_rate_and_history(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     created_ms = clock()
@@ -38,21 +45,12 @@ def test_a_gate_that_is_declared_again_is_described_anew_and_keeps_its_rate_and_
     assert ledger.batches.newest("orders") == (batch,)
 
 
-def test_a_gate_has_no_rate_before_one_is_published(ledger: Ledger) -> None:
+def test_a_sample_without_a_rate_leaves_the_last_one_in_force(ledger: Ledger) -> None:
     assert ledger.rates.current("orders") is None
     assert ledger.rates.current("unheard of") is None
-
-
-def test_a_published_rate_is_in_force(ledger: Ledger) -> None:
     report_sample(ledger, a_sample(1_000, 0.1 + 0.2))
-    assert ledger.rates.current("orders") == 0.1 + 0.2
-    assert ledger.gates.all()[0].rate_time_ms == 1_000
-
-
-def test_a_sample_without_a_rate_leaves_the_last_one_in_force(ledger: Ledger) -> None:
-    report_sample(ledger, a_sample(1_000, 200.0))
     report_sample(ledger, a_sample(2_000, None))
-    assert ledger.rates.current("orders") == 200.0
+    assert ledger.rates.current("orders") == 0.1 + 0.2
     assert ledger.gates.all()[0].rate_time_ms == 1_000
     assert ledger.rates.history("orders", limit=1) == (a_sample(2_000, None),)
 
@@ -79,7 +77,7 @@ def test_a_sample_tells_its_batch_how_many_records_it_had(ledger: Ledger) -> Non
     assert ledger.batches.get(other.schedule_id) == other
 
 
-def test_a_report_settles_a_batch_that_nobody_has_settled_and_publishes(ledger: Ledger) -> None:
+def test_a_report_ends_a_batch_that_nobody_has_ended_and_sets_the_rate(ledger: Ledger) -> None:
     open_, done = (
         ledger.batches.begin(a_batch(checkpoint_id=run)).schedule_id for run in ("open", "done")
     )
@@ -87,32 +85,25 @@ def test_a_report_settles_a_batch_that_nobody_has_settled_and_publishes(ledger: 
     failed = ledger.batches.get(done)
     for key in (open_, done):
         ledger.rates.report(key, 7, 123, a_sample(1_000, 50.0, records=8, schedule_id=key))
-    settled = ledger.batches.get(open_)
-    assert settled is not None
+    settled = stored(ledger, open_)
     assert (settled.status, settled.records) == (Status.SUCCESS, 8)
     assert (settled.query_batch_id, settled.start_time_ms) == (7, 123)
     assert failed is not None
     assert ledger.batches.get(done) == replace(failed, records=8)
+    assert ledger.rates.last_reported("orders") == done
     assert ledger.rates.current("orders") == 50.0
 
 
-def test_a_report_without_a_sample_settles_and_teaches_nothing(ledger: Ledger) -> None:
+def test_a_report_without_a_sample_ends_its_batch_and_teaches_nothing(ledger: Ledger) -> None:
     key = ledger.batches.begin(a_batch()).schedule_id
     ledger.rates.report(key, 7, 123, None)
-    settled = ledger.batches.get(key)
-    assert settled is not None
+    settled = stored(ledger, key)
     assert (settled.status, settled.records) == (Status.SUCCESS, None)
     assert (ledger.rates.history("orders"), ledger.rates.current("orders")) == ((), None)
 
 
-def test_a_sample_of_a_batch_that_is_not_in_the_ledger_is_kept(ledger: Ledger) -> None:
-    sample = a_sample(1_000, schedule_id="pruned long ago")
-    report_sample(ledger, sample)
-    assert ledger.rates.history("orders") == (sample,)
-
-
 def test_rates_come_newest_first_and_no_more_than_asked_for(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     samples = [a_sample(time_ms, 10.0 * n) for n, time_ms in enumerate([3, 1, 2, 3], start=1)]
     for sample in samples:
         report_sample(ledger, sample)
@@ -125,7 +116,7 @@ def test_rates_come_newest_first_and_no_more_than_asked_for(ledger: Ledger) -> N
 def test_what_was_lost_is_kept_in_the_order_it_was_found(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     first_ms = clock()
     ledger.history.record_losses("orders", [OffsetRange("t", 1, 0, 5), OffsetRange("t", 0, 3, 9)])
     clock.now_ms += 1
@@ -141,19 +132,12 @@ def test_what_was_lost_is_kept_in_the_order_it_was_found(
 def test_a_loss_that_is_recorded_again_is_counted_once_as_far_as_it_reached(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    first_ms = clock()
-    for until in (9, 12, 10, 12):
+    ledger.history.record_losses("orders", [])
+    for until in (3, 9, 12, 10, 12):
         ledger.history.record_losses("orders", [OffsetRange("t", 0, 3, until)])
         clock.now_ms += 1
-    assert ledger.history.losses("orders") == (
-        Loss("orders", first_ms, OffsetRange("t", 0, 3, 12)),
-    )
-
-
-def test_an_empty_range_is_no_loss(ledger: Ledger) -> None:
-    ledger.history.record_losses("orders", [OffsetRange("t", 0, 3, 3)])
-    ledger.history.record_losses("orders", [])
-    assert ledger.history.losses("orders") == ()
+    (loss,) = ledger.history.losses("orders")
+    assert (loss.time_ms, loss.offsets) == (clock() - 4, OffsetRange("t", 0, 3, 12))
 
 
 def test_losses_of_an_undeclared_gate_are_refused(ledger: Ledger) -> None:
@@ -194,7 +178,7 @@ def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
 
 
 def test_a_loss_of_a_batch_that_is_not_the_gates_is_refused(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     key = ledger.batches.begin(batch_number(0)).schedule_id
     for gate, batch in (("clicks", key), ("orders", "another")):
         with pytest.raises(LedgerError, match="so it is not the ledger that the gate uses"):
@@ -210,7 +194,8 @@ GREEN = replace(BLUE, owner="green", described="process 2 on b", interval_ms=700
 
 
 def test_a_gate_has_one_query_and_the_second_hears_of_the_first(ledger: Ledger) -> None:
-    assert ledger.gates.claim(BLUE, LEASE_MS) is None
+    for _ in range(2):
+        assert ledger.gates.claim(BLUE, LEASE_MS) is None
     first = ledger.gates.claim(GREEN, LEASE_MS)
     assert first is not None
     assert (first.owner, first.driver, first.read) == ("blue", "driver", "read")
@@ -219,9 +204,6 @@ def test_a_gate_has_one_query_and_the_second_hears_of_the_first(ledger: Ledger) 
     assert ledger.gates.query("orders") == first
     (declared,) = [gate for gate in ledger.gates.all() if gate.name == "orders"]
     assert declared.interval_ms == 500
-
-
-def test_a_claim_declares_a_gate_that_is_new(ledger: Ledger) -> None:
     assert ledger.gates.claim(replace(BLUE, gate="new"), LEASE_MS) is None
     assert "new" in [gate.name for gate in ledger.gates.all()]
 
@@ -234,11 +216,6 @@ def test_a_gate_that_was_released_is_free_at_once(ledger: Ledger) -> None:
     assert not ledger.gates.release("orders", "blue")
     assert not ledger.gates.renew("orders", "blue", LEASE_MS)
     assert ledger.gates.query("orders") is not None
-
-
-def test_a_query_that_claims_again_keeps_its_gate(ledger: Ledger) -> None:
-    for _ in range(2):
-        assert ledger.gates.claim(BLUE, LEASE_MS) is None
 
 
 def test_a_lease_that_has_run_out_is_taken_over_unless_it_was_renewed(ledger: Ledger) -> None:
@@ -291,7 +268,7 @@ def test_a_query_says_where_its_checkpoint_is(ledger: Ledger) -> None:
 
 
 def test_the_runs_of_a_handler_are_counted_for_each_gate(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     assert [ledger.gates.next_sequence("orders") for _ in range(3)] == [1, 2, 3]
     assert ledger.gates.next_sequence("clicks") == 1
 
@@ -299,7 +276,8 @@ def test_the_runs_of_a_handler_are_counted_for_each_gate(ledger: Ledger) -> None
 LIMIT = RateLimit(250.0, "enrich", 2.0, 1000.0)
 
 
-def test_a_gate_that_nobody_holds_has_its_rate_alone(ledger: Ledger) -> None:
+def test_a_gate_that_is_not_throttled_has_its_rate_alone(ledger: Ledger) -> None:
+    assert ledger.rates.last_reported("orders") is None
     assert ledger.gates.admission("orders") == Admission(None, None)
     assert ledger.gates.admission("unheard of") == Admission(None, None)
     report_sample(ledger, a_sample(5, 120.5))
@@ -307,28 +285,20 @@ def test_a_gate_that_nobody_holds_has_its_rate_alone(ledger: Ledger) -> None:
     assert ledger.gates.pressures("orders") is None
 
 
-def test_a_hold_is_read_with_the_rate_until_it_is_taken_back(ledger: Ledger) -> None:
+def test_a_throttle_is_read_with_the_rate_until_it_ends(ledger: Ledger) -> None:
     report_sample(ledger, a_sample(5, 120.5))
     ledger.gates.throttle("orders", LIMIT, 60_000, "heard")
+    ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
     assert ledger.gates.admission("orders") == Admission(120.5, LIMIT)
     ledger.gates.throttle("orders", None, 60_000, "heard more")
     assert ledger.gates.admission("orders") == Admission(120.5, None)
     assert ledger.gates.pressures("orders") == "heard more"
+    ledger.gates.throttle("clicks", LIMIT, 60_000, "of a gate that is not declared")
+    assert [gate.name for gate in ledger.gates.all()] == ["orders"]
 
 
 @pytest.mark.parametrize("lease_ms", [0, -60_000])
-def test_a_hold_whose_lease_is_over_holds_nothing(ledger: Ledger, lease_ms: int) -> None:
+def test_a_throttle_whose_lease_is_over_counts_for_nothing(ledger: Ledger, lease_ms: int) -> None:
     ledger.gates.throttle("orders", LIMIT, lease_ms, "heard")
     assert ledger.gates.admission("orders") == Admission(None, None)
     assert ledger.gates.pressures("orders") == "heard"
-
-
-def test_a_gate_that_is_declared_again_is_still_held(ledger: Ledger) -> None:
-    ledger.gates.throttle("orders", LIMIT, 60_000, "heard")
-    ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
-    assert ledger.gates.admission("orders").rate_limit == LIMIT
-
-
-def test_holding_a_gate_that_is_not_declared_does_nothing(ledger: Ledger) -> None:
-    ledger.gates.throttle("clicks", LIMIT, 60_000, "heard")
-    assert [gate.name for gate in ledger.gates.all()] == ["orders"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import ERROR, LANES, Readers, Step, steps
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number, declare_clicks
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -21,7 +21,6 @@ from headrace.ledger import (
     Pruned,
     Status,
     Verdict,
-    pruning,
     verify,
 )
 
@@ -47,22 +46,10 @@ def test_prune_deletes_old_successes_with_their_ranges_and_old_samples(
     assert [sample.time_ms for sample in ledger.rates.history("orders")] == [clock() + 1, clock()]
 
 
-def test_prune_never_touches_what_is_not_processed(ledger: Ledger, clock: ManualClock) -> None:
-    begun, failed, succeeded, newest = (
-        ledger.batches.begin(batch_number(number)) for number in range(4)
-    )
-    ledger.batches.fail(failed.schedule_id, ERROR)
-    ledger.batches.succeed(succeeded.schedule_id)
-    assert ledger.history.prune(clock() + 1_000_000) == Pruned(batches=1, rates=0)
-    for kept in (begun, failed, newest):
-        assert ledger.batches.get(kept.schedule_id) is not None
-        assert len(ledger.batches.ranges(kept.schedule_id)) == 1
-
-
 def test_prune_keeps_each_gates_newest_batch_for_an_engine_that_runs_it_again(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+    declare_clicks(ledger)
     newest = [ledger.batches.begin(batch_number(1, gate=gate)) for gate in ("orders", "clicks")]
     for batch in newest:
         ledger.batches.succeed(batch.schedule_id)
@@ -80,13 +67,12 @@ def test_prune_keeps_the_rate_in_force_and_the_losses(ledger: Ledger, clock: Man
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_prune_deletes_everything_old_however_few_rows_it_takes_at_once(
-    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, rows: int
+    ledger: Ledger, clock: ManualClock, rows: int
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", rows)
     for number in range(5):
         ledger.batches.succeed(ledger.batches.begin(batch_number(number)).schedule_id)
         report_sample(ledger, a_sample(clock(), 100.0 + number))
-    assert ledger.history.prune(clock() + 1_000_000) == Pruned(batches=4, rates=5)
+    assert ledger.history.prune(clock() + 1_000_000, rows_at_once=rows) == Pruned(4, 5)
     assert len(ledger.batches.newest("orders")) == 1
 
 
@@ -97,8 +83,8 @@ def told(ledger: Ledger) -> list[tuple[str | None, int, int, Status]]:
     ]
 
 
-def test_the_coverage_tells_every_range_by_run_topic_partition_and_offset(ledger: Ledger) -> None:
-    ledger.gates.declare("clicks", interval_ms=500, source="kafka", estimator="pid")
+def test_the_coverage_has_every_range_by_run_topic_partition_and_offset(ledger: Ledger) -> None:
+    declare_clicks(ledger)
     assert list(ledger.history.coverage("orders")) == []
     ledger.batches.begin(batch_number(1, gate="clicks"))
     ranges = [
@@ -132,9 +118,8 @@ def test_the_coverage_tells_every_range_by_run_topic_partition_and_offset(ledger
 
 
 def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
-    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", 2)
     keys = [ledger.batches.begin(batch_number(number)).schedule_id for number in range(7)]
     for number, key in enumerate(keys):
         if number == 3:
@@ -142,7 +127,7 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
         else:
             ledger.batches.succeed(key)
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 5
+    assert ledger.history.prune(clock(), rows_at_once=2).batches == 5
     assert told(ledger) == [
         (None, 0, 30, Status.SUCCESS),
         (keys[3], 30, 40, Status.FAILED),
@@ -152,14 +137,14 @@ def test_the_coverage_keeps_what_pruned_batches_had_read_with_neighbours_as_one(
     ledger.batches.claim(keys[3], "me", 1_000)
     ledger.batches.backfilled(keys[3], "me")
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 1
+    assert ledger.history.prune(clock(), rows_at_once=2).batches == 1
     assert told(ledger) == [
         (None, 0, 60, Status.SUCCESS),
         (keys[6], 60, 70, Status.SUCCESS),
     ]
 
 
-def test_the_coverage_tells_a_topic_from_one_that_was_made_anew_pruned_or_not(
+def test_the_coverage_distinguishes_a_topic_from_one_that_was_recreated_pruned_or_not(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     def of_topic(topic_id: str, start: int) -> PlannedBatch:
@@ -186,11 +171,9 @@ def test_the_coverage_tells_a_topic_from_one_that_was_made_anew_pruned_or_not(
 def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
     ledger: Ledger,
     clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
     other: tuple[int, int],
     at_once: int,
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", at_once)
     ledger.batches.succeed(
         ledger.batches.begin(a_batch(OffsetRange("orders", 2, 0, 5))).schedule_id
     )
@@ -207,7 +190,7 @@ def test_prune_keeps_what_proves_that_two_batches_of_a_run_have_read_the_same(
     assert before != set()
     for _ in range(2):
         clock.now_ms += 1_000
-        ledger.history.prune(clock())
+        ledger.history.prune(clock(), rows_at_once=at_once)
         assert overlaps(ledger) == before
         assert verify(ledger, "orders").verdict is Verdict.BROKEN
     assert ledger.batches.get(twice) is not None
@@ -224,7 +207,7 @@ def overlaps(ledger: Ledger) -> set[int]:
     }
 
 
-def test_a_run_that_reads_anew_what_another_one_has_read_keeps_nothing_from_pruning(
+def test_a_checkpoint_that_reads_again_what_another_one_has_read_keeps_nothing_from_pruning(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     for checkpoint_id in ("a", "b"):
@@ -237,7 +220,7 @@ def test_a_run_that_reads_anew_what_another_one_has_read_keeps_nothing_from_prun
     assert ledger.history.prune(clock()).batches == 3
 
 
-def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(
+def test_prune_deletes_a_batch_with_its_children_once_none_of_them_is_open(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     def split(key: str, *ranges: tuple[int, int]) -> list[str]:
@@ -273,11 +256,9 @@ def test_prune_deletes_a_batch_with_its_parts_once_none_of_them_is_open(
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_prune_goes_on_behind_batches_with_open_parts(
-    ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, at_once: int
+def test_prune_goes_on_behind_batches_with_open_children(
+    ledger: Ledger, clock: ManualClock, at_once: int
 ) -> None:
-    monkeypatch.setattr(pruning, "ROWS_AT_ONCE", at_once)
-    monkeypatch.setattr(pruning, "KEYS_AT_ONCE", at_once)
     keys = []
     for number in range(6):
         key = ledger.batches.begin(batch_number(number)).schedule_id
@@ -292,7 +273,7 @@ def test_prune_goes_on_behind_batches_with_open_parts(
                 ledger.batches.succeed(high.schedule_id)
         ledger.batches.succeed(key)
     clock.now_ms += 1_000
-    assert ledger.history.prune(clock()).batches == 3
+    assert ledger.history.prune(clock(), rows_at_once=at_once).batches == 3
     left = [batch.schedule_id for batch in ledger.batches.newest("orders", children=False)]
     assert left == [keys[5], keys[2], keys[0]]
     assert all(len(ledger.batches.children(keys[number])) == 2 for number in (0, 2))
@@ -303,17 +284,7 @@ def coverage(ledger: Ledger) -> list[Covered]:
     return sorted(ledger.history.coverage("orders"), key=lambda each: each.offsets)
 
 
-def test_the_right_to_read_is_enough_for_the_coverage_and_dead_letters(
-    ledger: Ledger, url: str
-) -> None:
-    ledger.batches.begin(batch_number(1))
-    with Ledger.open(url, create=False) as reader:
-        assert list(reader.history.coverage("orders")) == list(ledger.history.coverage("orders"))
-        assert reader.dead_letters.oldest() == ()
-        assert reader.batches.failed() == ()
-
-
-def test_a_long_history_is_told_bit_by_bit(ledger: Ledger) -> None:
+def test_a_long_history_is_read_bit_by_bit(ledger: Ledger) -> None:
     ranges = [OffsetRange("orders", partition, 0, 1) for partition in range(2_500)]
     ledger.batches.begin(a_batch(*ranges))
     several_pages = ledger.history.coverage("orders")
@@ -384,7 +355,7 @@ def test_the_last_batch_may_be_asked_for_again_and_those_before_it_not(ledger: L
     assert ledger.history.processed_until(JOURNAL, [0]) == (Processed("orders", 0, 40),)
 
 
-def test_a_batch_that_failed_holds_what_it_reads_until_it_is_made_good(ledger: Ledger) -> None:
+def test_a_batch_that_failed_holds_what_it_reads_until_it_is_resolved(ledger: Ledger) -> None:
     failed = ledger.batches.begin(reads(0, 0, 10)).schedule_id
     ledger.batches.fail(failed, ValueError("no"))
     done(ledger, reads(0, 10, 20))

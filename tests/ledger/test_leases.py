@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.ledger.samples import ManualClock, a_batch
+from tests.ledger.samples import HALVES, ManualClock, a_batch
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import Monitor
@@ -15,10 +15,6 @@ from headrace.ledger import ErrorReport, Ledger, Status
 
 DAY_MS = 86_400_000
 ERROR = ErrorReport("ValueError", "no", "")
-HALVES = (
-    a_batch(OffsetRange("orders", 0, 10, 15)),
-    a_batch(OffsetRange("orders", 0, 15, 20)),
-)
 
 
 class Hosts:
@@ -74,7 +70,7 @@ def test_a_batch_of_a_host_with_a_wrong_clock_is_its_own_for_one_lease_and_no_lo
 
 
 @pytest.mark.parametrize("off", ["ahead", "behind"])
-def test_parts_of_a_host_with_a_wrong_clock_are_its_own_for_one_lease_and_no_longer(
+def test_children_of_a_host_with_a_wrong_clock_are_its_own_for_one_lease_and_no_longer(
     hosts: Hosts, off: str
 ) -> None:
     theirs: Ledger = getattr(hosts, off)

@@ -16,13 +16,13 @@ from sqlalchemy import update
 from sqlalchemy.schema import DropTable
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number
+from tests.services.ledgers import patient
 from tests.services.planners import ManualTime
 
 from headrace.core.stop import cancel_when
 from headrace.errors import LedgerError
-from headrace.ledger import Ledger, sqlite_file
+from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.outages import (
-    QUERY_RETRY_TIMEOUT_S,
     OutageError,
     Retries,
     next_wait_s,
@@ -54,7 +54,7 @@ def away_until(time: ManualTime, back_s: float) -> Callable[[], float]:
 
 
 @given(st.integers(1, 10_000), seconds, st.floats(0.001, 10_000))
-def test_a_wait_is_within_its_bounds_and_ends_with_patience(
+def test_a_wait_is_within_its_bounds_and_ends_with_the_timeout(
     tries: int, waited_s: float, patience_s: float
 ) -> None:
     wait_s = next_wait_s(tries, waited_s, patience_s)
@@ -68,7 +68,7 @@ def test_a_wait_is_within_its_bounds_and_ends_with_patience(
 def test_waits_grow_from_the_shortest_to_the_longest(time: ManualTime) -> None:
     tried_s = [0.0]
     time.on_sleep = lambda: tried_s.append(time.now_s)
-    Retries("L", 600).wait_out(away_until(time, 60))
+    Retries("L", patient(time)).wait_out(away_until(time, 60))
     waits_s = [round(later - tried, 6) for tried, later in pairwise(tried_s)]
     assert waits_s[0] == FIRST_WAIT_S
     assert waits_s[-1] == LONGEST_WAIT_S
@@ -76,13 +76,13 @@ def test_waits_grow_from_the_shortest_to_the_longest(time: ManualTime) -> None:
 
 
 def test_what_comes_back_is_noticed_within_the_longest_wait(time: ManualTime) -> None:
-    assert 60 <= Retries("L", 600).wait_out(away_until(time, 60)) <= 60 + LONGEST_WAIT_S
+    assert 60 <= Retries("L", patient(time)).wait_out(away_until(time, 60)) <= 60 + LONGEST_WAIT_S
 
 
 def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
     time: ManualTime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Retries("L", 600).wait_out(away_until(time, 3))
+    Retries("L", patient(time)).wait_out(away_until(time, 3))
     assert lines(caplog) == [
         "WARNING The ledger L cannot be reached: refused. It is tried again for up to 600 s.",
         "INFO The ledger L is reachable again after 3.1 s.",
@@ -90,7 +90,7 @@ def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
 
 
 def test_the_next_outage_is_logged_too(time: ManualTime, caplog: pytest.LogCaptureFixture) -> None:
-    waiting = Retries("L", 600)
+    waiting = Retries("L", patient(time))
     for back_s in (3, 20):
         waiting.wait_out(away_until(time, back_s))
     assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING", "INFO"] * 2
@@ -99,16 +99,16 @@ def test_the_next_outage_is_logged_too(time: ManualTime, caplog: pytest.LogCaptu
 def test_what_answers_at_once_is_not_logged(
     time: ManualTime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert Retries("L", 600).wait_out(lambda: "answer") == "answer"
+    assert Retries("L", patient(time)).wait_out(lambda: "answer") == "answer"
     assert (time.now_s, lines(caplog)) == (0, [])
 
 
 @pytest.mark.parametrize("patience_s", [0.25, 10])
-def test_after_patience_the_last_error_is_raised_with_the_time_that_was_waited(
+def test_after_the_timeout_the_last_error_is_raised_with_the_time_that_was_waited(
     time: ManualTime, patience_s: float
 ) -> None:
     with pytest.raises(LedgerError) as caught:
-        Retries("L", patience_s).wait_out(away_until(time, 1_000))
+        Retries("L", patient(time, patience_s)).wait_out(away_until(time, 1_000))
     assert type(caught.value) is LedgerError
     assert str(caught.value) == (
         f"The ledger L cannot be reached: refused; it was waited for {patience_s:.0f} s."
@@ -122,7 +122,7 @@ def test_any_other_error_passes_at_once(time: ManualTime, error: BaseException) 
         raise error if time.now_s else OutageError("away.")
 
     with pytest.raises(type(error)) as caught:
-        Retries("L", 600).wait_out(attempt)
+        Retries("L", patient(time)).wait_out(attempt)
     assert caught.value is error
     assert time.now_s == FIRST_WAIT_S
 
@@ -133,7 +133,7 @@ def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    waiting = Retries("L", 600)
+    waiting = Retries("L", patient(time))
     time.on_sleep = interrupt
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -147,7 +147,7 @@ def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualTime
         pytest.raises(LedgerError) as caught,
         cancel_when(lambda: time.now_s >= 30, "the query was stopped"),
     ):
-        Retries("L", 600).wait_out(away_until(time, 1_000))
+        Retries("L", patient(time)).wait_out(away_until(time, 1_000))
     assert type(caught.value) is LedgerError
     told = str(caught.value)
     assert told.startswith("The ledger L cannot be reached: refused; it was waited for 3")
@@ -157,21 +157,25 @@ def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualTime
 
 def test_one_try_is_made_however_late_it_is(time: ManualTime) -> None:
     with cancel_when(lambda: True, "it ended"):
-        assert Retries("L", 600).wait_out(lambda: "answer") == "answer"
+        assert Retries("L", patient(time)).wait_out(lambda: "answer") == "answer"
         with pytest.raises(LedgerError, match="it was waited for 0 s, until it ended"):
-            Retries("L", 600).wait_out(away_until(time, 1))
+            Retries("L", patient(time)).wait_out(away_until(time, 1))
     assert time.now_s == 0
-    assert Retries("L", 600).wait_out(away_until(time, 1)) >= 1
+    assert Retries("L", patient(time)).wait_out(away_until(time, 1)) >= 1
 
 
 def test_the_waiting_of_another_thread_goes_on(time: ManualTime) -> None:
-    waiting = Retries("L", 600)
+    waiting = Retries("L", patient(time))
     with ThreadPoolExecutor(1) as pool, cancel_when(lambda: True, "it ended"):
         assert pool.submit(waiting.wait_out, away_until(time, 60)).result() >= 60
 
 
 def test_threads_that_wait_together_log_once(caplog: pytest.LogCaptureFixture) -> None:
-    waiting, together, is_back = Retries("L", 600), threading.Barrier(5), threading.Event()
+    waiting, together, is_back = (
+        Retries("L", Timeouts(600)),
+        threading.Barrier(5),
+        threading.Event(),
+    )
 
     def call() -> str:
         tried = False
@@ -197,23 +201,22 @@ def test_threads_that_wait_together_log_once(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ledger's file; whoever finds it locked is told soon."""
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+def path(tmp_path: Path) -> Path:
+    """A ledger's file."""
     path = tmp_path / "ledger.db"
     with Ledger.open(f"sqlite:///{path}") as ledger:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
     return path
 
 
-def patient(path: Path) -> Ledger:
-    return Ledger.open(f"sqlite:///{path}", retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
+def opened(path: Path, time: ManualTime) -> Ledger:
+    return Ledger.open(f"sqlite:///{path}", timeouts=patient(time))
 
 
 def test_a_file_that_another_program_keeps_locked_is_waited_for(
     path: Path, time: ManualTime
 ) -> None:
-    with patient(path) as ledger, closing(sqlite3.connect(path)) as other:
+    with opened(path, time) as ledger, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         time.on_sleep = lambda: other.rollback() if time.now_s > 60 else None
         ledger.batches.begin(batch_number(0))
@@ -222,7 +225,7 @@ def test_a_file_that_another_program_keeps_locked_is_waited_for(
 
 
 def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: ManualTime) -> None:
-    with patient(path) as ledger, closing(sqlite3.connect(path)) as other:
+    with opened(path, time) as ledger, closing(sqlite3.connect(path)) as other:
         key = ledger.batches.begin(batch_number(0)).schedule_id
         ledger.batches.attach(key, 0, owner="me", lease_ms=60_000)
         other.execute("BEGIN IMMEDIATE")
@@ -233,11 +236,14 @@ def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: Man
     assert time.now_s > 0
 
 
-def test_a_file_that_stays_locked_is_given_up_with_the_time_that_was_waited(
+def test_a_file_that_stays_locked_is_waited_for_until_the_timeout_with_the_time_that_was_waited(
     path: Path, time: ManualTime
 ) -> None:
     url = f"sqlite:///{path}"
-    with Ledger.open(url, retry_timeout_s=9) as ledger, closing(sqlite3.connect(path)) as other:
+    with (
+        Ledger.open(url, timeouts=patient(time, 9)) as ledger,
+        closing(sqlite3.connect(path)) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match=r"has been locked by .*; it was waited for 9 s\."):
             ledger.batches.begin(batch_number(0))
@@ -249,12 +255,12 @@ def test_opening_does_not_wait(path: Path, time: ManualTime) -> None:
         other.execute("PRAGMA journal_mode = DELETE")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
-            patient(path)
+            opened(path, time)
     assert time.now_s == 0
 
 
-def test_a_file_that_was_deleted_is_told_at_once(path: Path, time: ManualTime) -> None:
-    with patient(path) as ledger:
+def test_a_file_that_was_deleted_is_raised_at_once(path: Path, time: ManualTime) -> None:
+    with opened(path, time) as ledger:
         path.unlink()
         with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
             ledger.batches.begin(batch_number(0))
@@ -269,10 +275,10 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_table_that_is_missing_is_told_at_once(
+def test_a_table_that_is_missing_is_raised_at_once(
     url: str, execute: Execute, time: ManualTime, call: Callable[[Ledger], object]
 ) -> None:
-    with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
+    with Ledger.open(url, timeouts=patient(time)) as ledger:
         for table in reversed(metadata.sorted_tables):
             execute(DropTable(table))
         with pytest.raises(LedgerError, match="cannot be used: "):
@@ -280,9 +286,9 @@ def test_a_table_that_is_missing_is_told_at_once(
     assert time.now_s == 0
 
 
-def test_a_constraint_that_is_violated_is_told_at_once(url: str, time: ManualTime) -> None:
+def test_a_constraint_that_is_violated_is_raised_at_once(url: str, time: ManualTime) -> None:
     with (
-        Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger,
+        Ledger.open(url, timeouts=patient(time)) as ledger,
         pytest.raises(LedgerError, match="'orders' is not declared"),
     ):
         ledger.batches.begin(batch_number(0))

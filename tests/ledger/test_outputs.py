@@ -76,7 +76,7 @@ def test_of_a_batch_whose_owner_is_gone_nothing_is_open(
     assert ledger.outputs.aborted(TOPIC) == ((key, "a", {0: 5}),)
 
 
-def test_a_batch_that_was_divided_is_remembered_for_its_parts(ledger: Ledger, key: str) -> None:
+def test_a_batch_that_was_split_is_remembered_for_its_children(ledger: Ledger, key: str) -> None:
     ledger.batches.attach(key, 7, owner="me", lease_ms=30_000)
     ledger.outputs.begin(TOPIC, key, "a", {0: 5})
     ledger.outputs.finish(TOPIC, key, "a")

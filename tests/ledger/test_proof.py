@@ -94,7 +94,7 @@ def test_a_valid_history_has_no_defect_and_is_accounted_for_to_the_last_offset(
 
 
 @given(valid_histories())
-def test_what_is_not_processed_is_told_range_by_range(history: Told) -> None:
+def test_what_is_not_processed_is_found_range_by_range(history: Told) -> None:
     found = {
         (finding.schedule_id, finding.offsets, finding.status)
         for finding in proven(history.rows, history.losses).findings
@@ -139,7 +139,7 @@ def test_a_range_that_is_dropped_is_found(history: Told, data: st.DataObject) ->
 
 
 @given(valid_histories(), st.data())
-def test_a_part_that_is_lost_is_found_and_told_as_such(history: Told, data: st.DataObject) -> None:
+def test_a_child_that_is_lost_is_found_as_such(history: Told, data: st.DataObject) -> None:
     parts = [row for row in history.rows if row.parent and not row.has_children]
     assume(parts)
     lost = data.draw(st.sampled_from(parts))
@@ -234,7 +234,7 @@ def test_a_loss_of_another_partition_explains_nothing() -> None:
     assert (lost.kind, lost.offsets.partition, lost.checkpoint_id) == (FindingKind.LOST, 1, None)
 
 
-def test_what_was_lost_before_and_behind_all_that_was_read_is_told() -> None:
+def test_what_was_lost_before_and_behind_all_that_was_read_is_reported() -> None:
     losses = [Loss("orders", 1, a_range(0, 10)), Loss("orders", 2, a_range(20, 22))]
     result = proven([covered(10, 20)], losses)
     assert told(result) == [(FindingKind.LOST, 0, 10), (FindingKind.LOST, 20, 22)]
@@ -248,7 +248,7 @@ def test_an_overlap_names_both_batches() -> None:
     assert (overlap.schedule_id, overlap.other) == ("batch of 5", "batch of 0")
 
 
-def test_parts_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_told() -> None:
+def test_children_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_found() -> None:
     whole = covered(0, 10, "whole", has_children=True)
     twice = [covered(0, 6, "a", parent="whole"), covered(4, 10, "b", parent="whole")]
     beyond = [covered(0, 6, "a", parent="whole"), covered(6, 12, "b", parent="whole")]
@@ -261,7 +261,7 @@ def test_parts_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_told(
     assert found.kind is FindingKind.CHILDREN
 
 
-def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
+def test_the_gap_between_two_checkpoints_is_found_and_is_no_defect() -> None:
     old, new = (
         covered(0, 10, checkpoint_id="z", created_ms=1),
         covered(30, 40, checkpoint_id="a", created_ms=9),
@@ -277,7 +277,7 @@ def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
     ]
 
 
-def test_a_topic_that_was_made_anew_is_a_topic_of_its_own() -> None:
+def test_a_topic_that_was_recreated_is_a_topic_of_its_own() -> None:
     rows = [
         covered(0, 30, "old", topic_id="A"),
         covered(0, 10, "new", topic_id="B"),
@@ -296,7 +296,7 @@ def test_a_topic_that_was_made_anew_is_a_topic_of_its_own() -> None:
     }
 
 
-def test_a_loss_of_a_topic_explains_nothing_of_one_that_was_made_anew() -> None:
+def test_a_loss_of_a_topic_explains_nothing_of_one_that_was_recreated() -> None:
     rows = [
         covered(start, until, topic_id=topic_id)
         for topic_id in ("A", "B")
@@ -330,7 +330,7 @@ def test_runs_come_by_age_though_some_of_their_partitions_are_pruned() -> None:
     ]
 
 
-def test_what_two_runs_read_is_told_and_is_no_defect() -> None:
+def test_what_two_checkpoints_read_is_found_and_is_no_defect() -> None:
     result = proven([covered(0, 10, checkpoint_id="a"), covered(4, 40, checkpoint_id="b")])
     assert told(result) == [(FindingKind.READ_AGAIN, 4, 10)]
     assert result.verdict is Verdict.PROVEN
@@ -372,7 +372,9 @@ def test_what_a_batch_could_not_read_is_lost_and_not_processed() -> None:
     assert proven(rows[:2], losses[:2]).verdict is Verdict.PROVEN
 
 
-def test_a_loss_of_a_batch_is_of_its_run_alone_and_of_its_parts_where_it_was_split() -> None:
+def test_a_loss_of_a_batch_is_of_its_checkpoint_alone_and_of_its_children_where_it_was_split() -> (
+    None
+):
     rows = [
         covered(0, 10, "a", checkpoint_id="r"),
         covered(0, 10, "b", checkpoint_id="s"),

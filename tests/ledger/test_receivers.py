@@ -56,7 +56,7 @@ def test_what_receivers_share_is_the_rate_in_force(ledger: Ledger) -> None:
     assert len(shared(ledger).receivers) == 3
 
 
-def test_how_far_the_gate_has_begun_to_read_is_told_of_one_journal(ledger: Ledger) -> None:
+def test_how_far_the_gate_has_begun_to_read_is_known_of_one_journal(ledger: Ledger) -> None:
     ledger.gates.declare("clicks", interval_ms=200, source="journal", estimator="pid")
     for gate, journal_id, lane, until in [
         ("orders", "a", 0, 20),

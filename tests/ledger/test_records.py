@@ -106,12 +106,12 @@ def test_two_batches_have_one_id_only_if_they_read_the_same_offsets(
 
 
 @given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
-def test_gates_and_runs_are_told_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_gates_and_runs_are_distinguished(one: tuple[str, str], other: tuple[str, str]) -> None:
     ranges = [OffsetRange("t", 0, 0, 1)]
     assert (schedule_id(*one, ranges) == schedule_id(*other, ranges)) == (one == other)
 
 
-def test_a_topic_that_was_made_anew_has_other_batches_of_the_same_offsets() -> None:
+def test_a_topic_that_was_recreated_has_other_batches_of_the_same_offsets() -> None:
     ranges = [OffsetRange("orders", 0, 0, 9), OffsetRange("clicks", 0, 0, 9)]
 
     def with_ids(**topic_ids: str) -> str:
@@ -190,7 +190,7 @@ Caused by: org.apache.spark.api.python.PythonException: {PYTHON.partition(":")[2
         ("shop.PriceError", PYTHON, None),
     ],
 )
-def test_the_last_cause_is_told(
+def test_the_last_cause_is_described(
     error_class: str, text: str, expected: tuple[str, str] | None
 ) -> None:
     assert root_cause(error_class, text) == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from bench.history import GATES, INTERVAL_MS, TOPIC_ID, fill, planned
-from sqlalchemy import event
+from sqlalchemy import Pool, event
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -30,24 +30,24 @@ ERROR = ErrorReport("ValueError", "no", "")
 LETTER = DeadLetter("orders", 0, 3, None, b"value", None, 0, 0, ERROR)
 
 
-class Steps:
-    """Counts what SQLite's machine does for one ledger."""
+def steps_of(call: Callable[[], object]) -> int:
+    """How many steps SQLite's machine takes for it."""
+    taken = 0
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._taken = 0
-
-        @event.listens_for(ledger._database._engine, "checkout")
-        def count(connection: sqlite3.Connection, *_: object) -> None:
-            connection.set_progress_handler(self._count, 1)
-
-    def _count(self) -> int:
-        self._taken += 1
+    def count() -> int:
+        nonlocal taken
+        taken += 1
         return 0
 
-    def of(self, call: Callable[[], object]) -> int:
-        before = self._taken
+    def listen(connection: sqlite3.Connection, *_: object) -> None:
+        connection.set_progress_handler(count, 1)
+
+    event.listen(Pool, "checkout", listen)
+    try:
         call()
-        return self._taken - before
+    finally:
+        event.remove(Pool, "checkout", listen)
+    return taken
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def a_batch_of_the_stream(ledger: Ledger) -> None:
-    ledger.rates.history(GATE, limit=1)
+    ledger.rates.last_reported(GATE)
     ledger.rates.current(GATE)
     key = ledger.batches.begin(planned(GATE, "new", 0, 4)).schedule_id
     ledger.gates.last_begun(GATE)
@@ -130,8 +130,7 @@ def test_a_call_takes_no_more_steps_with_a_longer_history(
         copy = tmp_path / path.name
         shutil.copy(path, copy)
         with Ledger.open(f"sqlite:///{copy}", clock=lambda: NEWEST_MS) as ledger:
-            steps = Steps(ledger)
-            taken[batches] = steps.of(partial(CALLS[name], ledger))
+            taken[batches] = steps_of(partial(CALLS[name], ledger))
     assert taken[LONG] <= 1.2 * taken[SHORT], taken
 
 
@@ -152,7 +151,7 @@ def test_pruning_takes_steps_for_what_it_deletes(
                 nonlocal pruned
                 pruned = ledger.history.prune(before_ms).batches
 
-            taken[batches] = Steps(ledger).of(prune)
+            taken[batches] = steps_of(prune)
             assert pruned == 200
     assert taken[LONG] <= 1.2 * taken[SHORT], taken
 
@@ -165,7 +164,6 @@ def test_how_far_gates_are_through_takes_steps_for_what_is_open_or_dead(tmp_path
         with Ledger.open(url) as ledger:
             for gate in GATES:
                 ledger.batches.succeed(ledger.batches.begin(planned(gate, "new", 0, 4)).schedule_id)
-            steps = Steps(ledger)
-            taken[batches] = steps.of(partial(ledger.history.processed_until, TOPIC_ID, range(4)))
+            taken[batches] = steps_of(partial(ledger.history.processed_until, TOPIC_ID, range(4)))
             assert len(ledger.history.processed_until(TOPIC_ID, range(4))) == 4 * len(GATES)
     assert taken[LONG] <= 1.2 * taken[SHORT], taken

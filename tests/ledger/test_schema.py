@@ -17,7 +17,7 @@ from headrace.ledger import (
     Ledger,
     normalize_url,
 )
-from headrace.ledger.schema import MIGRATIONS
+from headrace.ledger.ledger import MIGRATIONS
 from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
 REVISIONS = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())

@@ -15,8 +15,9 @@ from tests.services.planners import ManualTime
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
-from headrace.ledger import ErrorReport, Ledger, Status, normalize_url
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S, is_outage
+from headrace.ledger import ErrorReport, Ledger, Status, Timeouts, normalize_url
+from headrace.ledger.engines import is_outage
+from headrace.ledger.outages import OF_A_QUERY
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
@@ -77,10 +78,10 @@ def check(ledger: Ledger, gate: str, done: list[str]) -> None:
     assert begun == (len(done), batches[-1])
 
 
-def test_what_was_told_as_done_in_outages_was_done_once(server: PostgresqlServer) -> None:
+def test_what_was_answered_as_done_in_outages_was_done_once(server: PostgresqlServer) -> None:
     is_over = threading.Event()
     with (
-        Ledger.open(server.url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger,
+        Ledger.open(server.url, timeouts=OF_A_QUERY) as ledger,
         ThreadPoolExecutor(len(GATES)) as pool,
     ):
         for gate in GATES:
@@ -107,11 +108,11 @@ def test_what_was_told_as_done_in_outages_was_done_once(server: PostgresqlServer
 
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
-def test_a_server_that_does_not_come_back_is_given_up(
+def test_a_server_that_does_not_come_back_is_waited_for_until_the_timeout(
     server: PostgresqlServer, time: ManualTime, go: Callable[[PostgresqlServer], None]
 ) -> None:
     url = server.url.replace("postgres:@", "postgres:hunter2@")
-    with Ledger.open(url, retry_timeout_s=20) as ledger:
+    with Ledger.open(url, timeouts=Timeouts(retry_s=20)) as ledger:
         ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
         go(server)
         with pytest.raises(
@@ -123,14 +124,14 @@ def test_a_server_that_does_not_come_back_is_given_up(
         assert ledger.batches.begin(batch_number(0)).attempts == 1
 
 
-def test_a_server_that_refuses_a_password_is_told_at_once(
+def test_a_server_that_refuses_a_password_is_raised_at_once(
     server: PostgresqlServer, time: ManualTime
 ) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'hunter2'")
         server.ask_for_the_password_of("app")
         url = server.url.replace("postgres:@", "app:hunter2@")
-        with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
+        with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
             assert ledger.gates.all() == ()
             connection.execute("ALTER ROLE app PASSWORD 'hunter3'")
             connection.execute(CUT)

@@ -1,17 +1,18 @@
 import shutil
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.ledger.conftest import Ordinary
 from tests.ledger.samples import batch_number
+from tests.services.planners import ManualTime
 
 from headrace.errors import LedgerError, SchemaError
-from headrace.ledger import Ledger, sqlite_file
+from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
+
+SOON = Timeouts(lock_s=0.05)
 
 FULL = 2
 """SQLite's number of ``PRAGMA synchronous = FULL``."""
@@ -30,7 +31,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_file_keeps_what_is_committed_though_the_power_fails(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()
-    database = Database(url, read_only=False)
+    database = Database(url, read_only=False, timeouts=SOON)
     with database.writing() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == FULL
@@ -44,27 +45,22 @@ def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert list(files(tmp_path)) == [name]
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=f"{tmp_path} is a folder; name a file in it"):
-        Ledger.open(f"sqlite:///{tmp_path}")
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, create: bool) -> None:
-    with pytest.raises(LedgerError, match="its folder does not exist"):
-        Ledger.open(f"sqlite:///{tmp_path}/missing/ledger.db", create=create)
+@pytest.mark.parametrize(
+    ("name", "create", "reason"),
+    [
+        (".", True, r"is a folder; name a file in it"),
+        ("missing/ledger.db", True, "its folder does not exist"),
+        ("missing/ledger.db", False, "its folder does not exist"),
+        ("ledger.db", False, "There is no ledger .*/ledger.db;"),
+        ("x" * 300, True, "File name too long"),
+    ],
+)
+def test_where_there_can_be_no_ledger_or_is_none_to_read_nothing_is_made(
+    tmp_path: Path, name: str, create: bool, reason: str
+) -> None:
+    with pytest.raises(LedgerError, match=reason):
+        Ledger.open(f"sqlite:///{tmp_path}/{name}", create=create)
     assert files(tmp_path) == {}
-
-
-def test_a_reader_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=f"There is no ledger {tmp_path}/ledger.db;"):
-        Ledger.open(f"sqlite:///{tmp_path}/ledger.db", create=False)
-    assert files(tmp_path) == {}
-
-
-def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="File name too long"):
-        Ledger.open(f"sqlite:///{tmp_path}/{'x' * 300}")
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -85,7 +81,7 @@ def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> No
     assert files(tmp_path) == before
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with Ledger.open(f"sqlite:///{path}") as ledger:
         begin_batches(ledger, 100)
@@ -95,12 +91,12 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         Ledger.open(f"sqlite:///{path}")
 
 
-def test_a_file_that_another_program_keeps_locked_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
+def test_a_file_that_another_program_keeps_locked_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-    with Ledger.open(f"sqlite:///{path}") as ledger, closing(sqlite3.connect(path)) as other:
+    with (
+        Ledger.open(f"sqlite:///{path}", timeouts=SOON) as ledger,
+        closing(sqlite3.connect(path)) as other,
+    ):
         begin_batches(ledger, 1)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
@@ -111,33 +107,30 @@ def test_a_file_that_another_program_keeps_locked_is_told(
 
 
 def test_a_file_that_another_program_is_writing_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, time: ManualTime
 ) -> None:
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE currency (name TEXT)")
         other.execute("BEGIN IMMEDIATE")
-        # Of this module alone: other threads sleep, too.
-        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.rollback())
-        monkeypatch.setattr(sqlite_file, "time", clock)
-        with Ledger.open(f"sqlite:///{path}") as ledger:
+        time.on_sleep = other.rollback
+        with Ledger.open(f"sqlite:///{path}", timeouts=Timeouts(clock=time)) as ledger:
             assert ledger.gates.all() == ()
 
 
 def test_a_file_that_another_program_goes_on_writing_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE currency (name TEXT)")
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
-            Ledger.open(f"sqlite:///{path}")
+            Ledger.open(f"sqlite:///{path}", timeouts=SOON)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_was_deleted_or_replaced_is_told_and_not_made_anew(
+def test_a_file_that_was_deleted_or_replaced_is_reported_and_not_recreated(
     tmp_path: Path, replaced: bool
 ) -> None:
     path = tmp_path / "ledger.db"
@@ -155,7 +148,7 @@ def test_a_file_that_was_deleted_or_replaced_is_told_and_not_made_anew(
     assert path.exists() == replaced
 
 
-def test_a_folder_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(open_folder: Path, ordinary: Ordinary) -> None:
     open_folder.chmod(0o555)
     with (
         ordinary(),
@@ -164,7 +157,7 @@ def test_a_folder_that_cannot_be_written_is_told(open_folder: Path, ordinary: Or
         Ledger.open(f"sqlite:///{open_folder}/ledger.db")
 
 
-def test_a_file_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+def test_a_file_that_cannot_be_written_is_reported(open_folder: Path, ordinary: Ordinary) -> None:
     path = open_folder / "ledger.db"
     Ledger.open(f"sqlite:///{path}").close()
     path.chmod(0o444)
@@ -173,7 +166,7 @@ def test_a_file_that_cannot_be_written_is_told(open_folder: Path, ordinary: Ordi
         Ledger.open(f"sqlite:///{path}")
 
 
-def test_a_file_that_cannot_be_read_is_told(open_folder: Path, ordinary: Ordinary) -> None:
+def test_a_file_that_cannot_be_read_is_reported(open_folder: Path, ordinary: Ordinary) -> None:
     path = open_folder / "ledger.db"
     Ledger.open(f"sqlite:///{path}").close()
     path.chmod(0)

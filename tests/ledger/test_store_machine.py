@@ -34,7 +34,7 @@ from headrace.ledger import (
     RateSample,
     Status,
 )
-from headrace.ledger.batches import OWNER_GONE
+from headrace.ledger.records import OWNER_GONE
 
 GATES = ("orders", "clicks")
 

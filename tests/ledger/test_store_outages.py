@@ -8,13 +8,12 @@ from sqlalchemy import select, update
 from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
 from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, batch_number
-from tests.services.ledgers import new_ledger, report_sample
+from tests.services.ledgers import new_ledger, patient, report_sample
 from tests.services.planners import ManualTime
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
-from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
+from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status, Timeouts
 from headrace.ledger.tables import gate, metadata
 
 KEY = batch_number(0).schedule_id
@@ -155,27 +154,27 @@ WRITES: dict[str, Write] = {
 }
 
 
-def opened(url: str, clock: ManualClock, patience_s: float = 0) -> Ledger:
+def opened(url: str, clock: ManualClock, timeouts: Timeouts) -> Ledger:
     """A ledger with the gate ``orders``."""
-    ledger = new_ledger(url, clock=clock, database_clock=clock, retry_timeout_s=patience_s)
+    ledger = new_ledger(url, clock=clock, database_clock=clock, timeouts=timeouts)
     ledger.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
     return ledger
 
 
 @pytest.fixture
-def patient(url: str, clock: ManualClock, time: ManualTime) -> Iterator[Ledger]:
+def waiting(url: str, clock: ManualClock, time: ManualTime) -> Iterator[Ledger]:
     """A ledger that waits."""
-    with opened(url, clock, QUERY_RETRY_TIMEOUT_S) as ledger:
+    with opened(url, clock, patient(time)) as ledger:
         yield ledger
 
 
 @pytest.fixture
-def cuts(patient: Ledger, monkeypatch: pytest.MonkeyPatch) -> Cuts:
-    return Cuts(patient, monkeypatch)
+def cuts(waiting: Ledger, monkeypatch: pytest.MonkeyPatch) -> Cuts:
+    return Cuts(monkeypatch)
 
 
 @pytest.fixture
-def other(url: str, clock: ManualClock, patient: Ledger) -> Iterator[Ledger]:
+def other(url: str, clock: ManualClock, waiting: Ledger) -> Iterator[Ledger]:
     """The same ledger, as another process has it."""
     with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
         yield ledger
@@ -184,13 +183,13 @@ def other(url: str, clock: ManualClock, patient: Ledger) -> Iterator[Ledger]:
 @pytest.fixture
 def undisturbed(new_url: NewUrl, clock: ManualClock) -> Iterator[Ledger]:
     """Another ledger, on the same kind of database."""
-    with opened(new_url(), clock) as ledger:
+    with opened(new_url(), clock, Timeouts()) as ledger:
         yield ledger
 
 
 def content(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
     """Everything in a ledger that means something."""
-    with ledger._database.reading() as connection:
+    with ledger.batches.lend() as connection:
         rows = {
             table.name: [
                 {name: value for name, value in row.items() if name not in _NUMBERS}
@@ -208,25 +207,25 @@ def content(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
 )
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_whose_connection_is_cut_is_as_one_that_was_not(
-    patient: Ledger, cuts: Cuts, undisturbed: Ledger, name: str, moments: list[Moment]
+    waiting: Ledger, cuts: Cuts, undisturbed: Ledger, name: str, moments: list[Moment]
 ) -> None:
     write = WRITES[name]
-    for ledger in (undisturbed, patient):
+    for ledger in (undisturbed, waiting):
         write.prepare(ledger)
     cuts.plan(*moments)
-    assert write.call(patient) == write.call(undisturbed)
+    assert write.call(waiting) == write.call(undisturbed)
     assert cuts.are_over
-    assert content(patient) == content(undisturbed)
+    assert content(waiting) == content(undisturbed)
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_without_patience_raises_when_its_connection_is_cut(
+def test_a_write_without_a_timeout_raises_when_its_connection_is_cut(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, time: ManualTime, name: str
 ) -> None:
     write = WRITES[name]
     write.prepare(ledger)
     before = content(ledger)
-    Cuts(ledger, monkeypatch).plan(Moment.BEFORE)
+    Cuts(monkeypatch).plan(Moment.BEFORE)
     with pytest.raises(LedgerError) as caught:
         write.call(ledger)
     assert type(caught.value) is LedgerError
@@ -235,40 +234,40 @@ def test_a_write_without_patience_raises_when_its_connection_is_cut(
 
 
 def test_prune_deletes_as_much_though_its_connection_is_cut(
-    clock: ManualClock, patient: Ledger, cuts: Cuts
+    clock: ManualClock, waiting: Ledger, cuts: Cuts
 ) -> None:
     for number in range(3):
-        patient.batches.succeed(patient.batches.begin(batch_number(number)).schedule_id)
-        report_sample(patient, a_sample(clock(), 100.0 + number))
+        waiting.batches.succeed(waiting.batches.begin(batch_number(number)).schedule_id)
+        report_sample(waiting, a_sample(clock(), 100.0 + number))
     cuts.plan(Moment.AFTER, Moment.BEFORE)
-    patient.history.prune(clock() + 1_000)
-    found = content(patient)
+    waiting.history.prune(clock() + 1_000)
+    found = content(waiting)
     assert [row["schedule_id"] for row in found["control"]] == [batch_number(2).schedule_id]
     assert [row["until_offset"] for row in found["pruned"]] == [20]
     assert found["rate"] == []
 
 
 def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
-    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualTime
+    waiting: Ledger, other: Ledger, cuts: Cuts, time: ManualTime
 ) -> None:
-    owned(patient)
+    owned(waiting)
     cuts.plan(Moment.AFTER)
     time.on_sleep = lambda: other.batches.claim(KEY, "other", LEASE_MS)
-    assert not patient.batches.fail(KEY, ERROR, owner="me")
+    assert not waiting.batches.fail(KEY, ERROR, owner="me")
     batch = other.batches.get(KEY)
     assert batch is not None
     assert (batch.status, batch.owner, batch.attempts) == (Status.BACKFILLING, "other", 1)
 
 
 @pytest.mark.parametrize("moment", Moment)
-def test_of_two_that_end_a_batch_in_an_outage_one_is_told_true(
-    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualTime, moment: Moment
+def test_of_two_that_end_a_batch_in_an_outage_one_gets_true(
+    waiting: Ledger, other: Ledger, cuts: Cuts, time: ManualTime, moment: Moment
 ) -> None:
-    begun(patient)
+    begun(waiting)
     cuts.plan(moment)
     others: list[bool] = []
     time.on_sleep = lambda: others.append(other.batches.succeed(KEY))
-    assert patient.batches.succeed(KEY) == (moment is Moment.AFTER)
+    assert waiting.batches.succeed(KEY) == (moment is Moment.AFTER)
     assert others == [moment is Moment.BEFORE]
 
 
@@ -276,28 +275,28 @@ def test_of_two_that_end_a_batch_in_an_outage_one_is_told_true(
     "name", ["attach an owner", "retry", "renew", "take", "take from one who is gone", "split"]
 )
 def test_a_lease_begins_when_the_database_is_back(
-    clock: ManualClock, patient: Ledger, cuts: Cuts, time: ManualTime, name: str
+    clock: ManualClock, waiting: Ledger, cuts: Cuts, time: ManualTime, name: str
 ) -> None:
     def pass_by() -> None:
         clock.now_ms += 5 * LEASE_MS
 
     write = WRITES[name]
-    write.prepare(patient)
+    write.prepare(waiting)
     cuts.plan(Moment.BEFORE)
     time.on_sleep = pass_by
-    write.call(patient)
-    for batch in patient.batches.newest("orders"):
+    write.call(waiting)
+    for batch in waiting.batches.newest("orders"):
         assert batch.lease_until_ms is not None
         assert batch.lease_until_ms >= clock() + LEASE_MS
 
 
 def test_a_transaction_that_is_cut_raises_and_is_not_made_again(
-    patient: Ledger, cuts: Cuts, time: ManualTime
+    waiting: Ledger, cuts: Cuts, time: ManualTime
 ) -> None:
-    owned(patient)
-    before = content(patient)
+    owned(waiting)
+    before = content(waiting)
     cuts.plan(Moment.BEFORE)
-    with pytest.raises(LedgerError), patient.batches.transaction(KEY, "me") as connection:
+    with pytest.raises(LedgerError), waiting.batches.transaction(KEY, "me") as connection:
         connection.execute(update(gate).values(source="the sink's"))
     assert time.now_s == 0
-    assert content(patient) == before
+    assert content(waiting) == before

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.ledger.conftest import NewUrl
+from tests.ledger.samples import stored
 from tests.ledger.worker import Worker, wide_batch
 
 from headrace.ledger import Ledger, Status
@@ -40,7 +41,7 @@ def test_processes_that_open_a_new_ledger_at_once_all_get_it(
             assert [gate.name for gate in ledger.gates.all()] == ["a", "b", "c"]
 
 
-def test_of_processes_that_end_a_batch_by_arrow_d_or_e_one_is_told_true(
+def test_of_processes_that_end_a_batch_by_transition_d_or_e_one_gets_true(
     workers: list[Worker], ledger: Ledger, url: str
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
@@ -48,13 +49,12 @@ def test_of_processes_that_end_a_batch_by_arrow_d_or_e_one_is_told_true(
         key = ledger.batches.begin(wide_batch(number)).schedule_id
         answers = at_once(workers, ("succeed", key), ("fail", key), ("fail", key))
         assert sorted(answers) == [False, False, True]
-        batch = ledger.batches.get(key)
-        assert batch is not None
+        batch = stored(ledger, key)
         assert batch.status == (Status.SUCCESS if answers[0] else Status.FAILED)
         assert (batch.error is None) == answers[0]
 
 
-def test_of_processes_that_begin_a_batch_one_takes_arrow_a_and_the_others_arrow_b(
+def test_of_processes_that_begin_a_batch_one_makes_transition_a_and_the_others_b(
     workers: list[Worker], ledger: Ledger, url: str
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
@@ -87,8 +87,7 @@ def test_calls_at_the_same_time_do_what_they_would_do_one_after_the_other(
     for number in range(ROUNDS):
         key = ledger.batches.begin(wide_batch(number)).schedule_id
         answers = at_once(workers, ("begin", number), ("succeed", key), ("fail", key))
-        batch = ledger.batches.get(key)
-        assert batch is not None
+        batch = stored(ledger, key)
         assert (dict(zip(calls, answers, strict=True)), batch.status) in possible
 
 
@@ -99,7 +98,7 @@ def test_calls_at_the_same_time_do_what_they_would_do_one_after_the_other(
         lambda ledger, key: ledger.batches.fail(key, ValueError()),
     ],
 )
-def test_of_threads_that_share_a_ledger_and_end_a_batch_one_is_told_true(
+def test_of_threads_that_share_a_ledger_and_end_a_batch_one_gets_true(
     ledger: Ledger, end: Callable[[Ledger, str], bool]
 ) -> None:
     together = threading.Barrier(4)
@@ -114,7 +113,7 @@ def test_of_threads_that_share_a_ledger_and_end_a_batch_one_is_told_true(
             assert sorted(pool.map(run, [key] * 4)) == [False, False, False, True]
 
 
-def test_of_processes_that_take_a_failed_batch_by_arrow_f_one_is_told(
+def test_of_processes_that_claim_a_failed_batch_by_transition_f_one_gets_it(
     workers: list[Worker], ledger: Ledger, url: str
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
@@ -129,7 +128,7 @@ def test_of_processes_that_take_a_failed_batch_by_arrow_f_one_is_told(
         assert batch.owner == "abc"[answers.index(True)]
 
 
-def test_a_failed_batch_goes_to_a_backfill_by_arrow_f_or_to_a_restarted_driver_by_c(
+def test_a_failed_batch_goes_to_a_backfill_by_transition_f_or_to_a_restarted_driver_by_c(
     workers: list[Worker], ledger: Ledger, url: str
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
@@ -139,14 +138,13 @@ def test_a_failed_batch_goes_to_a_backfill_by_arrow_f_or_to_a_restarted_driver_b
         a_took, begun, b_took = at_once(
             workers, ("take", key, "a"), ("begin and look", number), ("take", key, "b")
         )
-        batch = ledger.batches.get(key)
-        assert batch is not None
+        batch = stored(ledger, key)
         assert batch.status == begun
         assert [a_took, b_took, begun == Status.IN_PROGRESS].count(True) == 1
         assert batch.attempts == (2 if begun == Status.IN_PROGRESS else 1)
 
 
-def test_of_drivers_that_attach_to_a_batch_one_is_told_true(
+def test_of_drivers_that_attach_to_a_batch_one_gets_true(
     workers: list[Worker], ledger: Ledger, url: str
 ) -> None:
     at_once(workers, *[("open", url)] * 3)
@@ -159,7 +157,7 @@ def test_of_drivers_that_attach_to_a_batch_one_is_told_true(
         assert batch.owner == "abc"[answers.index(True)]
 
 
-def test_what_was_told_as_done_is_in_the_ledger_after_a_kill(new_url: NewUrl) -> None:
+def test_what_was_answered_as_done_is_in_the_ledger_after_a_kill(new_url: NewUrl) -> None:
     url = new_url()
     told: list[tuple[str, str]] = []
     with Ledger.open(url) as ledger:

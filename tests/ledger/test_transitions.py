@@ -1,14 +1,23 @@
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy
 from sqlalchemy import CompoundSelect, Delete, Insert, Select, Update, event
+from tests.ledger.conftest import Execute
+from tests.ledger.samples import ManualClock, batch_number, stored
 from tests.services.ledgers import make_tables
 
+from headrace.errors import LedgerError
 from headrace.ledger import (
     TRANSITIONS,
+    DeadLetter,
+    ErrorReport,
+    Ledger,
     Status,
+    batch_queries,
     batch_rows,
     batches,
     checkpoints,
@@ -19,13 +28,15 @@ from headrace.ledger import (
     pruning,
     rates,
     receivers,
+    signals,
     transitions,
 )
+from headrace.ledger.tables import control
 
 
-def test_the_arrows_are_those_of_the_reference() -> None:
-    moves = {arrow.letter: (arrow.before, arrow.after) for arrow in TRANSITIONS}
-    assert moves == {
+def test_the_transitions_are_those_of_the_reference() -> None:
+    found = {transition.letter: (transition.before, transition.after) for transition in TRANSITIONS}
+    assert found == {
         "A": (None, "in_progress"),
         "B": ("in_progress", "in_progress"),
         "C": ("failed", "in_progress"),
@@ -39,28 +50,135 @@ def test_the_arrows_are_those_of_the_reference() -> None:
 
 
 def test_an_attempt_is_counted_when_a_batch_is_begun_and_when_its_backfill_fails() -> None:
-    assert {arrow.letter for arrow in TRANSITIONS if arrow.attempts} == set("ABCH")
-    assert {arrow.attempts for arrow in TRANSITIONS} == {0, 1}
+    assert {transition.letter for transition in TRANSITIONS if transition.attempts} == set("ABCH")
+    assert {transition.attempts for transition in TRANSITIONS} == {0, 1}
 
 
-def test_no_arrow_leaves_success_or_dead() -> None:
-    assert not [arrow for arrow in TRANSITIONS if arrow.before in {Status.SUCCESS, Status.DEAD}]
+NOW_MS = ManualClock().now_ms
+ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
+LETTER = DeadLetter("orders", 0, 3, None, b"?", None, 0, 0, ERROR)
+LEASE_MS = 30_000
 
 
-def test_every_status_can_be_reached() -> None:
-    reached: set[Status | None] = {None}
-    while more := {arrow.after for arrow in TRANSITIONS if arrow.before in reached} - reached:
-        reached |= more
-    assert reached == {None, *Status}
+class Call(NamedTuple):
+    """A call of the ledger by an owner, where it leads to from where, and what it sets there."""
+
+    call: Callable[[Ledger, str, str], object]
+    leads: dict[Status, Status]
+    sets: dict[str, Any]
 
 
-def test_no_two_arrows_join_the_same_two_statuses() -> None:
-    assert len({(arrow.before, arrow.after) for arrow in TRANSITIONS}) == len(TRANSITIONS)
+def transaction(ledger: Ledger, key: str, owner: str) -> bool:
+    try:
+        with ledger.batches.transaction(key, owner, records=9):
+            return True
+    except LedgerError:
+        return False
+
+
+ENDED = {"owner": None, "lease_until_ms": None, "end_time_ms": NOW_MS}
+LEASED = {"owner": "me", "lease_until_ms": NOW_MS + LEASE_MS}
+RUNNING, BACKFILLING, SUCCESS = Status.IN_PROGRESS, Status.BACKFILLING, Status.SUCCESS
+FAILED, DEAD = Status.FAILED, Status.DEAD
+
+CALLS = {
+    "attach": Call(
+        lambda ledger, key, by: ledger.batches.attach(key, 7, owner=by, lease_ms=LEASE_MS),
+        {RUNNING: RUNNING},
+        {"query_batch_id": 7, "start_time_ms": NOW_MS, **LEASED},
+    ),
+    "retry": Call(
+        lambda ledger, key, by: ledger.batches.retry(key, by, LEASE_MS),
+        {RUNNING: RUNNING},
+        {"attempts": 2, "start_time_ms": NOW_MS, **LEASED},
+    ),
+    "renew": Call(
+        lambda ledger, key, by: ledger.batches.renew(key, by, LEASE_MS),
+        {RUNNING: RUNNING, BACKFILLING: BACKFILLING},
+        LEASED,
+    ),
+    "succeed": Call(
+        lambda ledger, key, by: ledger.batches.succeed(key, records=9, owner=by),
+        {RUNNING: SUCCESS},
+        {"records": 9, **ENDED},
+    ),
+    "fail": Call(
+        lambda ledger, key, by: ledger.batches.fail(key, ERROR, owner=by, outcome_unknown=True),
+        {RUNNING: FAILED},
+        {"error": ERROR, "outcome_unknown": True, **ENDED},
+    ),
+    "transaction": Call(
+        transaction, {RUNNING: SUCCESS, BACKFILLING: SUCCESS}, {"records": 9, **ENDED}
+    ),
+    "backfilled": Call(
+        lambda ledger, key, by: ledger.batches.backfilled(key, by, records=9),
+        {BACKFILLING: SUCCESS},
+        {"records": 9, **ENDED},
+    ),
+    "release": Call(
+        lambda ledger, key, by: ledger.batches.release(key, by, ERROR, max_backfills=2),
+        {BACKFILLING: FAILED},
+        {"error": ERROR, "attempts": 2, "backfills": 1, **ENDED},
+    ),
+    "release the last": Call(
+        lambda ledger, key, by: ledger.batches.release(key, by, ERROR, max_backfills=1),
+        {BACKFILLING: DEAD},
+        {"error": ERROR, "attempts": 2, "backfills": 1, **ENDED},
+    ),
+    "mark_dead": Call(
+        lambda ledger, key, by: ledger.batches.mark_dead(key, by, ERROR),
+        {BACKFILLING: DEAD},
+        {"error": ERROR, **ENDED},
+    ),
+    "keep a dead letter": Call(
+        lambda ledger, key, by: ledger.dead_letters.add(key, LETTER, owner=by),
+        {RUNNING: DEAD, BACKFILLING: DEAD},
+        {"error": ERROR, **ENDED},
+    ),
+    "claim": Call(
+        lambda ledger, key, _by: ledger.batches.claim(key, "me", LEASE_MS),
+        {FAILED: BACKFILLING},
+        {"start_time_ms": NOW_MS, "end_time_ms": None, **LEASED},
+    ),
+    "keep_error": Call(
+        lambda ledger, key, _by: ledger.batches.keep_error(key, ERROR),
+        {SUCCESS: SUCCESS},
+        {"error": ERROR},
+    ),
+    "drop": Call(
+        lambda ledger, key, _by: ledger.batches.drop(key, "a test"),
+        {DEAD: DEAD},
+        {"resolution": "a test"},
+    ),
+}
+OF_ANYBODY = {"claim", "keep_error", "drop"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_leads_where_its_transition_does_and_from_elsewhere_changes_nothing(
+    ledger: Ledger, execute: Execute, name: str
+) -> None:
+    call, leads, sets = CALLS[name]
+    assert not call(ledger, "nobody's", "me")
+    for number, status in enumerate(Status):
+        key = ledger.batches.begin(batch_number(number)).schedule_id
+        running = status in {RUNNING, BACKFILLING}
+        owned = {"owner": "me", "lease_until_ms": NOW_MS + 1} if running else {}
+        execute(control.update().where(control.c.schedule_id == key).values(status=status, **owned))
+        before = stored(ledger, key)
+        if running or name not in OF_ANYBODY:
+            assert not call(ledger, key, "other")
+            assert stored(ledger, key) == before
+        assert bool(call(ledger, key, "me")) == (status in leads)
+        if status in leads:
+            assert stored(ledger, key) == replace(before, status=leads[status], **sets)
+        else:
+            assert stored(ledger, key) == before
 
 
 MODULES = (
-    *(batch_rows, batches, checkpoints, dead_letters, gates, history),
-    *(outputs, pruning, rates, receivers, transitions),
+    *(batch_queries, batch_rows, batches, checkpoints, dead_letters, gates, history),
+    *(outputs, pruning, rates, receivers, signals, transitions),
 )
 
 STATEMENTS: dict[str, Select[object] | CompoundSelect[object] | Insert | Update | Delete] = {
@@ -94,4 +212,4 @@ def test_no_statement_looks_through_the_history(tmp_path: Path, name: str) -> No
         rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
         scanned = {row.detail.split()[1] for row in rows if row.detail.startswith("SCAN ")}
     engine.dispose()
-    assert scanned <= {"CONSTANT", "gate"}
+    assert scanned <= {"CONSTANT", "gate", "stage_state"}

@@ -16,7 +16,8 @@ from tests.ledger.samples import a_batch, everything_of
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
-from headrace.ledger import Ledger, normalize_url, postgresql_server, redact_url
+from headrace.ledger import Ledger, Timeouts, normalize_url, redact_url
+from headrace.ledger.outages import NO_RETRIES
 from headrace.ledger.tables import metadata
 
 
@@ -105,9 +106,9 @@ def test_every_value_of_a_secret_option_is_hidden() -> None:
     assert "host=a&host=b" in shown
 
 
-def refused(url: str) -> LedgerError:
+def refused(url: str, timeouts: Timeouts = NO_RETRIES) -> LedgerError:
     with pytest.raises(LedgerError) as caught:
-        Ledger.open(url)
+        Ledger.open(url, timeouts=timeouts)
     assert str(caught.value).count("\n") == 0
     return caught.value
 
@@ -126,15 +127,14 @@ def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
 
 @pytest.mark.timeout(60)  # the driver's own patience is longer
 @pytest.mark.parametrize(("default_s", "option"), [(2, ""), (600, "?connect_timeout=2")])
-def test_a_server_that_does_not_answer_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, default_s: int, option: str
+def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(
+    default_s: int, option: str
 ) -> None:
-    monkeypatch.setattr(postgresql_server, "CONNECT_TIMEOUT_S", default_s)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"postgresql://app:hunter2@127.0.0.1:{silent.getsockname()[1]}/orders"
-        error = refused(url + option)
+        error = refused(url + option, Timeouts(connect_s=default_s))
     assert "cannot be reached: connection timeout expired; see" in str(error)
     assert "hunter2" not in everything_of(error)
 
@@ -199,7 +199,7 @@ def test_whatever_is_wrong_with_the_database_is_a_ledger_error(
 
 def server_process(ledger: Ledger) -> int:
     """Who serves the ledger's only connection."""
-    with ledger._database.reading() as connection:
+    with ledger.batches.lend() as connection:
         served_by: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
     return served_by
 
@@ -217,13 +217,13 @@ def test_a_connection_that_the_server_has_cut_is_replaced(
         assert server_process(ledger) != cut
 
 
-def test_a_connection_on_which_the_server_only_told_something_is_kept(
+def test_a_connection_on_which_the_server_only_said_something_is_kept(
     new_postgresql_url: NewUrl,
 ) -> None:
     url = new_postgresql_url()
     with Ledger.open(url) as ledger, psycopg.connect(url, autocommit=True) as other:
         kept = server_process(ledger)
-        with ledger._database.reading() as connection:
+        with ledger.batches.lend() as connection:
             connection.exec_driver_sql("LISTEN news")
             file = connection.connection.fileno()
         other.execute("NOTIFY news")
@@ -239,7 +239,7 @@ def test_a_server_that_falls_silent_is_not_listened_to_for_hours(
 ) -> None:
     with (
         Ledger.open(new_postgresql_url() + option) as ledger,
-        ledger._database.reading() as connection,
+        ledger.batches.lend() as connection,
     ):
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)

@@ -29,12 +29,13 @@ from tests.recovery import stops
 from tests.recovery.job import GATE, Job
 
 import headrace
-from headrace.backfill import Monitor, OwnerSettings, budget
+from headrace.backfill import InProcessBudget, Monitor, OwnerSettings
 from headrace.core.backoff import Backoff
 from headrace.execution import gate
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Ledger, Status
+from headrace.ledger.outages import OF_A_QUERY
 
 EXECUTOR: Final = "reflect('java.lang.ProcessHandle', 'current') AS executor"
 """The process id of the executor that a record was processed in."""
@@ -82,7 +83,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
 
 def stay_until_settled(query: StreamingQuery, job: Job) -> None:
     """Return when all records have been planned, and no batch is open any more."""
-    with Ledger.open(job.ledger, retry_timeout_s=600) as ledger:
+    with Ledger.open(job.ledger, timeouts=OF_A_QUERY) as ledger:
         while not query.awaitTermination(1):
             batches = ledger.batches.newest(GATE, limit=1_000_000, children=False)
             if sum(batch.planned_records for batch in batches) < job.records:
@@ -186,7 +187,7 @@ def hurry() -> None:
             "Monitor",
             partial(Monitor, interval_ms=200, backoff=Backoff(first_ms=100, most_ms=100)),
         ),
-        (budget, "_HALF_LIFE_MS", 1_000),
+        (gate, "InProcessBudget", partial(InProcessBudget, half_life_ms=1_000)),
     ):
         mock.patch.object(module, name, value).start()
 

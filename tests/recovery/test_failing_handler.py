@@ -138,7 +138,7 @@ def test_two_hundred_batches_and_ten_kills_with_what_failed_isolated(
 ) -> None:
     dice = chance()
     job, produced = story(topic(PARTITIONS), tmp_path / "job", 200)
-    # What a kill has cut short is divided only when it has failed ten times: hours of waiting.
+    # A batch whose run was killed is split only when it has failed ten times: hours of waiting.
     job = replace(with_poison(job, produced, dice), hurried=True)
     live_through(job, 10, dice)
     assert set(judge(job, produced).letters.values()) == set(job.poison)

@@ -12,7 +12,8 @@ from typing import Any, Final
 import psycopg
 from sqlalchemy import Engine, event, make_url
 
-from headrace.ledger import Ledger, RateSample
+from headrace.core.clock import Clock
+from headrace.ledger import Ledger, RateSample, Timeouts
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")
 _said: Final[dict[str, str]] = {}
@@ -55,6 +56,11 @@ def _listening() -> Iterator[list[str]]:
         yield statements
     finally:
         event.remove(Engine, "before_cursor_execute", hear)
+
+
+def patient(time: Clock, retry_s: float = 600) -> Timeouts:
+    """Of a ledger that waits by this clock, and by its own only briefly for a locked file."""
+    return Timeouts(retry_s, lock_s=0.05, clock=time)
 
 
 def report_sample(ledger: Ledger, sample: RateSample) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.services.ledgers import report_sample
+from tests.services.ledgers import patient, report_sample
 from tests.services.planners import ManualTime
 
 from headrace.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
@@ -22,9 +22,7 @@ from headrace.ledger import (
     PlannedRange,
     RateSample,
     Status,
-    outages,
     schedule_id,
-    sqlite_file,
 )
 from headrace.processes import is_gone, new_owner, number_of, this_process
 from headrace.source.gate_ledger import GateIdentity, GateLedger, await_turn, describe_process
@@ -195,14 +193,10 @@ def test_a_batch_begun_twice_has_one_row_and_two_attempts(
 
 
 @contextmanager
-def locked(
-    url: str, clock: ManualTime, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[GateLedger, sqlite3.Connection]]:
+def locked(url: str, clock: ManualTime) -> Iterator[tuple[GateLedger, sqlite3.Connection]]:
     """A claimed gate, and a connection that has its database's only lock until it rolls back."""
-    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(outages, "time", clock)
     with (
-        claimed(GateLedger(url, GATE)) as gate_ledger,
+        claimed(GateLedger(url, GATE, timeouts=patient(clock))) as gate_ledger,
         closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -212,7 +206,7 @@ def locked(
 def test_a_planner_whose_driver_has_ended_waits_no_longer(
     url: str, clock: ManualTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with locked(url, clock, monkeypatch) as (gate_ledger, other):
+    with locked(url, clock) as (gate_ledger, other):
         parent = os.getppid()
         monkeypatch.setattr(os, "getppid", lambda: 1 if clock.now_s > 20 else parent)
         with pytest.raises(LedgerError, match="until the driver ended"):
@@ -223,10 +217,8 @@ def test_a_planner_whose_driver_has_ended_waits_no_longer(
         assert ledger.batches.newest("orders") == ()
 
 
-def test_a_planner_waits_for_its_ledger(
-    url: str, clock: ManualTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with locked(url, clock, monkeypatch) as (gate_ledger, other):
+def test_a_planner_waits_for_its_ledger(url: str, clock: ManualTime) -> None:
+    with locked(url, clock) as (gate_ledger, other):
         clock.on_sleep = lambda: other.rollback() if clock.now_s > 60 else None
         begin(gate_ledger, 1)
         assert gate_ledger.admission().rate_per_s is None

@@ -7,7 +7,7 @@ from typing import Final, Protocol, Self
 
 from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
-from headrace.ledger import GateRecord, Ledger, RateSample
+from headrace.ledger import Ledger, RateSample
 
 ASSUMED_RATE_PER_S: Final = 100.0
 """The rate that is assumed where none has been learnt: the lowest that an estimator answers by
@@ -19,7 +19,7 @@ _SAFETY: Final = 0.8
 _SHORTEST_WINDOW: Final = 0.1
 """The part of the interval below which unused time is not worth a run."""
 
-_HALF_LIFE_MS: Final = 60_000
+HALF_LIFE_MS: Final = 60_000
 """After this time half of a run's cost is forgotten, so that one slow run does not end them all."""
 
 _LOOK_BACK: Final = 10
@@ -63,7 +63,9 @@ class Cost:
     succeeded: bool = True
 
 
-def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
+def records_beside(
+    live: LiveStream, last: Cost | None, now_ms: int, half_life_ms: int = HALF_LIFE_MS
+) -> int:
     """How many records a backfill may take now, in the application of the live stream.
 
     Both share the same cores, so a backfill runs while the stream rests: from the end of a batch to
@@ -81,6 +83,7 @@ def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
         live: The live stream.
         last: The last run of a backfill that went through; None before there is one.
         now_ms: The time (ms since the epoch).
+        half_life_ms: After how long half of a fixed cost is forgotten (ms). Default: 60 000.
 
     Returns:
         0 while a batch of the stream runs, while the stream takes all of its time, and where the
@@ -89,7 +92,7 @@ def records_beside(live: LiveStream, last: Cost | None, now_ms: int) -> int:
     """
     window_ms = _window_ms(live, now_ms)
     rate_per_s = _rate_per_s(live, last)
-    fixed_ms = _fixed_ms(last, rate_per_s, now_ms)
+    fixed_ms = _fixed_ms(last, rate_per_s, now_ms, half_life_ms)
     if 2 * fixed_ms <= _rest_ms(live, now_ms):
         fixed_ms = 0
     if window_ms < max(_SHORTEST_WINDOW * live.interval_ms, 2 * fixed_ms):
@@ -124,11 +127,11 @@ def _rate_per_s(live: LiveStream, last: Cost | None) -> float:
     return ASSUMED_RATE_PER_S
 
 
-def _fixed_ms(last: Cost | None, rate_per_s: float, now_ms: int) -> float:
+def _fixed_ms(last: Cost | None, rate_per_s: float, now_ms: int, half_life_ms: int) -> float:
     if last is None:
         return 0.0
     beyond_ms = max(0.0, last.elapsed_ms - last.records / rate_per_s * 1000)
-    return float(beyond_ms * 0.5 ** (max(0, now_ms - last.end_ms) / _HALF_LIFE_MS))
+    return float(beyond_ms * 0.5 ** (max(0, now_ms - last.end_ms) / half_life_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +157,7 @@ class Account:
     def paid_in(
         self, now_ms: int, *, rate_per_s: float | None, live_per_s: float, interval_ms: int
     ) -> Self:
-        """The account at a later time.
-
-        Args:
-            now_ms: The time; where it is not later, nothing is paid in.
-            rate_per_s: The rate in force (records/s); None while there is none.
-            live_per_s: What of it the live stream uses.
-            interval_ms: The gate's.
-        """
+        """The account at a later time."""
         rate = ASSUMED_RATE_PER_S if rate_per_s is None else rate_per_s
         spare_per_s = max(0.0, rate - live_per_s)
         most = max(1.0, spare_per_s * interval_ms / 1000) if spare_per_s > 0 else 0.0
@@ -182,12 +178,7 @@ class Account:
 def live_per_s(samples: Sequence[RateSample], now_ms: int, interval_ms: int) -> float:
     """How many records/s the live stream has processed over the last ten intervals.
 
-    Where fewer are known, over the time that is.
-
-    Args:
-        samples: The ledger's last rate samples, newest first.
-        now_ms: The time (ms since the epoch).
-        interval_ms: The gate's.
+    Where fewer are known, over the time that is. The samples are the ledger's, newest first.
     """
     recent = [each for each in samples if now_ms - each.time_ms < _LOOK_BACK * interval_ms]
     if not recent:
@@ -228,21 +219,23 @@ class InProcessBudget:
 
     The first run that goes through says nothing of what runs cost: it starts Python workers and
     compiles plans, and its cost would keep the next ones waiting for minutes.
-
-    Args:
-        live: Answers how the stream stands.
-        clock: Answers the time, in ms since the epoch.
     """
 
-    def __init__(self, live: Callable[[], LiveStream], clock: WallClock) -> None:
+    def __init__(
+        self,
+        live: Callable[[], LiveStream],
+        clock: WallClock,
+        half_life_ms: int = HALF_LIFE_MS,
+    ) -> None:
         self._live = live
+        self._half_life_ms = half_life_ms
         self._clock = clock
         self._warm = False
         self._last: Cost | None = None
 
     def records(self) -> int:
         """What `records_beside` grants."""
-        return records_beside(self._live(), self._last, self._clock())
+        return records_beside(self._live(), self._last, self._clock(), self._half_life_ms)
 
     def spent(self, cost: Cost) -> None:
         """Count a run."""
@@ -252,13 +245,7 @@ class InProcessBudget:
 
 
 class ExternalBudget:
-    """What a stream in another application leaves, by its rates in the ledger.
-
-    Args:
-        ledger: Of the gate.
-        gate_name: The gate.
-        clock: Answers the time, in ms since the epoch.
-    """
+    """What a stream in another application leaves, by its rates in the ledger."""
 
     def __init__(self, ledger: Ledger, gate_name: str, clock: WallClock) -> None:
         self._ledger = ledger
@@ -272,8 +259,12 @@ class ExternalBudget:
         Raises:
             LedgerError: The ledger cannot be read, or does not know the gate.
         """
-        gate = self._gate()
-        now_ms = self._clock()
+        gate, now_ms = self._ledger.gates.get(self._gate_name), self._clock()
+        if gate is None:
+            raise LedgerError(
+                f"Gate {self._gate_name!r} is not declared in the ledger; name one that is, as"
+                " headrace status lists them."
+            )
         samples = self._ledger.rates.history(self._gate_name)
         self._account = self._account.paid_in(
             now_ms,
@@ -286,12 +277,3 @@ class ExternalBudget:
     def spent(self, cost: Cost) -> None:
         """Count a run."""
         self._account = self._account.spent(cost.records)
-
-    def _gate(self) -> GateRecord:
-        for gate in self._ledger.gates.all():
-            if gate.name == self._gate_name:
-                return gate
-        raise LedgerError(
-            f"Gate {self._gate_name!r} is not declared in the ledger; name one that is, as"
-            " headrace status lists them."
-        )

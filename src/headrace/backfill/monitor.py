@@ -150,10 +150,7 @@ def near_retention(
     So there is no warning while nothing is deleted, however close a range is to the beginning; and
     none in time where one segment, deleted at a stroke, is longer than the way.
 
-    Args:
-        ranges: Of a batch.
-        first: The earliest offset of each partition when the batch was first looked at.
-        now: The same as it is now. Partitions that are not in both are left out.
+    ``first`` and ``now`` are the earliest offsets then and now; what is not in both is left out.
     """
     return tuple(
         each

@@ -38,7 +38,7 @@ from headrace.errors import (
     SourceError,
 )
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, PlannedRange, Status
-from headrace.ledger.batches import OWNER_GONE
+from headrace.ledger.records import OWNER_GONE
 
 _LOG: Final = logging.getLogger("headrace.backfill")
 
@@ -182,10 +182,6 @@ class BackfillScheduler:
 
         Returns:
             What became of it; None if there is none, or the budget allows nothing now.
-
-        Raises:
-            LedgerError: As `run_batch`.
-            BrokerError: As `run_batch`.
         """
         batch = monitor.next_ready(self._clock())
         if batch is None:
@@ -202,10 +198,6 @@ class BackfillScheduler:
 
         The children of a batch that is split follow at once. What another has, or nobody needs to
         run any more, is skipped.
-
-        Raises:
-            LedgerError: As `run_batch`.
-            BrokerError: As `run_batch`.
         """
         waiting = list(reversed(schedule_ids))
         while waiting and not self._closed.is_set():
@@ -236,7 +228,7 @@ class BackfillScheduler:
 
         Raises:
             LedgerError: The ledger cannot be read or written. The batch may be this owner's; then
-                it can be claimed anew when the lease has run out.
+                it can be claimed again when the lease has run out.
             BrokerError: The brokers cannot be reached; nothing was done, or it is as above.
         """
         allowed = self._budget.records()
@@ -394,15 +386,8 @@ class BackfillScheduler:
     ) -> BackfillEvent:
         """Make the children of a batch failed batches of their own, and the batch ``success``.
 
-        Children that are done stay so. If this ends half-way, it is done again once the lease has
-        run out. A child that is still another's is waited for: the batch stays this owner's until
-        then.
-
-        Args:
-            batch: The batch.
-            children: All of its children.
-            error: Why those have failed that are in progress.
-            outcome_unknown: Whether somebody may have begun to run them.
+        Children that are done stay so. If this is interrupted, it is done again once the lease has
+        run out. For a child that is still another's the batch waits, and stays this owner's.
         """
         for child in children:
             if child.status is Status.IN_PROGRESS and self._is_nobodys(child):

@@ -23,15 +23,9 @@ def split_batch(
 ) -> tuple[BatchRecord, ...]:
     """Write the children of a batch down, before any of them is read.
 
-    Args:
-        ledger: the batch's.
-        parent: the batch; this owner's.
-        children: what each of them reads; together just what the parent reads.
-        owner: whose the children become, those too that a crash has left ``in_progress``.
-        lease_ms: how long they are the owner's unless they are renewed.
-        bootstrap_servers: where the ranges can be read again.
-        reason: why they are children.
-        gone: owners that are known to have ended, who are replaced at once.
+    Together they read just what the parent reads, which is this owner's. The children become the
+    owner's, those too that a crash has left ``in_progress``; owners in ``gone`` are known to have
+    ended, and are replaced at once.
 
     Raises:
         LedgerError: the batch is not the owner's, or these are not its children.
@@ -79,10 +73,8 @@ def gone_and_there(
 ) -> tuple[ChildRanges, ChildRanges]:
     """What has gone from the source, and what is still there.
 
-    Args:
-        ranges: what a batch reads.
-        gone: what has gone: the beginnings of these ranges, all of them, or, where a journal was
-            repaired, something between.
+    What has gone are the beginnings of these ranges, all of them, or, where a journal was repaired,
+    something between.
 
     Raises:
         ValueError: something is gone of a partition that the batch does not read.

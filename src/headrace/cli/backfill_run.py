@@ -52,7 +52,7 @@ from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
+from headrace.ledger.outages import OF_A_QUERY
 from headrace.processes import new_owner
 
 _NO_LIMIT: Final = 2**31 - 1
@@ -194,7 +194,7 @@ def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: "Prog
         BrokerError: The brokers cannot be reached.
         KeyboardInterrupt: Somebody wants the end at once.
     """
-    with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
+    with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
         # What is logged there is printed by the view.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
         spark = start_spark("headrace backfill")

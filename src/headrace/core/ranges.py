@@ -66,6 +66,10 @@ class OffsetRange:
             return None
         return self._between(start, until)
 
+    def hull(self, other: "OffsetRange") -> "OffsetRange":
+        """From the first to the last offset of both, which are of one partition."""
+        return self._between(min(self.start, other.start), max(self.until, other.until))
+
     def split_at(self, offset: int) -> tuple["OffsetRange", "OffsetRange"]:
         """The offsets below ``offset``, and the rest; one is empty if it lies outside.
 
@@ -99,8 +103,7 @@ class OffsetRange:
     def split_by(self, cover: Iterable["OffsetRange"]) -> Iterator[tuple["OffsetRange", bool]]:
         """Split where the cover begins and ends: the parts, and whether each is covered.
 
-        Args:
-            cover: Ranges of this partition as `merge` returns them: rising and disjoint.
+        The cover is of this partition, rising and disjoint, as `merge` returns it.
 
         >>> parts = OffsetRange("a", 0, 0, 10).split_by([OffsetRange("a", 0, 4, 6)])
         >>> [(str(part), covered) for part, covered in parts]

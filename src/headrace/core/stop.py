@@ -20,12 +20,9 @@ _CURRENT: Final[ContextVar[Cancellation | None]] = ContextVar("_CURRENT", defaul
 def cancel_when(is_requested: Callable[[], bool], reason: str) -> Iterator[None]:
     """Within, this thread waits for a ledger only until ``is_requested`` returns True.
 
-    It is asked between two tries: the error is then the one of a timeout. One try is made in any
-    case, and one may be going on.
-
-    Args:
-        is_requested: Returns soon; is called any number of times.
-        reason: For the error, such as ``the query was stopped``.
+    It is asked between two tries, any number of times, and is to return soon: the error is then
+    the one of a timeout, with this reason, such as ``the query was stopped``. One try is made in
+    any case, and one may be going on.
     """
     before = _CURRENT.set(Cancellation(is_requested, reason))
     try:

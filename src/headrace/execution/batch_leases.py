@@ -18,14 +18,7 @@ _LOG: Final = logging.getLogger("headrace.execution")
 
 
 class BatchLeases:
-    """Keeps batches for their owner, however long they take; within ``with``.
-
-    Args:
-        ledger: of the batches.
-        owner: whose they are.
-        lease_ms: how long a lease is (ms).
-        batches: keys of those that are kept from the beginning.
-    """
+    """Keeps batches for their owner, however long they take; within ``with``."""
 
     def __init__(self, ledger: Ledger, owner: str, lease_ms: int, *batches: str) -> None:
         self.owner: Final = owner

@@ -1,6 +1,7 @@
 """Reads the ranges of a batch once more: for its handler, or to keep one record."""
 
 import json
+import logging
 import shutil
 import tempfile
 import threading
@@ -17,11 +18,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.execution.spark_session import hide_secrets
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
-from headrace.source.connector import Connector, planned_ids, replay_end
+from headrace.source.connector import Connector, DeadLetterSink, planned_ids, replay_end
 from headrace.source.options import TOPIC_IDS
 
 Use = Callable[[DataFrame], None]
 """What is done with a batch; what it raises, the reader raises."""
+
+_LOG: Final = logging.getLogger("headrace.execution")
 
 _LOOK_S: Final = 0.5
 """How often it is seen whether a query that should run a batch has ended."""
@@ -125,14 +128,7 @@ def _plan_first_batch(checkpoint: Path, end: str) -> None:
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Reads again what a gate's batches read.
-
-    Attributes:
-        spark: the session that reads.
-        connector: of the stream's source.
-        options: the stream's, as its reader received them.
-        derived: runs what is derived from the source, if that is what is written.
-    """
+    """Reads again what a gate's batches read, with the options of the stream's reader."""
 
     spark: SparkSession
     connector: Connector
@@ -193,6 +189,19 @@ class BatchReader:
         df = self._read([offset], includeHeaders="true")
         rows = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).take(1)
         return _dead_letter(rows[0], error) if rows else None
+
+    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
+        """Where dead letters go besides the ledger, if a topic is named and the source has any."""
+        if name is None:
+            return None
+        if self.connector.dead_letter_topic is None:
+            _LOG.warning(
+                "No dead letter is sent to the topic %r: a %s has no topics.",
+                name,
+                self.connector.name,
+            )
+            return None
+        return self.connector.dead_letter_topic(self.options, name)
 
     def _read(self, ranges: Sequence[PlannedRange], **options: str) -> DataFrame:
         offsets = [each.offsets for each in ranges]

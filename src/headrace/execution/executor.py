@@ -39,11 +39,11 @@ class BatchExecutor:
         handler: the user's.
         settings: of the batches' owner.
         policy: what follows an exception.
-        reader: reads a batch once more; None where the policy skips nothing.
-        turn: held while the handler runs: it is never called twice at a time. It answers whether it
+        reader: None where the policy skips nothing.
+        turn: held while the handler runs: it is never called twice at a time. It returns whether it
             was free; None where nobody knows.
-        stopped: answers whether the query is being stopped: what the handler raises then says
-            nothing of the batch.
+        stopped: whether the query is being stopped: what the handler raises then says nothing of
+            the batch.
         sleep: waits so many seconds.
     """
 
@@ -70,12 +70,7 @@ class BatchExecutor:
         self._sleep = sleep
 
     def run_live(self, df: DataFrame, attached: Attached, number: int) -> bool:
-        """Run a batch of the stream, and write its outcome down.
-
-        Args:
-            df: the batch.
-            attached: it; attached to this owner just now.
-            number: Spark's.
+        """Run a batch of the stream, attached to this owner just now, and write its outcome down.
 
         Returns:
             Whether it went through at once. If not, how long it took says nothing of the job.
@@ -102,13 +97,9 @@ class BatchExecutor:
             return at_once
 
     def run(self, batch: BatchRecord) -> Exception | None:
-        """Run a batch that had failed. The caller writes the outcome, unless it is isolated.
+        """Run a batch that had failed: ``backfilling``, this owner's, and without children.
 
-        Args:
-            batch: its row; ``backfilling``, this owner's, and without children.
-
-        Returns:
-            Why it failed again.
+        The caller writes the outcome, unless it is isolated; the answer is why it failed again.
         """
         with self._leases(batch) as leases:
             error = self._run_again(batch)
@@ -147,16 +138,9 @@ class BatchExecutor:
     ) -> Exception | None:
         """Call the handler with a batch of the stream; what it raised.
 
-        Args:
-            df: the batch.
-            batch: its row.
-            ranges: what it reads.
-            number: Spark's.
-            sequence: of this run, if it need not wait for another one; None to count it then.
-
-        Raises:
-            LedgerError: the ledger cannot be reached; the handler was not called.
-            Exception: what it raised though the batch is done, where that ends the query.
+        Without a sequence, the run is counted once it has its turn. Raised are an unreachable
+        ledger, before the handler is called, and what it raised though the batch is done, if that
+        ends the query.
         """
         transaction = self._transaction(batch)
         with self._turn as was_free:
@@ -218,10 +202,7 @@ class BatchExecutor:
     def _is_done(
         self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception
     ) -> bool:
-        """Whether a batch was committed with its sink before the handler raised; it is kept then.
-
-        Where the answer to the commit was lost, the ledger knows.
-        """
+        """Whether a batch was committed before the handler raised; the error is kept then."""
         done = transaction.committed
         if transaction.is_in_doubt:
             found = self._ledger.batches.get(batch.schedule_id)
@@ -245,7 +226,7 @@ class BatchExecutor:
         for retry in range(1, self._policy.retries + 1):
             if last is None or self._is_ended_by(last) or unreadable(last) is not None:
                 break
-            wait_ms = self._policy.backoff_before_ms(retry)
+            wait_ms = self._policy.backoff.wait_ms(retry)
             _LOG.warning(
                 "Batch %s of gate %r failed and is run again in %d ms (retry %d of %d): %r",
                 batch.schedule_id,
@@ -273,11 +254,7 @@ class BatchExecutor:
         return not self._stopped()
 
     def _apply_policy(self, batch: BatchRecord, leases: BatchLeases, error: Exception) -> None:
-        """Stop, defer or isolate a live batch that failed.
-
-        Raises:
-            Exception: what stops the query.
-        """
+        """Stop, defer or isolate a live batch that failed; raises what stops the query."""
         if (report := self._end(error)) is not None:
             self._ledger.batches.fail(
                 batch.schedule_id, report, owner=self._owner, outcome_unknown=True

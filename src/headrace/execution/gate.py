@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -44,46 +45,28 @@ from headrace.source.gate_ledger import await_turn
 _LOG: Final = logging.getLogger("headrace.execution")
 
 
+@dataclass(frozen=True)
 class StreamBackfill:
     """Runs what a stream defers, in its application, out of the time that the stream leaves.
 
-    Args:
-        gate: the gate's name.
-        ledger: its ledger.
-        executor: runs the batches, as ``owner``.
-        reader: reads them once more.
-        owner: whose they are meanwhile.
-        interval_ms: the gate's (ms).
-        schedule: when it runs.
+    The executor runs the batches as ``owner``.
     """
 
-    def __init__(
-        self,
-        gate: str,
-        ledger: Ledger,
-        executor: BatchExecutor,
-        reader: BatchReader,
-        *,
-        owner: str,
-        interval_ms: int,
-        schedule: Schedule,
-    ) -> None:
-        self._gate = gate
-        self._ledger = ledger
-        self._executor = executor
-        self._reader = reader
-        self._owner = owner
-        self._interval_ms = interval_ms
-        self._schedule = schedule
-        self._state = state_of(ledger.url, gate)
+    gate: str
+    ledger: Ledger
+    executor: BatchExecutor
+    reader: BatchReader
+    owner: str
+    interval_ms: int
+    schedule: Schedule
 
     def follow(self, query: StreamingQuery) -> None:
         """Run until the query ends; in threads of its own."""
         scheduler = BackfillScheduler(
-            self._ledger,
-            self._executor.run,
-            self._reader,
-            OwnerSettings(self._owner),
+            self.ledger,
+            self.executor.run,
+            self.reader,
+            OwnerSettings(self.owner),
             budget=InProcessBudget(self._live, wall_clock_ms),
             clock=wall_clock_ms,
             stopped=lambda: not query.isActive,
@@ -92,21 +75,24 @@ class StreamBackfill:
             ("headrace-backfill", lambda: self._run(scheduler, query)),
             ("headrace-backfill-end", lambda: _close_after(query, scheduler)),
         ):
-            threading.Thread(target=target, name=f"{name}-{self._gate}", daemon=True).start()
+            threading.Thread(target=target, name=f"{name}-{self.gate}", daemon=True).start()
 
     def _run(self, scheduler: BackfillScheduler, query: StreamingQuery) -> None:
-        self._state.on_batch_end(scheduler.wake)
+        state = state_of(self.ledger.url, self.gate)
+        state.on_batch_end(scheduler.wake)
         try:
             # The stream's own batch, which is not stopped before it ends, may wait for the handler.
             with cancel_when(lambda: not query.isActive, "the query was stopped"):
-                scheduler.run(Monitor(self._ledger, self._gate), self._schedule)
+                scheduler.run(Monitor(self.ledger, self.gate), self.schedule)
         except Exception:  # noqa: BLE001  (in a thread, where nobody else would see it)
-            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self._gate)
+            _LOG.exception("The backfill of gate %r has ended; the stream goes on.", self.gate)
         finally:
-            self._state.on_batch_end(None)
+            state.on_batch_end(None)
 
     def _live(self) -> LiveStream:
-        return self._state.live(self._ledger.rates.current(self._gate), self._interval_ms)
+        return state_of(self.ledger.url, self.gate).live(
+            self.ledger.rates.current(self.gate), self.interval_ms
+        )
 
 
 def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
@@ -121,10 +107,8 @@ def _close_after(query: StreamingQuery, scheduler: BackfillScheduler) -> None:
 class GatedStreamWriter(DataStreamWriter):
     """Spark's writer, with hooks before and after its query starts.
 
-    Args:
-        df: what is written.
-        before: called first; what it raises, `start` raises.
-        started: called with the query, and with the option ``checkpointLocation`` if it is set.
+    What ``before`` raises, `start` raises; ``started`` is called with the query, and with the
+    option ``checkpointLocation`` if it is set.
     """
 
     def __init__(

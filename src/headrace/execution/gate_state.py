@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -10,8 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.backfill import LiveStream
 from headrace.errors import GateInUseError
-from headrace.ledger import Ledger
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
+from headrace.ledger import Ledger, Timeouts
+from headrace.ledger.outages import OF_A_QUERY
 
 
 class BatchEnd(NamedTuple):
@@ -116,15 +117,10 @@ class StreamState:
             self._waited_ms[batch] = waited_ms
 
     def batch_ended(self, batch: str, start_ms: int, end_ms: int) -> BatchEnd:
-        """The report of a batch has come.
+        """The report of a batch has come; what the estimator may learn from it.
 
-        Args:
-            batch: its key; empty where the gate had nothing in it.
-            start_ms: when its trigger fired (ms since the epoch).
-            end_ms: when it ended.
-
-        Returns:
-            What the estimator may learn from it.
+        The batch is its key, empty where the gate had nothing in it. It began when its trigger
+        fired.
         """
         with self._changing:
             self._running = False
@@ -163,22 +159,21 @@ _open: Final[dict[str, Ledger]] = {}
 _of_gate: Final[dict[str, list[str]]] = {}
 
 
-def shared_ledger(url: str) -> Ledger:
+def shared_ledger(url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """The process's one handle on a ledger, opened at the first call; it waits for its database.
 
-    Args:
-        url: in full, as `headrace.ledger.normalize_url` writes it.
+    The URL is in full, as `headrace.ledger.normalize_url` writes it.
 
     Raises:
         LedgerError: it cannot be opened.
     """
     with _ledgers_lock:
         if url not in _open:
-            _open[url] = Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
+            _open[url] = Ledger.open(url, timeouts=timeouts)
         return _open[url]
 
 
-def use_ledger(gate: str, url: str) -> Ledger:
+def use_ledger(gate: str, url: str, timeouts: Timeouts = OF_A_QUERY) -> Ledger:
     """Remember which ledger a gate uses, for the listener, which only sees the gate's name.
 
     Nothing is waited for, since no query depends on it yet.
@@ -186,8 +181,8 @@ def use_ledger(gate: str, url: str) -> Ledger:
     Raises:
         LedgerError: it cannot be opened, even if it could before.
     """
-    Ledger.open(url).close()
-    ledger = shared_ledger(url)
+    Ledger.open(url, timeouts=replace(timeouts, retry_s=0)).close()
+    ledger = shared_ledger(url, timeouts)
     with _ledgers_lock:
         urls = _of_gate.setdefault(gate, [])
         if url in urls:
@@ -199,12 +194,8 @@ def use_ledger(gate: str, url: str) -> Ledger:
 def ledger_of(gate: str, run: UUID, default_url: str | None) -> Ledger | None:
     """The ledger of a gate; the default's where this process did not make the gate.
 
-    Gates of one name may be in several ledgers: the one counts whose query it is, or the newest.
-
-    Args:
-        gate: its name.
-        run: the run of its query, as Spark names it.
-        default_url: None where there is none.
+    Gates of one name may be in several ledgers: the one counts whose query has this run, or the
+    newest.
     """
     with _ledgers_lock:
         urls = _of_gate.get(gate) or ([] if default_url is None else [default_url])

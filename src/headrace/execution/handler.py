@@ -147,9 +147,6 @@ class GatedHandler:
 
         The planner of this query begins it just before, in the same trigger, and no other query can
         while that planner has the gate. What was begun before it had the gate is another query's.
-
-        Raises:
-            GateInUseError: another query has taken the gate over.
         """
         # Of one moment: whoever has the gate had it when that batch was begun, or has begun none.
         begun, behind = self._ledger.gates.begun_and_query(self._gate)

@@ -12,7 +12,6 @@ from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import unreachable_source, unreadable
 from headrace.execution.policy import OnFailure
-from headrace.kafka.dead_letter_producer import DeadLetterTopic
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.processes import is_gone
 
@@ -30,7 +29,7 @@ class Isolator:
     """Halves a batch until what cannot be processed stands alone.
 
     Whatever becomes of a child is in the ledger before the next one is run, so that after a crash
-    the same batch is taken up where it was left. A record that cannot be processed becomes a dead
+    the same batch goes on where it was left. A record that cannot be processed becomes a dead
     letter; what the budget leaves is ``failed``, and so backfilled. So is all that is left when the
     source cannot be reached for a child: that says nothing of the child's records.
 
@@ -39,10 +38,10 @@ class Isolator:
         leases: keep the batch, and its children, for their owner.
         reader: reads the children.
         policy: how much this may take, and which topic receives the dead letters.
-        run: runs the handler on a child, and answers why it failed.
+        run: runs the handler on a child; returns why it failed.
         end: describes what a run raised if the query ends with it, and it says nothing of the
             records; None for anything else.
-        stopped: answers whether the query is being stopped.
+        stopped: whether the query is being stopped.
         sleep: waits so many seconds.
     """
 
@@ -64,9 +63,7 @@ class Isolator:
         self._reader = reader
         self._run = run
         self._budget = policy.budget
-        self._letters = (
-            None if policy.topic is None else DeadLetterTopic(reader.options, policy.topic)
-        )
+        self._letters = reader.dead_letter_topic(policy.topic)
         self._end = end
         self._stopped = stopped
         self._sleep = sleep
@@ -74,11 +71,7 @@ class Isolator:
         self._parents: list[BatchRecord] = []
 
     def isolate(self, batch: BatchRecord, error: Exception) -> Isolated[Cause]:
-        """Isolate a batch that failed.
-
-        Args:
-            batch: its row; this owner's.
-            error: why it failed.
+        """Isolate a batch that failed; this owner's.
 
         Raises:
             LedgerError: the batch is not this owner's any more.
@@ -94,10 +87,7 @@ class Isolator:
     def resume(self, batch: BatchRecord) -> Isolated[Cause]:
         """Go on with a batch whose isolation a crash interrupted; without children, run it first.
 
-        Raises:
-            LedgerError: the batch is not this owner's any more.
-            DataLossError, CorruptionError: a child cannot be read, and the stream stops at that.
-            Exception: what the handler raised with which the query ends.
+        It raises what `isolate` does.
         """
         not_run = [(self._ranges(row), row.error or _NOT_RUN) for row in self._open(batch)]
         return self._run_all(Isolation(self._budget, not_run))
@@ -138,11 +128,7 @@ class Isolator:
             self._keep_dead_letter(self._rows[part], error)
 
     def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
-        """Leave a child that cannot be read: to a backfill, which sees what is gone; or stop.
-
-        Raises:
-            DataLossError, CorruptionError: the live stream stops at it.
-        """
+        """Leave a child that cannot be read to a backfill, or stop at it."""
         goes_on = isinstance(why, DataLossError) and self._reader.passes_over_losses
         if row.kind is Kind.BACKFILL or goes_on:
             self._ledger.batches.fail(row.schedule_id, why, owner=self._owner)
@@ -151,7 +137,7 @@ class Isolator:
         raise why from None
 
     def _abandon(self, report: ErrorReport, running: BatchRecord | None = None) -> None:
-        """Let go of what is not done; it is taken up again when the query is started again."""
+        """Fail what is not done; it is run again when the query is started again."""
         for row in [*self._rows.values(), *self._parents]:
             unknown = running is not None and row.schedule_id == running.schedule_id
             self._ledger.batches.fail(
@@ -159,7 +145,7 @@ class Isolator:
             )
 
     def _split(self, parent: BatchRecord, children: Sequence[Ranges]) -> tuple[BatchRecord, ...]:
-        """Write the children down; those that are there, and in progress, are this owner's then.
+        """Write the children down; those that are in progress are this owner's then.
 
         The process that crashed had them until its leases run out, or it is known to be gone.
         """

@@ -56,15 +56,10 @@ class SerialWorker:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def do(self, work: Callable[[], None], wait_s: float) -> bool:
-        """Have this done after all that was queued before.
+        """Have this done after all that was queued before; an exception of it is logged.
 
-        Args:
-            work: what; an exception of it is logged.
-            wait_s: how long to wait for it (s). What something else is still before is not waited
-                for.
-
-        Returns:
-            Whether it is done.
+        It is waited for so long (s), unless something else is still before it. Returns whether it
+        is done.
         """
         done = threading.Event()
         with self._changing:
@@ -225,10 +220,7 @@ class GateListener(JsonStreamingQueryListener):
     def _left_open(
         self, watched: _GateRun, gate: str, event: QueryTerminatedEvent
     ) -> BatchRecord | None:
-        """The batch that a run left in progress; None where another has it, or may have it, by now.
-
-        Spark reports the end some time after it: the query can have been started again.
-        """
+        """The batch that a run left in progress; None where another run may have it by now."""
         batch = watched.ledger.batches.open_batch(gate)
         if (
             batch is None
@@ -258,7 +250,7 @@ class GateListener(JsonStreamingQueryListener):
         if ledger is not None:
             stopped = state_of(ledger.url, gate).is_stopped
             with cancel_when(stopped, "the query was stopped"):
-                declared = next((g for g in ledger.gates.all() if g.name == gate), None)
+                declared = ledger.gates.get(gate)
         if ledger is None or declared is None:
             _LOG.warning(
                 "The gate %r learns no rate, for its ledger is not known here; name the ledger of"
@@ -339,14 +331,7 @@ def _on_batch(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
 def _sample(
     report: _Report, stats: BatchStats, estimator: PIDRateEstimator | None, time_ms: int
 ) -> RateSample:
-    """What was measured; without an estimator, nothing is taught and the rate stays what it is.
-
-    Args:
-        report: The batch.
-        stats: What the estimator receives.
-        estimator: The gate's.
-        time_ms: When it ended by the estimator's clock.
-    """
+    """What was measured; without an estimator, nothing is taught and the rate stays what it is."""
     rate = processing_rate = None
     if estimator is not None:
         rate = estimator.compute(

@@ -1,16 +1,20 @@
 """What an exception in a handler does: stop, retry, defer, isolate, and what follows a retry."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 from headrace.control.isolation import IsolationBudget
-from headrace.core.options import duration_ms
+from headrace.core.backoff import Backoff
+from headrace.core.options import LONGEST_INTERVAL_MS, duration_ms
 from headrace.errors import OptionError
 
 Last = Literal["stop", "defer", "isolate"]
 _LAST: Final[tuple[str, ...]] = get_args(Last)
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._\-]{1,249}")
+
+
+_A_SECOND: Final = Backoff(first_ms=1_000, most_ms=LONGEST_INTERVAL_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class OnFailure:
 
     Attributes:
         retries: How often the handler is called again, in place, before anything else.
-        backoff_ms: The wait before the first retry (ms); each later one is twice as long.
+        backoff: The wait before each retry.
         last: What happens when it still fails. ``stop``: the query stops, and runs the batch again
             when it is started. ``defer``: the stream goes on; a backfill takes the batch later.
             ``isolate``: the batch is halved until what cannot be processed stands alone.
@@ -28,7 +32,7 @@ class OnFailure:
     """
 
     retries: int = 0
-    backoff_ms: int = 1_000
+    backoff: Backoff = _A_SECOND
     last: Last = "stop"
     budget: IsolationBudget = field(default_factory=IsolationBudget)
     topic: str | None = None
@@ -37,10 +41,6 @@ class OnFailure:
     def skips(self) -> bool:
         """Whether the stream goes on without all of a batch."""
         return self.last != "stop"
-
-    def backoff_before_ms(self, retry: int) -> int:
-        """The wait before a retry (ms); the first is number 1."""
-        return self.backoff_ms << (retry - 1)
 
 
 STOP: Final = OnFailure()
@@ -52,7 +52,7 @@ def retry(n: int, backoff: str = "1 second", *, then: "str | OnFailure" = "stop"
 
     For what passes by itself: a database that restarts, a lock. The stream waits meanwhile.
 
-    >>> retry(3, "500 ms", then="defer").backoff_before_ms(3)
+    >>> retry(3, "500 ms", then="defer").backoff.wait_ms(3)
     2000
 
     Args:
@@ -68,9 +68,8 @@ def retry(n: int, backoff: str = "1 second", *, then: "str | OnFailure" = "stop"
     after = parse_on_failure(then)
     if after.retries:
         raise OptionError("A retry cannot be followed by a retry; give one with a higher n.")
-    return OnFailure(
-        n, duration_ms("retry's backoff", backoff), after.last, after.budget, after.topic
-    )
+    waits = Backoff(duration_ms("retry's backoff", backoff), most_ms=LONGEST_INTERVAL_MS)
+    return replace(after, retries=n, backoff=waits)
 
 
 def isolate(

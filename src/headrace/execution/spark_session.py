@@ -45,13 +45,7 @@ _SESSION: Final = "headrace.session"
 
 @dataclass
 class _Session:
-    """What is known of a session.
-
-    Attributes:
-        parallelism: How many tasks it runs at the same time.
-        default_ledger: Of gates that no `Gate` of this program names.
-        secrets: What its sources know, by what Spark receives in the place of each.
-    """
+    """What is known of a session: its parallelism, default ledger, and its sources' secrets."""
 
     parallelism: int
     default_ledger: str | None = field(default=None, repr=False)
@@ -147,12 +141,10 @@ def _register_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Register a source with environment variables that any number of threads may share.
 
     As ``spark.dataSource.register`` does, but for the map of these variables, which all queries of
-    the source share. Spark adds to it in the thread of each query that starts, and serializes it
-    for the tasks. PySpark gives it a ``HashMap``. Two threads that add at once leave that with a
-    wrong size, and no task of any query can read it from then on (``OptionalDataException``).
-
-    And as that does, but for a question before: whether the thread's active session has such a
-    source. That may be another session, which is registered, and then this one could not be.
+    the source share: Spark adds to it in the thread of each query that starts, and serializes it
+    for the tasks. Two threads that add at once damage PySpark's ``HashMap``, and then no task of
+    any query can read it (``OptionalDataException``). That method also asks whether the thread's
+    active session, perhaps another one, has such a source, and then would not register this one.
     """
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession

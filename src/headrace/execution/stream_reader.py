@@ -34,12 +34,7 @@ _MOST_FIELDS: Final = "spark.sql.debug.maxToStringFields"
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a stream.
-
-    Attributes:
-        gate: the gate before it; None where there is none.
-        read: what `Gate.read` named what it loaded; None where that was not used.
-    """
+    """One source of a stream: its gate, and the name that `Gate.read` gave it, if there are any."""
 
     gate: str | None
     read: str | None
@@ -55,11 +50,6 @@ def sources_of(df: DataFrame) -> list[StreamSource]:
 
 def check_batches_can_be_skipped(df: DataFrame, gate: str, last: str) -> None:
     """Raise unless the stream's batches are computed each for itself, from one source.
-
-    Args:
-        df: the stream.
-        gate: whose it is.
-        last: the failure policy that skips batches.
 
     Raises:
         OptionError: a batch is more than what the gate's source gave it.
@@ -105,15 +95,10 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GateRead:
-    """What a reader of a gate has loaded, and how.
+    """What a reader of a gate has loaded, and with which options of the user's.
 
-    Attributes:
-        name: distinguishes it from everything else that was ever loaded.
-        gate: the gate's name.
-        ledger_url: its ledger's, in full.
-        df: what was loaded.
-        connector: of the source.
-        options: as the user set them.
+    Its name distinguishes it from everything else that was ever loaded; the ledger's URL is in
+    full.
     """
 
     name: str
@@ -136,11 +121,6 @@ def remember(read: GateRead) -> None:
 
 def read_of(df: DataFrame, gate: str, ledger_url: str) -> GateRead:
     """What a stream reads through a gate; once, as the gate stands before one source.
-
-    Args:
-        df: the stream.
-        gate: the gate's name.
-        ledger_url: its ledger's, in full.
 
     Raises:
         OptionError: it reads nothing through the gate, or more than one source.

@@ -131,7 +131,7 @@ class Attempts:
         if self._opened is None:
             # Here, for a task needs none, and its import takes longer than a small task.
             from headrace.ledger import Ledger  # noqa: PLC0415
-            from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S  # noqa: PLC0415
+            from headrace.ledger.outages import OF_A_QUERY  # noqa: PLC0415
 
-            self._opened = Ledger.open(self._url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
+            self._opened = Ledger.open(self._url, timeouts=OF_A_QUERY)
         return self._opened

@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange, nested
 from headrace.kafka.client.option_values import PREFIX
+from headrace.kafka.dead_letter_producer import DeadLetterTopic
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.kafka_source import KafkaSource
 from headrace.kafka.topic_log import KafkaLog
@@ -78,5 +79,12 @@ def _complete(options: Mapping[str, str], servers: str | None) -> dict[str, str]
 
 
 KAFKA: Final = Connector(
-    "kafka", KafkaSource, _check, _replay_options, _bounded_log, _servers, _complete
+    "kafka",
+    KafkaSource,
+    _check,
+    _replay_options,
+    _bounded_log,
+    _servers,
+    _complete,
+    DeadLetterTopic,
 )

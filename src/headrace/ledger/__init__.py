@@ -9,6 +9,7 @@ from headrace.ledger.checkpoints import CheckpointRecord, CheckpointSummary
 from headrace.ledger.findings import DEFECTS, Finding, FindingKind, Span, Verdict, Verification
 from headrace.ledger.gates import GateClaim, GateQuery
 from headrace.ledger.ledger import Ledger
+from headrace.ledger.outages import Timeouts
 from headrace.ledger.proof import extended, lost_records, verify
 from headrace.ledger.receivers import ReceiverRecord, ReceiverReport, StreamRate
 from headrace.ledger.records import (
@@ -64,6 +65,7 @@ __all__ = [
     "Span",
     "Status",
     "StreamRate",
+    "Timeouts",
     "Transition",
     "Unresolved",
     "Verdict",

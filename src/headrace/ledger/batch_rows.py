@@ -1,10 +1,10 @@
 """The rows of batches and their ranges: from and to values, and queries with bound values."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
     Column,
     ColumnElement,
     CompoundSelect,
@@ -15,27 +15,23 @@ from sqlalchemy import (
     case,
     exists,
     func,
-    literal,
     or_,
     select,
     union_all,
     update,
 )
 
-from headrace.core.lease import LONGEST_LEASE_MS
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import transitions
-from headrace.ledger.clock import NowMs, has_run_out
 from headrace.ledger.records import (
     QUERY_STOPPED,
     BatchRecord,
-    DeadLetterStatus,
     ErrorReport,
     PlannedBatch,
     PlannedRange,
 )
-from headrace.ledger.tables import control, dead_letter, failure, gate
+from headrace.ledger.tables import control, dead_letter, failure, gate, has_run_out
 from headrace.ledger.transitions import PLANNED, Kind, Status
 
 Values = dict[str, Any]
@@ -50,20 +46,12 @@ def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int, call_id:
         "kind": batch.kind,
         "status": PLANNED.after,
         "attempts": PLANNED.attempts,
-        "query_batch_id": None,
         "created_time_ms": created_ms,
-        "start_time_ms": None,
-        "end_time_ms": None,
         "reason": batch.reason,
         "planned_records": batch.records,
         "lag": batch.lag,
         "rate_per_s": batch.rate_per_s,
-        "records": None,
-        **error_values(None),
-        "owner": None,
-        "lease_until_ms": None,
         "last_call": call_id,
-        "parent": None,
     }
 
 
@@ -84,6 +72,21 @@ def failure_rows(batch: PlannedBatch, schedule_id: str) -> list[Values]:
         for planned in batch.ranges
         if planned.offsets.count
     ]
+
+
+def refuse_other_children(parent: BatchRecord, children: Sequence[PlannedBatch]) -> None:
+    """Raise unless these share just the offsets of their parent."""
+    own = all(
+        (child.gate, child.checkpoint_id) == (parent.gate, parent.checkpoint_id)
+        for child in children
+    )
+    counts = [child.records for child in children]
+    if not (own and len(children) > 1 and all(counts) and sum(counts) == parent.planned_records):
+        raise LedgerError(
+            f"Batch {parent.schedule_id} of gate {parent.gate!r} has {parent.planned_records} "
+            f"offsets and cannot be split into children of {counts}; two or more children of the "
+            "same gate and run share its offsets, and none is empty."
+        )
 
 
 def error_values(error: ErrorReport | None) -> Values:
@@ -107,7 +110,7 @@ def batch_from(row: Mapping[Any, Any]) -> BatchRecord:
             f"Batch {values['schedule_id']} of gate {values['gate']!r} has {invalid}, so its row"
             " was changed or damaged; restore the ledger from a copy."
         )
-    error = [values.pop(name) for name in error_values(None)]
+    error = [values.pop(name, None) for name in error_values(None)]
     del values["last_call"]  # between the ledger's calls only
     values["kind"] = Kind(values["kind"])
     values["status"] = Status(values["status"])
@@ -129,6 +132,16 @@ def invalid_value(kind: str, status: str) -> str | None:
 def known_status(status: str) -> Status:
     """What a status counts as: itself, or failed where it is none."""
     return Status(status) if status in set(Status) else Status.FAILED
+
+
+def offsets_in(text: str) -> dict[int, int]:
+    """Offsets by partition, as the ledger keeps them."""
+    return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
+
+
+def offsets_text(offsets: Mapping[int, int]) -> str:
+    """The opposite of `offsets_in`."""
+    return json.dumps(offsets, separators=(",", ":"))
 
 
 def range_from(row: Sequence[Any]) -> PlannedRange:
@@ -185,12 +198,6 @@ RANGES: Final = (
     .order_by(failure.c.topic, failure.c.partition, failure.c.start_offset)
 )
 
-SERVERS: Final = (
-    select(failure.c.bootstrap_servers)
-    .where(failure.c.schedule_id == bindparam("schedule_id"))
-    .limit(1)
-)
-
 CHILDREN: Final = (
     select(control)
     .where(control.c.parent == bindparam("schedule_id"))
@@ -217,7 +224,7 @@ COUNT_BEGIN: Final = (
         begun=bindparam("batch"),
         begins=gate.c.begins + 1,
         query_checkpoint_id=case(
-            (_query.is_(None), gate.c.query_checkpoint_id), else_=bindparam("run")
+            (_query.is_(None), gate.c.query_checkpoint_id), else_=bindparam("by_checkpoint")
         ),
     )
 )
@@ -233,64 +240,10 @@ NEXT_SEQUENCE_OF: Final = _counted.where(
 
 ATTACH_AND_RETURN: Final = transitions.ATTACH.returning(*control.c)
 
-OPEN_BATCH: Final = (
-    select(control)
-    .where(control.c.gate == bindparam("gate"), control.c.status == Status.IN_PROGRESS)
-    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
-    .order_by(control.c.created_time_ms.desc())
-    .limit(1)
-)
-
 KEEP_ERROR: Final = (
     update(control)
     .where(control.c.schedule_id == bindparam("batch"), control.c.status == Status.SUCCESS)
     .values({name: bindparam(name) for name in error_values(None)})
-)
-
-_named_or_all_gates = select(gate.c.name).where(
-    or_(bindparam("gate", type_=Text).is_(None), gate.c.name == bindparam("gate"))
-)
-
-FAILED_BATCHES: Final = (
-    select(control)
-    .where(control.c.gate.in_(_named_or_all_gates))
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING]))
-    .where(or_(control.c.status == Status.FAILED, has_run_out()))
-    .order_by(control.c.created_time_ms, control.c.schedule_id)
-    .limit(bindparam("limit"))
-)
-
-# A backfill whose lease has run out has failed, though nobody has counted it yet.
-_expired = control.c.status == Status.BACKFILLING
-
-_ended_ms = case(
-    (and_(_expired, control.c.lease_until_ms <= NowMs()), control.c.lease_until_ms),
-    else_=func.coalesce(control.c.end_time_ms, control.c.start_time_ms, control.c.created_time_ms),
-)
-
-_backfills = control.c.backfills + case((_expired, 1), else_=0)
-
-
-def has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
-    """Whether a batch that failed has waited since; an end that lies ahead is not believed.
-
-    Args:
-        waits_ms: After 0, 1, 2 ... backfills that failed, and the last one after more; not empty.
-        now_ms: The time.
-    """
-    *some, longest_ms = (literal(each, BigInteger) for each in waits_ms)
-    cases = [(_backfills == number, wait_ms) for number, wait_ms in enumerate(some)]
-    wait_ms = case(*cases, else_=longest_ms) if cases else longest_ms
-    now = literal(now_ms, BigInteger)
-    return or_(_ended_ms + wait_ms <= now, _ended_ms > now + LONGEST_LEASE_MS)
-
-
-BY_PREFIX: Final = (
-    select(control)
-    .where(control.c.schedule_id >= bindparam("prefix"))
-    .where(control.c.schedule_id < bindparam("above"))
-    .order_by(control.c.schedule_id)
-    .limit(bindparam("limit"))
 )
 
 has_dead_letters = exists().where(dead_letter.c.schedule_id == control.c.schedule_id)
@@ -309,15 +262,6 @@ LEAVE_INTERRUPTED: Final = (
     .values({name: bindparam(name) for name in error_values(None) if name != "error_trace"})
 )
 
-UNRESOLVED: Final = (
-    select(control)
-    .where(control.c.gate.in_(_named_or_all_gates))
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, has_dead_letters))
-    .where(control.c.resolution.is_(None), ~interrupted)
-    .order_by(control.c.created_time_ms, control.c.schedule_id)
-)
-
 _nobody_runs_it = or_(
     has_run_out(),
     and_(control.c.owner.is_(None), control.c.created_time_ms < bindparam("before_ms")),
@@ -327,7 +271,7 @@ _resolved_by_this = and_(
     control.c.status == Status.FAILED, control.c.last_call == bindparam("call")
 )
 
-# With those that the same call has settled already, if it is made again. In no order: SQLite would
+# With those that the same call has resolved already, if it is made again. In no order: SQLite would
 # go through all batches in that order instead of those of these states.
 LEFT_BEHIND: Final = (
     select(control.c.created_time_ms, control.c.schedule_id)
@@ -339,22 +283,6 @@ LEFT_BEHIND: Final = (
 )
 
 GATE_OF: Final = select(control.c.gate).where(control.c.schedule_id == bindparam("batch"))
-
-UNRESOLVED_COUNTS: Final = (
-    select(control.c.status, func.count().label("number"))
-    .where(control.c.gate == bindparam("gate"))
-    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
-    .where(~and_(control.c.status == Status.DEAD, has_dead_letters), control.c.resolution.is_(None))
-    .where(~interrupted)
-    .group_by(control.c.status)
-)
-
-WAITING_LETTERS: Final = (
-    select(func.count())
-    .select_from(dead_letter)
-    .where(dead_letter.c.gate == bindparam("gate"))
-    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
-)
 
 # The same reason once more is the answer that was lost with a connection.
 DROP: Final = (

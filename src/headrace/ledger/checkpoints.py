@@ -5,10 +5,9 @@ where the checkpoint began in each partition, where it stands, and how many offs
 They outlive the batches, so that the first and the newest of them cannot disappear in silence.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 
 from headrace.core.ranges import OffsetRange
+from headrace.ledger.batch_rows import offsets_in, offsets_text
 from headrace.ledger.findings import Finding, FindingKind
 from headrace.ledger.records import Covered, PlannedBatch
 from headrace.ledger.tables import checkpoint, control, gate, lost, position, pruned
@@ -138,24 +138,22 @@ UNDECLARED_GATES: Final = select(_named.c.gate).where(_named.c.gate.not_in(selec
 
 def record_plan(connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
     """Write down that a batch was planned, right after it was counted and its row inserted."""
-    starts: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-    untils: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    hulls: dict[tuple[str, str], dict[int, OffsetRange]] = defaultdict(dict)
     offsets: dict[tuple[str, str], int] = defaultdict(int)
     for planned in batch.ranges:
         at, topic = planned.offsets, (planned.offsets.topic, planned.topic_id or "")
         if at.count:
-            of_topic = starts[topic], untils[topic]
-            of_topic[0][at.partition] = min(at.start, of_topic[0].get(at.partition, at.start))
-            of_topic[1][at.partition] = max(at.until, of_topic[1].get(at.partition, at.until))
+            hulls[topic][at.partition] = hulls[topic].get(at.partition, at).hull(at)
             offsets[topic] += at.count
     for (name, topic_id), count in offsets.items():  # nearly always one
+        of_topic = hulls[name, topic_id]
         row = {
             "gate": batch.gate,
             "checkpoint_id": batch.checkpoint_id,
             "topic": name,
             "topic_id": topic_id,
-            "start_offsets": _as_text(starts[name, topic_id]),
-            "until_offsets": _as_text(untils[name, topic_id]),
+            "start_offsets": offsets_text({each: of_topic[each].start for each in of_topic}),
+            "until_offsets": offsets_text({each: of_topic[each].until for each in of_topic}),
             "offsets": count,
             "begun": schedule_id,
         }
@@ -252,15 +250,6 @@ def checkpoint_from(row: Any) -> CheckpointRecord:
     )
 
 
-def offsets_in(text: str) -> dict[int, int]:
-    """Offsets by partition, as the ledger keeps them."""
-    return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
-
-
-def _as_text(offsets: Offsets) -> str:
-    return json.dumps(offsets, separators=(",", ":"))
-
-
 CheckpointTopic = tuple[str, str, str | None]
 """The checkpoint, the topic, and the topic's id."""
 
@@ -285,10 +274,7 @@ class CoverageTally:
         at, topic = each.offsets, (each.checkpoint_id, each.offsets.topic, each.topic_id)
         self.offsets[topic] += at.count
         hulls = self.hulls[topic]
-        hull = hulls.get(at.partition, at)
-        start, until = min(hull.start, at.start), max(hull.until, at.until)
-        if (start, until) != (hull.start, hull.until) or hull is at:
-            hulls[at.partition] = replace(at, start=start, until=until)
+        hulls[at.partition] = hulls.get(at.partition, at).hull(at)
 
 
 def mismatches(
@@ -296,10 +282,8 @@ def mismatches(
 ) -> list[Finding]:
     """Ranges that were planned and that no batch has, or the other way round.
 
-    Args:
-        tally: Of the batches.
-        before: What was kept before these were read.
-        after: What was kept after that: a gate that runs has planned more meanwhile.
+    A gate that runs plans more meanwhile: what was kept before its batches were read is the least,
+    what was kept after that is the most.
     """
     least, most = _checkpoints_by_topic(before), _checkpoints_by_topic(after)
     found: list[Finding] = []

@@ -26,16 +26,20 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from headrace.errors import LedgerError
-from headrace.ledger.clock import take_time_from
-from headrace.ledger.outages import OutageError, Retries, is_locked_by_others, is_outage, is_refusal
-from headrace.ledger.postgresql_server import LIMIT_NO_LOCKS, limit_locks, postgresql_engine
-from headrace.ledger.sqlite_file import (
-    LOCK_TIMEOUT_S,
+from headrace.ledger.engines import (
+    LIMIT_NO_LOCKS,
     is_busy,
+    is_locked_by_others,
+    is_outage,
+    is_refusal,
+    limit_locks,
+    postgresql_engine,
     sqlite_engine,
     sqlite_reason,
     write_ahead_mode,
 )
+from headrace.ledger.outages import OutageError, Retries, Timeouts
+from headrace.ledger.tables import take_time_from
 from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
 
 _SAVEPOINT: Final = "headrace_lent"
@@ -56,16 +60,14 @@ class UnknownCommitError(LedgerError):
 class Guard:
     """Keeps a transaction that was begun on a connection from being ended by who borrows it.
 
-    The end itself is refused at once where SQLAlchemy or the text of a statement tells of it. What
+    The end itself is refused at once where SQLAlchemy or the text of a statement shows it. What
     goes past both, through the driver's own connection, is found at the end by a savepoint that was
     made at the beginning.
-
-    Args:
-        connection: In a transaction; it is not to be used again by others.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
         self._connection = connection
+        self._timeouts = timeouts
         self._transaction = connection.get_transaction()
         self._lent = False
         self._refused: str | None = None
@@ -101,7 +103,7 @@ class Guard:
             self._refuse("it was ended within")
         end = f"RELEASE SAVEPOINT {_SAVEPOINT}"
         if self._is_server:
-            end = f"{end}; {limit_locks(within=True)}"
+            end = f"{end}; {limit_locks(self._timeouts, within=True)}"
         try:
             self._connection.exec_driver_sql(end)
         except DBAPIError as error:
@@ -160,17 +162,17 @@ class Database:
         *,
         read_only: bool,
         must_exist: bool = False,
-        retry_timeout_s: float = 0,
+        timeouts: Timeouts,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Get ready to open the database; a SQLite file is made unless it must exist.
+        """Prepare to open a ledger's database; a SQLite file is made unless it must exist.
 
         Args:
             url: A ledger's.
             read_only: Whether nothing is to be written; then it must exist.
             must_exist: Whether no file is ever made.
-            retry_timeout_s: How long to wait for the database each time it cannot be reached.
-            clock: What `NowMs` is taken from, if not from the database itself (ms since the epoch).
+            timeouts: How long to wait for it.
+            clock: Replaces the database's own clock (ms since the epoch).
 
         Raises:
             LedgerError: The URL is not a ledger's.
@@ -181,13 +183,14 @@ class Database:
         self.is_sqlite: Final = parsed.get_backend_name() == "sqlite"
         self._read_only: Final = read_only
         self._secrets: Final = secrets_of(parsed)
-        self._retries: Final = Retries(self.name, retry_timeout_s)
+        self._timeouts: Final = timeouts
+        self._retries: Final = Retries(self.name, timeouts)
         self._lent_in: Final[set[int]] = set()
         with self._explained():
             self._engine = (
-                sqlite_engine(parsed, read_only=read_only, must_exist=must_exist)
+                sqlite_engine(parsed, timeouts, read_only=read_only, must_exist=must_exist)
                 if self.is_sqlite
-                else postgresql_engine(parsed)
+                else postgresql_engine(parsed, timeouts)
             )
         if clock is not None:
             take_time_from(self._engine, clock)
@@ -246,12 +249,9 @@ class Database:
     def lend(self, end: Callable[[Connection], None]) -> Iterator[Connection]:
         """Lend a connection, within one transaction, to somebody else's statements.
 
-        It is waited for; but what was begun on it is theirs to repeat. What they raise is theirs,
-        too: it undoes everything, and passes as it is. Whatever would end the transaction is
-        refused while it is lent; savepoints are theirs to use.
-
-        Args:
-            end: Runs last within the transaction, which is undone if it raises.
+        The database is waited for before it begins; what was begun on it is theirs to repeat. What
+        they raise undoes everything, and passes as it is. Whatever would end the transaction is
+        refused while it is lent; savepoints are theirs to use. ``end`` runs last within it.
 
         Raises:
             UnknownCommitError: The answer to the commit was lost.
@@ -287,7 +287,7 @@ class Database:
             LedgerError: The file is no SQLite database, or its file system cannot do this.
         """
         with self._explained(), self._alone.connect() as connection:
-            mode = write_ahead_mode(connection)
+            mode = write_ahead_mode(connection, self._timeouts)
         if mode != "wal":
             raise LedgerError(
                 f"The ledger {self.name} is on a file system without the shared memory that a "
@@ -304,7 +304,7 @@ class Database:
             connection = opened.enter_context(self._engine.connect())
             connection.begin()
             self._lock(connection)
-            guard = Guard(connection)
+            guard = Guard(connection, self._timeouts)
             stack.push(opened.pop_all())
         return connection, guard
 
@@ -366,14 +366,14 @@ class Database:
                 " within batch.transaction(); keep that `with` short, and read and compute before"
                 " it."
             )
-        reason = sqlite_reason(driver_error)
+        reason = sqlite_reason(driver_error, self._timeouts)
         if reason is not None:
             return f"The ledger {self.name} {reason}."
         if is_locked_by_others(driver_error):
             return (
                 f"Rows of the ledger {self.name} have been locked by somebody else's transaction"
-                f" for {LOCK_TIMEOUT_S} s; find it in pg_stat_activity, where it may be idle in"
-                " transaction, and end it."
+                f" for {self._timeouts.lock_s:g} s; find it in pg_stat_activity, where it may be"
+                " idle in transaction, and end it."
             )
         said = str(driver_error or error.args[0]).strip().partition("\n")[0].rstrip(".")
         for secret in self._secrets:

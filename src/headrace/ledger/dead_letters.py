@@ -52,14 +52,9 @@ class DeadLetterStore(Store):
 
         It moves from ``backfilling`` (transition I), or from ``in_progress`` (E, F and I at once).
 
-        Args:
-            schedule_id: The batch or child.
-            letter: Its record, and why it cannot be processed.
-            owner: Who must own it, if the caller attached as an owner.
-
         Returns:
-            Whether it stood there, and was that owner's; if not, nothing is changed, so that a
-            record that is added again, after a crash, is one dead letter.
+            Whether it stood there, and was that owner's, if one is named; if not, nothing is
+            changed, so that a record that is added again, after a crash, is one dead letter.
         """
         values = self._failed(schedule_id, owner, letter.error)
         # It is there already where the call is made again, for its answer was lost.
@@ -85,16 +80,11 @@ class DeadLetterStore(Store):
         until_ms: int | None = None,
         error_class: str | None = None,
     ) -> tuple[DeadLetterRecord, ...]:
-        """The dead letters of one gate or of all, oldest first.
+        """The dead letters of one gate or of all, oldest first; of every status if none is named.
 
-        Args:
-            gate_name: The gate, or None for all.
-            statuses: Which ones; all of them where none is named.
-            limit: How many at most.
-            after: Only those with a higher id: the last one of the page before.
-            since_ms: Kept at this time or later.
-            until_ms: Kept before this time.
-            error_class: The class of the exception, with its module or without.
+        Those with a higher id than ``after``, the last one of the page before, which were kept at
+        ``since_ms`` or later, and before ``until_ms``; the class of the exception is named with its
+        module or without.
         """
         query = (
             select(dead_letter)
@@ -127,12 +117,7 @@ class DeadLetterStore(Store):
         return next((_letter_from(row._mapping) for row in rows), None)
 
     def resolve(self, dead_letter_id: int, status: DeadLetterStatus, resolution: str) -> bool:
-        """Say that a waiting dead letter was sent again, or is dropped.
-
-        Args:
-            dead_letter_id: The dead letter.
-            status: ``sent`` or ``dropped``.
-            resolution: How it was sent, or why it is dropped.
+        """Say that a waiting dead letter was ``sent`` again, and how, or is ``dropped``, and why.
 
         Returns:
             Whether it was waiting; if not, nothing is changed.
@@ -152,7 +137,7 @@ class DeadLetterStore(Store):
             "why": storable(resolution),
             "call": transitions.new_call_id(),
         }
-        return self._database.change(RESOLVE, values) == 1
+        return self._changes(RESOLVE, values)
 
 
 def _letter_row(letter: DeadLetter, gate: str, schedule_id: str, now_ms: int) -> Values:

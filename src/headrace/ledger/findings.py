@@ -1,4 +1,4 @@
-"""What a verification of a gate tells, as values. A count is one of offsets."""
+"""What a verification of a gate finds, as values. A count is one of offsets."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -131,10 +131,9 @@ class Verdict(StrEnum):
 class Verification:
     """What the ledger proves of one gate.
 
-    Attributes:
-        spans: By run (the earliest first), topic and partition.
-        findings: The worst first, then by run, topic, partition and offset.
-        contradictions: What else its rows say against each other, a sentence each.
+    Spans are by run (the earliest first), topic and partition; findings the worst first, then by
+    run, topic, partition and offset. A contradiction is a sentence of what else its rows say
+    against each other.
     """
 
     spans: tuple[Span, ...]

@@ -9,13 +9,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Text, bindparam, case, or_, select, update
 
 from headrace.control.pressure import RateLimit
-from headrace.errors import LedgerError
+from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger.batch_rows import NEXT_SEQUENCE, batch_from
-from headrace.ledger.clock import NowMs
 from headrace.ledger.database import changed_rows
 from headrace.ledger.records import Admission, BatchRecord, GateRecord, storable
 from headrace.ledger.store import Store
-from headrace.ledger.tables import control, gate
+from headrace.ledger.tables import NowMs, control, gate
 
 Begun = tuple[int, BatchRecord]
 """How often a gate's `begin` has been called, and the batch that it was called for last, whatever
@@ -27,13 +26,10 @@ class GateClaim:
     """A query that asks for a gate, and how it declares it.
 
     Attributes:
-        gate: the gate's name.
         owner: names the run of the query's planner.
         driver: names the process of the query's program; None where that is not known.
         read: the reader of the gate that the query was made of; None for one without a `Gate`.
         described: the query's program, for messages.
-        interval_ms: the gate's interval.
-        source: the kind of source.
         estimator: the settings of the rate estimator, as text.
     """
 
@@ -49,15 +45,13 @@ class GateClaim:
 
 @dataclass(frozen=True, slots=True)
 class GateQuery:
-    """The query that stands behind a gate.
+    """The query that stands behind a gate: see `GateClaim`. Times are by the database's clock.
 
     Attributes:
-        owner: as in its `GateClaim`; so are ``driver``, ``read`` and ``described``.
         checkpoint: where its checkpoint is, once its program has said so.
         checkpoint_id: the identity of its checkpoint, once it has begun a batch.
-        since_ms: when it claimed the gate, by the database's clock.
-        until_ms: when its lease runs out if it is not renewed, by the same clock.
-        begins: how often the gate's `begin` had been called by then.
+        until_ms: when its lease runs out if it is not renewed.
+        begins: how often the gate's `begin` had been called when it claimed the gate.
     """
 
     owner: str
@@ -98,21 +92,7 @@ _NOBODY: Final[dict[str, Any]] = {
 _CLAIM: Final = (
     update(gate)
     .where(_of_gate, _FREE)
-    .values(
-        _NOBODY
-        | {
-            "interval_ms": bindparam("every_ms"),
-            "source": bindparam("of_source"),
-            "estimator": bindparam("estimated"),
-            "query_owner": bindparam("by"),
-            "query_driver": bindparam("driven_by"),
-            "query_read": bindparam("read_as"),
-            "query_described": bindparam("described"),
-            "query_since_ms": NowMs(),
-            "query_until_ms": _UNTIL,
-            "query_begins": gate.c.begins,
-        }
-    )
+    .values(query_since_ms=NowMs(), query_until_ms=_UNTIL, query_begins=gate.c.begins)
 )
 
 _RENEW: Final = update(gate).where(_of_gate, _OWNED).values(query_until_ms=_UNTIL)
@@ -172,7 +152,7 @@ class GateStore(Store):
     """The gates of a ledger."""
 
     def declare(self, name: str, *, interval_ms: int, source: str, estimator: str) -> None:
-        """Make a gate known, or describe it anew; its rate and its history stay."""
+        """Make a gate known, or describe it again; its rate and its history stay."""
         description = {"interval_ms": interval_ms, "source": source, "estimator": estimator}
         statement = self._database.insert(gate).on_conflict_do_update(
             index_elements=[gate.c.name], set_=description
@@ -210,43 +190,35 @@ class GateStore(Store):
     def claim(
         self, claim: GateClaim, lease_ms: int, *, gone: str | None = None
     ) -> GateQuery | None:
-        """Have a query stand behind a gate, which is declared, or described anew, with that.
+        """Have a query stand behind a gate, which is declared, or described again, with that.
 
         It can if no other query does: none has claimed the gate, or it has released it, or its
-        lease has run out, or it is known to be gone.
-
-        Args:
-            claim: the query.
-            lease_ms: how long the gate is the query's unless it is renewed.
-            gone: the owner of a query that is known to have ended, which is replaced at once.
+        lease has run out, or it is ``gone``: known to have ended, which replaces it at once.
 
         Returns:
             None if the gate is the query's now; else the query that has it, and nothing is changed.
         """
-        declared = self._database.insert(gate).on_conflict_do_nothing()
-        new = {
-            "name": claim.gate,
-            "created_ms": self._clock(),
+        described = {
             "interval_ms": claim.interval_ms,
             "source": claim.source,
             "estimator": claim.estimator,
         }
-        values = {
-            "of": claim.gate,
-            "every_ms": claim.interval_ms,
-            "of_source": claim.source,
-            "estimated": claim.estimator,
-            "by": claim.owner,
-            "driven_by": claim.driver,
-            "read_as": claim.read,
-            "described": storable(claim.described),
-            "lease_ms": lease_ms,
-            "gone": gone,
-        }
+        new = {"name": claim.gate, "created_ms": self._clock(), **described}
+        declared = self._database.insert(gate).values(new).on_conflict_do_nothing()
+        statement = _CLAIM.values(
+            **described,
+            query_owner=claim.owner,
+            query_driver=claim.driver,
+            query_read=claim.read,
+            query_described=storable(claim.described),
+            query_checkpoint=None,
+            query_checkpoint_id=None,
+        )
+        values = {"of": claim.gate, "by": claim.owner, "lease_ms": lease_ms, "gone": gone}
 
         def claimed(connection: Connection) -> GateQuery | None:
-            connection.execute(declared, new)
-            while not changed_rows(connection, _CLAIM, values):
+            connection.execute(declared)
+            while not changed_rows(connection, statement, values):
                 found = query_behind(connection, claim.gate)
                 if found is not None:  # else it was released just now
                     return found
@@ -257,11 +229,11 @@ class GateStore(Store):
     def renew(self, gate_name: str, owner: str, lease_ms: int) -> bool:
         """Keep a gate for as long again; whether it is still the owner's."""
         values = {"of": gate_name, "by": owner, "lease_ms": lease_ms}
-        return self._database.change(_RENEW, values) == 1
+        return self._changes(_RENEW, values)
 
     def release(self, gate_name: str, owner: str) -> bool:
         """Let the next query have a gate at once; whether it was the owner's."""
-        return self._database.change(_RELEASE, {"of": gate_name, "by": owner}) == 1
+        return self._changes(_RELEASE, {"of": gate_name, "by": owner})
 
     def set_checkpoint(self, gate_name: str, owner: str, checkpoint: str) -> None:
         """Say where the checkpoint is of the query that stands behind a gate."""
@@ -297,22 +269,17 @@ class GateStore(Store):
         found = self._database.rows(_ADMISSION, of=gate_name)
         if not found:
             return Admission(None, None)
-        throttle: tuple[Any, ...]
-        rate_per_s, throttle = found[0][0], tuple(found[0])[1:]
+        throttle: list[Any]
+        rate_per_s, *throttle = found[0]
         return Admission(rate_per_s, None if throttle[0] is None else RateLimit(*throttle))
 
     def throttle(
         self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str
     ) -> None:
-        """Throttle a gate for the time of a lease, or let it go.
+        """Throttle a gate for the time of a lease, or with None for its limit let it go.
 
-        A gate that is not declared yet is not throttled: the next call may find it.
-
-        Args:
-            gate_name: The gate.
-            limit: What it may admit at most; None for no limit.
-            lease_ms: How long that holds from now; what is written later replaces it.
-            pressures: What `pressures` is to answer.
+        What is written later replaces it; the text is what `pressures` returns from now on. A gate
+        that is not declared yet is not throttled: the next call may find it.
         """
         limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))
@@ -324,6 +291,17 @@ class GateStore(Store):
         """The text that `throttle` was given last; None if there was none."""
         text: str | None = self._database.scalar(_PRESSURES, of=gate_name)
         return text
+
+
+def refuse_but(connection: Connection, gate_name: str, query: str) -> None:
+    """Raise unless this query stands behind the gate; what was done is undone then."""
+    found = query_behind(connection, gate_name)
+    if found is None or found.owner != query:
+        raise GateInUseError(
+            f"The gate {gate_name!r} was taken over by another query"
+            f"{f' ({found.described})' if found is not None else ''}, for this one gave no sign of"
+            " life until its lease had run out; start this query again once that one has ended."
+        )
 
 
 def query_behind(connection: Connection, gate_name: str) -> GateQuery | None:

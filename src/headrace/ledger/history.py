@@ -10,14 +10,13 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, not_, 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, records
-from headrace.ledger.batch_rows import Values, has_children, invalid_value, known_status
+from headrace.ledger.batch_rows import Values, has_children, invalid_value, known_status, offsets_in
 from headrace.ledger.checkpoints import (
     CHECKPOINTS,
     COUNT_LOSSES,
     UNDECLARED_GATES,
     CheckpointSummary,
     checkpoint_from,
-    offsets_in,
 )
 from headrace.ledger.gates import GATES
 from headrace.ledger.pruning import (
@@ -26,6 +25,7 @@ from headrace.ledger.pruning import (
     LOCK_GATE,
     NAMED_RANGES,
     PRUNED_RANGES,
+    ROWS_AT_ONCE,
     prune_batches,
     prune_rates,
     some_at_once,
@@ -102,16 +102,8 @@ class HistoryStore(Store):
 
         A loss is known by its topic, the position it begins at, and the batch that could not read
         it: recorded again, by a plan or a task that runs again, it is counted once, up to the
-        offset it has reached by then.
-
-        Args:
-            gate_name: Whose they are.
-            ranges: Which.
-            topic_ids: Tell the topics from others made before and later under their names; by name,
-                of those that have an id.
-            schedule_id: The batch that could not read them; None where they were gone before one
-                was planned.
-            reasons: Why, by range.
+        offset it has reached by then. It has no batch where it was gone before one was planned. The
+        topics' ids, by name, distinguish them from others made before and later under their names.
 
         Raises:
             LedgerError: The gate is not declared, or has no such batch here.
@@ -165,7 +157,7 @@ class HistoryStore(Store):
     def losses_of(self, schedule_ids: Collection[str]) -> Mapping[str, tuple[Loss, ...]]:
         """What batches could not read, by their keys; those that have read all are left out."""
         found: dict[str, list[Loss]] = defaultdict(list)
-        for keys in some_at_once(list(schedule_ids)):
+        for keys in some_at_once(list(schedule_ids), ROWS_AT_ONCE):
             for row in self._database.rows(LOSSES_OF_BATCHES, batches=keys):
                 found[row.schedule_id].append(_loss_from(row))
         return {key: tuple(each) for key, each in found.items()}
@@ -186,9 +178,7 @@ class HistoryStore(Store):
                     parent=row.parent,
                     has_children=bool(row.has_children),
                     status=known_status(row.status),
-                    offsets=OffsetRange(
-                        row.topic, row.partition, row.start_offset, row.until_offset
-                    ),
+                    offsets=_offsets_from(row),
                     created_time_ms=row.created_time_ms,
                     topic_id=row.topic_id or None,
                 )
@@ -199,10 +189,7 @@ class HistoryStore(Store):
         """What the pruned batches of one checkpoint had read, with the topics' ids."""
         rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
         return tuple(
-            (
-                row.topic_id or None,
-                OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset),
-            )
+            (row.topic_id or None, _offsets_from(row))
             for row in rows
             if row.checkpoint_id == checkpoint_id
         )
@@ -218,9 +205,7 @@ class HistoryStore(Store):
                 for row in of_batch:
                     if row.topic is None:
                         continue
-                    ranges.append(
-                        OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
-                    )
+                    ranges.append(_offsets_from(row))
                     if row.topic_id is not None:
                         ids[row.topic] = row.topic_id
                 planned = sum(each.count for each in ranges)
@@ -266,17 +251,10 @@ class HistoryStore(Store):
         its dead letters resolved, or dropped. It needs its last batch, which the engine may ask
         for again after a crash; and what its newest run has not read yet. Once a run has begun in a
         partition, it needs nothing from below that for itself. What one answer calls done stays so,
-        unless a fresh checkpoint, or an old copy of one, has the gate begin below.
+        unless a fresh checkpoint, or an old copy of one, has the gate begin below. Gates in
+        ``without`` are not asked; where no gate has read the topic or journal, the answer is empty.
 
         It costs what there is of batches that are open or dead, however long the history is.
-
-        Args:
-            topic_id: The id of a journal, or of a topic.
-            partitions: Which.
-            without: Gates that are not to be asked.
-
-        Returns:
-            Nothing, if no gate has read it.
         """
         wanted = sorted(set(partitions))
 
@@ -305,7 +283,7 @@ class HistoryStore(Store):
                 found[partition] = max(until, found.get(partition, 0))
         return found
 
-    def prune(self, before_ms: int) -> Pruned:
+    def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> Pruned:
         """Delete what ended before this time: batches and rate samples, of all gates.
 
         A batch goes with its children and dead letters, once each of them is ``success``, or is
@@ -316,11 +294,11 @@ class HistoryStore(Store):
         deleted batches had read. Each of its transactions is short, so that no batch waits for it.
         Of one whose answer was lost in an outage the rows are deleted, and not counted.
         """
-        gates = [row.name for row in self._database.rows(GATES)]
-        return Pruned(
-            batches=sum(prune_batches(self._database, name, before_ms) for name in gates),
-            rates=sum(prune_rates(self._database, name, before_ms) for name in gates),
-        )
+        batches = rates = 0
+        for gate_row in self._database.rows(GATES):
+            batches += prune_batches(self._database, gate_row.name, before_ms, rows_at_once)
+            rates += prune_rates(self._database, gate_row.name, before_ms, rows_at_once)
+        return Pruned(batches, rates)
 
 
 def _processed_by_gate(
@@ -344,6 +322,10 @@ def _processed_by_gate(
                     known_status(row.status),
                 )
     yield from found.values()
+
+
+def _offsets_from(row: Row[Any]) -> OffsetRange:
+    return OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
 
 
 def _loss_from(row: Row[Any]) -> Loss:

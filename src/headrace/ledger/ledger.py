@@ -1,23 +1,37 @@
 """The ledger: the one place where planner, driver, command line and other applications meet."""
 
+import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, Self
 
-from sqlalchemy import select
+from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
 from headrace.core.clock import WallClock, wall_clock_ms
-from headrace.ledger import schema
+from headrace.errors import LedgerError, SchemaError
 from headrace.ledger.batches import BatchStore
-from headrace.ledger.clock import NowMs
 from headrace.ledger.database import Database
 from headrace.ledger.dead_letters import DeadLetterStore
+from headrace.ledger.engines import LIMIT_NO_LOCKS
 from headrace.ledger.gates import GateStore
 from headrace.ledger.history import HistoryStore
+from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.ledger.outputs import OutputStore
 from headrace.ledger.rates import RateStore
 from headrace.ledger.receivers import ReceiverStore
 from headrace.ledger.signals import SignalStore
+from headrace.ledger.tables import SCHEMA_VERSION, VERSION_TABLE, NowMs, metadata
 
 _NOW: Final = select(NowMs())
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+# Any number that is nobody else's: it names the lock under which PostgreSQL's schema changes.
+_MIGRATION_LOCK: Final = 0x48_45_41_44_47_41_54_45
+
+# Alembic keeps what it is doing in globals.
+_one_upgrade_at_a_time = threading.Lock()
+_version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
 
 class Ledger:
@@ -78,7 +92,7 @@ class Ledger:
         create: bool = True,
         clock: WallClock = wall_clock_ms,
         database_clock: WallClock | None = None,
-        retry_timeout_s: float = 0,
+        timeouts: Timeouts = NO_RETRIES,
     ) -> Self:
         """Open a ledger; several processes may do so at the same time, the first time too.
 
@@ -89,8 +103,8 @@ class Ledger:
             clock: Where the times of batches come from.
             database_clock: Replaces the database's own clock, by which leases are measured; for
                 tests.
-            retry_timeout_s: How long each call waits for a database that becomes unreachable.
-                Opening does not wait: what cannot be reached then is more likely the wrong URL.
+            timeouts: How long each call waits for the database. Opening does not wait for one that
+                is unreachable: what cannot be reached then is more likely the wrong URL.
 
         Raises:
             LedgerError: The URL is not a ledger's, the database cannot be reached or used, or, with
@@ -98,30 +112,24 @@ class Ledger:
             SchemaError: The ledger is a newer Headrace's, or its tables are somebody else's; with
                 ``create=False``, also an older Headrace's.
         """
-        database = Database(
-            url, read_only=not create, retry_timeout_s=retry_timeout_s, clock=database_clock
-        )
+        database = Database(url, read_only=not create, timeouts=timeouts, clock=database_clock)
         return cls._prepared(database, clock, create=create)
 
     @classmethod
-    def join(cls, url: str, *, retry_timeout_s: float = 0) -> Self:
+    def join(cls, url: str, *, timeouts: Timeouts = NO_RETRIES) -> Self:
         """Open a ledger that others keep, to write into it: it is neither created nor upgraded.
-
-        Args:
-            url: As for `open`.
-            retry_timeout_s: As for `open`.
 
         Raises:
             LedgerError: The database cannot be reached or used, or holds no ledger.
             SchemaError: The ledger is of another Headrace's version.
         """
-        database = Database(url, read_only=False, must_exist=True, retry_timeout_s=retry_timeout_s)
+        database = Database(url, read_only=False, must_exist=True, timeouts=timeouts)
         return cls._prepared(database, wall_clock_ms, create=False)
 
     @classmethod
     def _prepared(cls, database: Database, clock: WallClock, *, create: bool) -> Self:
         try:
-            (schema.prepare if create else schema.check)(database)
+            (_prepare if create else _check)(database)
         except BaseException:
             database.close()
             raise
@@ -149,3 +157,84 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({self._database.name!r})"
+
+
+def _prepare(database: Database) -> None:
+    """Make the tables, or bring them up to date; one process at a time, the others wait.
+
+    Raises:
+        LedgerError: The database cannot be read or written.
+        SchemaError: A newer Headrace made the tables, or something else did.
+    """
+    found = _found_version(database)
+    if database.is_sqlite:
+        database.use_write_ahead_log()
+    if found == SCHEMA_VERSION:
+        return
+    with database.writing() as connection:
+        if not database.is_sqlite:
+            connection.exec_driver_sql(LIMIT_NO_LOCKS)
+            connection.execute(
+                text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
+            )
+        _upgrade(connection)  # which does nothing where another process has just done it
+
+
+def _check(database: Database) -> None:
+    """See that the tables can be read as they are; nothing is changed.
+
+    Raises:
+        LedgerError: The database cannot be read, or holds no ledger.
+        SchemaError: The ledger's version is not this one, or something else made the tables.
+    """
+    found = _found_version(database)
+    if found is None:
+        raise LedgerError(f"There is no ledger in {database.name}; a gated query makes it.")
+    if found != SCHEMA_VERSION:
+        raise SchemaError(
+            f"The ledger {database.name} has schema {found}, and this Headrace reads schema "
+            f"{SCHEMA_VERSION}; start a gated query with it, which brings the ledger up to date."
+        )
+
+
+def _found_version(database: Database) -> str | None:
+    with database.reading() as connection:
+        # One look at all tables: between two, another process could make a ledger.
+        tables = inspect(connection).get_table_names()
+        if VERSION_TABLE not in tables:
+            _refuse_strangers(database, tables)
+            return None
+        found = connection.scalar(select(_version.c.version_num))
+    _refuse_newer(database, found)
+    return found
+
+
+def _refuse_strangers(database: Database, tables: Iterable[str]) -> None:
+    taken = sorted(metadata.tables.keys() & tables)
+    if taken:
+        raise SchemaError(
+            f"The database {database.name} has a table {taken[0]!r} that is not a ledger's; use "
+            "another database, or with PostgreSQL a schema of its own: "
+            "?options=-csearch_path%3Dheadrace."
+        )
+
+
+def _refuse_newer(database: Database, found: str | None) -> None:
+    if found is not None and found > SCHEMA_VERSION:
+        raise SchemaError(
+            f"The ledger {database.name} has schema {found} of a newer Headrace, and this one "
+            f"knows schemas up to {SCHEMA_VERSION}; install that newer Headrace here too, or use "
+            "another ledger."
+        )
+
+
+def _upgrade(connection: Connection) -> None:
+    # Alembic is slow to import, and a ledger that is up to date does without.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with _one_upgrade_at_a_time:
+        command.upgrade(config, "head")

@@ -1,60 +1,43 @@
-"""Which errors of a database are outages, and how the ledger waits until one is over."""
+"""How long a ledger waits for its database, and how it waits until an outage is over."""
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-
 from headrace.core.backoff import Backoff
+from headrace.core.clock import Clock
 from headrace.core.stop import cancellation
 from headrace.errors import LedgerError
-from headrace.ledger.sqlite_file import is_busy
 
 
-def is_outage(error: SQLAlchemyError) -> bool:
-    """Whether the database could not be reached, or cut the connection, or is locked by another.
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a ledger waits for its database (s).
 
-    Not so if a server is there and refuses: a wrong password, a database that does not exist.
+    Attributes:
+        retry_s: For one that is unreachable, each time; 0 for not at all. Default: 0.
+        lock_s: For somebody else's transaction, where the URL or the server sets no
+            ``lock_timeout``; one of the ledger's takes milliseconds. Default: 10.
+        connect_s: For the answer of a PostgreSQL server, where the URL sets no
+            ``connect_timeout``. Default: 5.
+        clock: By which it waits.
     """
-    if not isinstance(error, DBAPIError):
-        return False
-    if error.connection_invalidated or is_busy(error.orig):
-        return True
-    if isinstance(error.orig, sqlite3.Error):
-        return False
-    from headrace.ledger.server_outages import is_server_outage  # noqa: PLC0415  (a server's driver)
 
-    return is_server_outage(error.orig)
+    retry_s: float = 0
+    lock_s: float = 10
+    connect_s: int = 5
+    clock: Clock = time
 
 
-def is_refusal(error: SQLAlchemyError) -> bool:
-    """Whether the database has answered a commit with an error, so that everything is undone."""
-    if not isinstance(error, DBAPIError) or error.connection_invalidated:
-        return False
-    if isinstance(error.orig, sqlite3.Error):
-        return isinstance(error.orig, sqlite3.IntegrityError) or is_busy(error.orig)
-    from headrace.ledger.server_outages import is_server_refusal  # noqa: PLC0415  (a server's driver)
+NO_RETRIES: Final = Timeouts()
 
-    return is_server_refusal(error.orig)
-
-
-def is_locked_by_others(error: BaseException | None) -> bool:
-    """Whether a driver's error says that somebody else's transaction was waited for too long."""
-    if error is None or isinstance(error, sqlite3.Error):
-        return is_busy(error)
-    from headrace.ledger.server_outages import is_locked  # noqa: PLC0415  (a server's driver)
-
-    return is_locked(error)
-
-
-QUERY_RETRY_TIMEOUT_S: Final = 600.0
-"""How long a running query waits for its ledger: longer than a restart, a failover or an upgrade of
-a database server takes, so that none of these ends a query; and short enough that whoever looks
-after the query hears the same morning of a database that is gone for good."""
+OF_A_QUERY: Final = Timeouts(retry_s=600)
+"""A running query waits for its ledger longer than a restart, a failover or an upgrade of a
+database server takes, so that none of these ends a query; and short enough that whoever looks after
+the query hears the same morning of a database that is gone for good."""
 
 _BACKOFF: Final = Backoff(first_ms=100, most_ms=2_000)
 """Between two tries. A connection that was cut alone is replaced within the first wait; a database
@@ -72,15 +55,7 @@ class OutageError(LedgerError):
 
 
 def next_wait_s(tries: int, waited_s: float, retry_timeout_s: float) -> float | None:
-    """How long to wait before the next try: twice as long as before the last one.
-
-    Args:
-        tries: How many were made; 1 or more.
-        waited_s: Since the first try.
-        retry_timeout_s: How long may be waited in all.
-
-    Returns:
-        Seconds; None after the retry timeout.
+    """The wait before the next try, after so many and so long in all; None after the timeout.
 
     >>> [next_wait_s(tries, 10, 600) for tries in (1, 2, 5, 6, 60)]
     [0.1, 0.2, 1.6, 2.0, 2.0]
@@ -98,10 +73,11 @@ class Retries:
     However many threads wait, the log says once that waiting began, and once that it is over.
     """
 
-    def __init__(self, ledger: str, retry_timeout_s: float) -> None:
-        """Wait for this ledger, named without its secrets, for so long each time."""
+    def __init__(self, ledger: str, timeouts: Timeouts) -> None:
+        """Wait for this ledger, named without its secrets."""
         self._ledger: Final = ledger
-        self._retry_timeout_s: Final = retry_timeout_s
+        self._retry_timeout_s: Final = timeouts.retry_s
+        self._clock: Final = timeouts.clock
         self._lock: Final = threading.Lock()
         self._since_s: float | None = None
 
@@ -112,12 +88,11 @@ class Retries:
     def wait_out(self, attempt: Callable[[], _Answer]) -> _Answer:
         """Try until the database can be reached, or the retry timeout is over.
 
-        Args:
-            attempt: Raises `OutageError` if it is to be tried again; anything else passes.
+        An attempt that raises `OutageError` is tried again; anything else passes.
 
         Raises:
-            LedgerError: The last try's, with the time that was waited, and by what it was ended if
-                not by the timeout: see `cancel_when`.
+            LedgerError: The last try's, with the time that was waited, and what ended it if not the
+                timeout: see `cancel_when`.
         """
         try:
             return attempt()
@@ -125,10 +100,10 @@ class Retries:
             return self._again(attempt, outage)
 
     def _again(self, attempt: Callable[[], _Answer], outage: OutageError) -> _Answer:
-        began_s, tries, cancel = time.monotonic(), 0, cancellation()
+        began_s, tries, cancel = self._clock.monotonic(), 0, cancellation()
         try:
             while True:
-                waited_s = time.monotonic() - began_s
+                waited_s = self._clock.monotonic() - began_s
                 tries += 1
                 wait_s = next_wait_s(tries, waited_s, self._retry_timeout_s)
                 cancelled = cancel is not None and cancel.is_requested()
@@ -139,7 +114,7 @@ class Retries:
                         f"{until}."
                     ) from outage
                 self._log_unreachable(outage)
-                time.sleep(wait_s)
+                self._clock.sleep(wait_s)
                 try:
                     answer = attempt()
                 except OutageError as again:
@@ -154,13 +129,13 @@ class Retries:
         with self._lock:
             if self._since_s is not None:
                 return
-            self._since_s = time.monotonic()
+            self._since_s = self._clock.monotonic()
         _LOG.warning("%s It is tried again for up to %g s.", outage, self._retry_timeout_s)
 
     def _log_reachable(self) -> None:
         since_s = self._end_waiting()
         if since_s is not None:
-            took_s = time.monotonic() - since_s
+            took_s = self._clock.monotonic() - since_s
             _LOG.info("The ledger %s is reachable again after %.1f s.", self._ledger, took_s)
 
     def _end_waiting(self) -> float | None:

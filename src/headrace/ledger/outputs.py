@@ -12,13 +12,12 @@ further than where an attempt that is ``begun`` started, and leaves out the reco
 were aborted.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select, update
 
-from headrace.ledger.batch_rows import Values, has_children
+from headrace.ledger.batch_rows import Values, has_children, offsets_in, offsets_text
 from headrace.ledger.database import changed_rows
 from headrace.ledger.store import Store
 from headrace.ledger.tables import control, output
@@ -88,13 +87,9 @@ class OutputStore(Store):
     """The attempts to write batches into topics, which are known by their ids."""
 
     def begin(self, topic_id: str, schedule_id: str, attempt: str, starts: Starts) -> bool:
-        """Note that a batch is about to be written; whoever was writing it has lost it.
+        """Note that an attempt is about to write a batch; whoever was writing it has lost it.
 
-        Args:
-            topic_id: The topic's.
-            schedule_id: The batch.
-            attempt: New, and made for this.
-            starts: Where the topic's partitions ended before this call.
+        The attempt's name is new. It starts where the topic's partitions ended before this call.
 
         Returns:
             Whether there is anything to write: not if it is done, or the batch is.
@@ -105,7 +100,7 @@ class OutputStore(Store):
             "attempt": attempt,
             "schedule_id": schedule_id,
             "state": BEGUN,
-            "starts": _text(starts),
+            "starts": offsets_text(starts),
         }
 
         def is_known(connection: Connection) -> bool:
@@ -157,21 +152,13 @@ class OutputStore(Store):
 
         def open_ones(connection: Connection) -> tuple[Starts, ...]:
             connection.execute(_ABORT_ABANDONED, values | {"lately_ms": self._clock() - SLACK_MS})
-            return tuple(_starts(row.starts) for row in connection.execute(_OPEN, values))
+            return tuple(offsets_in(row.starts) for row in connection.execute(_OPEN, values))
 
         return self._database.write(open_ones) if self._database.rows(_OPEN, **values) else ()
 
     def aborted(self, topic_id: str) -> tuple[tuple[str, str, Starts], ...]:
         """The aborted attempts: their batches, their names, and where they began."""
         return tuple(
-            (row.schedule_id, row.attempt, _starts(row.starts))
+            (row.schedule_id, row.attempt, offsets_in(row.starts))
             for row in self._database.rows(_ABORTED, topic=topic_id)
         )
-
-
-def _text(starts: Starts) -> str:
-    return json.dumps({str(partition): start for partition, start in sorted(starts.items())})
-
-
-def _starts(text: str) -> dict[int, int]:
-    return {int(partition): start for partition, start in json.loads(text).items()}

@@ -95,8 +95,7 @@ class PartitionCheck:
             self._find(FindingKind.DEAD, row.offsets, row.schedule_id, status=row.status)
         elif row.status is not Status.SUCCESS:
             self._find(FindingKind.OPEN, row.offsets, row.schedule_id, status=row.status)
-        if row.offsets.until > self._offsets.until:
-            self._offsets = replace(self._offsets, until=row.offsets.until)
+        self._offsets = self._offsets.hull(row.offsets)
         if row.created_time_ms is not None:
             self._since_ms = min(row.created_time_ms, self._since_ms or row.created_time_ms)
 
@@ -209,12 +208,10 @@ def prove(
 ) -> Verification:
     """Prove what became of these ranges.
 
-    Args:
-        coverage: All of one gate, with those of a run and partition together, by their starts. A
-            topic that was made anew under its name is another topic.
-        losses: Answers what the gate has lost. It is asked after the last range: a loss is written
-            down before the batch that goes on behind it.
-        batch: Answers a batch that is dead or open, for its error; None if it was pruned meanwhile.
+    The coverage is all of one gate, with the ranges of a checkpoint and partition together, by
+    their starts; a topic that was recreated under its name is another topic. The losses are asked
+    for after the last range: a loss is written down before the batch that goes on behind it. A
+    batch that is dead or open is asked for its error; it is None if it was pruned meanwhile.
     """
     spans: list[Span] = []
     found: list[Finding] = []
@@ -281,10 +278,8 @@ def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
     """What was lost before or behind all that was read."""
     read: dict[tuple[str | None, TopicPartition], OffsetRange] = {}
     for span in spans:
-        place, offsets = (span.topic_id, span.offsets.topic_partition), span.offsets
-        so_far = read.get(place, offsets)
-        start, until = min(so_far.start, offsets.start), max(so_far.until, offsets.until)
-        read[place] = replace(offsets, start=start, until=until)
+        place = span.topic_id, span.offsets.topic_partition
+        read[place] = read.get(place, span.offsets).hull(span.offsets)
     for topic_id, of_topic in lost.items():
         for partition, ranges in of_topic.items():
             place = topic_id, partition

@@ -141,19 +141,17 @@ DELETE_OLD_RATES: Final = delete(rate).where(
 )
 
 ROWS_AT_ONCE: Final = 100
-"""Batches, or rate samples, that one transaction deletes: some 10 ms."""
-
-KEYS_AT_ONCE: Final = 500
-"""In one statement; each database has a limit of its own, some far above this."""
+"""Batches, or rate samples, that one transaction deletes: some 10 ms. And keys in one statement, of
+which each database has a limit of its own, far above this."""
 
 _BEFORE_ALL_MS: Final = -(2**63)
 
 
-def prune_batches(database: Database, gate: str, before_ms: int) -> int:
+def prune_batches(database: Database, gate: str, before_ms: int, at_once: int) -> int:
     """Delete the old batches of a gate, some at a time; how many."""
     deleted, after_ms = 0, _BEFORE_ALL_MS
     while True:
-        old = {"gate": gate, "before_ms": before_ms, "after_ms": after_ms, "limit": ROWS_AT_ONCE}
+        old = {"gate": gate, "before_ms": before_ms, "after_ms": after_ms, "limit": at_once}
         count, last_ms = database.write(partial(_prune_some, old))
         deleted += count
         if last_ms is None:
@@ -167,11 +165,11 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
     found = connection.execute(OLD_BATCHES, old).all()
     last_ms = found[-1].created_time_ms if len(found) == old["limit"] else None
     roots = [row.schedule_id for row in found]
-    root_of, leaves = _closed_families(connection, roots)
+    root_of, leaves = _closed_families(connection, roots, old["limit"])
     known = connection.execute(PRUNED_RANGES, {"gate": old["gate"]}).all()
     own = [
         (*row, root_of[key])
-        for keys in some_at_once(leaves)
+        for keys in some_at_once(leaves, old["limit"])
         for key, *row in connection.execute(OLD_RANGES, {"keys": keys})
     ]
     read_twice = _read_twice([*((*row, None) for row in known), *own])
@@ -180,18 +178,15 @@ def _prune_some(old: Values, connection: Connection) -> tuple[int, int | None]:
         _remember(
             connection, old["gate"], [*known, *(r for *r, key in own if key not in read_twice)]
         )
-        for keys in some_at_once(closed):
+        for keys in some_at_once(closed, old["limit"]):
             connection.execute(DELETE_BATCHES, {"keys": keys})
     return len({*roots}.intersection(closed)), last_ms
 
 
 def _closed_families(
-    connection: Connection, roots: Sequence[str]
+    connection: Connection, roots: Sequence[str], at_once: int
 ) -> tuple[dict[str, str], list[str]]:
-    """Those of these batches with no open child.
-
-    Returns:
-        Them and their children, each with the batch that it comes from; and which were not split.
+    """Those of these batches with no open child, with their roots; and which were not split.
 
     One recursive query would do. But PostgreSQL, which cannot tell how many children it will find,
     reads the whole table for it; therefore the children are asked for, and then those of these.
@@ -201,7 +196,7 @@ def _closed_families(
     while level:
         children = [
             child
-            for keys in some_at_once(level)
+            for keys in some_at_once(level, at_once)
             for child in connection.execute(CHILDREN_OF, {"keys": keys})
         ]
         for child in children:
@@ -214,18 +209,14 @@ def _closed_families(
     return closed, [key for key in closed if key not in split]
 
 
-def some_at_once(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    """All of them, but no more in one statement than a database takes."""
-    for first in range(0, len(keys), KEYS_AT_ONCE):
-        yield keys[first : first + KEYS_AT_ONCE]
+def some_at_once(keys: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+    """All of them, so many at a time."""
+    for first in range(0, len(keys), at_once):
+        yield keys[first : first + at_once]
 
 
 def _read_twice(ranges: Iterable[tuple[Any, ...]]) -> set[str]:
-    """The batches of which somebody else has read a part: the proof that there is an overlap.
-
-    Args:
-        ranges: Where a range is, its start and its end, and the batch; None where that is pruned.
-    """
+    """The batches of which somebody else, or a pruned one (None), has read a part: an overlap."""
     found: set[str | None] = set()
     at: list[Any] = []
     reached, last = 0, None
@@ -264,12 +255,12 @@ def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]
     insert_rows(connection, pruned, rows)
 
 
-def prune_rates(database: Database, gate: str, before_ms: int) -> int:
+def prune_rates(database: Database, gate: str, before_ms: int, at_once: int) -> int:
     """Delete the old rate samples of a gate, some at a time; how many."""
     deleted = 0
-    values = {"gate": gate, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
+    values = {"gate": gate, "before_ms": before_ms, "limit": at_once}
     while True:
         step = database.change(DELETE_OLD_RATES, values)
         deleted += step
-        if step < ROWS_AT_ONCE:
+        if step < at_once:
             return deleted

@@ -85,9 +85,11 @@ class RateStore(Store):
     ) -> None:
         """Take in what the engine reports of a batch that it has done with, in one transaction.
 
+        A batch that is ``in_progress`` becomes ``success`` (transition D); one that the gate's own
+        handler has ended already stays as it is.
+
         Args:
-            schedule_id: The batch; ``in_progress`` becomes ``success`` (transition D), and one that
-                the gate's own handler has ended already stays as it is.
+            schedule_id: The batch.
             query_batch_id: The engine's own number for it.
             start_time_ms: When it began (ms since the epoch).
             sample: What was learnt from it: its new rate is put in force, unless it is None; and

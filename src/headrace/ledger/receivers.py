@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, bindparam, delete, select
 
-from headrace.ledger.checkpoints import offsets_in
+from headrace.ledger.batch_rows import offsets_in
 from headrace.ledger.store import Store
 from headrace.ledger.tables import gate, position, receiver
 

@@ -31,7 +31,7 @@ def schedule_id(
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Name the batch of a gate that reads these ranges.
+    """Name the batch of a gate that reads these ranges, with 32 hexadecimal digits.
 
     A pure function, so that whoever knows what a batch reads knows its row in the ledger: the
     planner from its plan, the listener from the start and end offsets of a progress event. The
@@ -44,9 +44,6 @@ def schedule_id(
         ranges: What the batch reads.
         topic_ids: Of topics whose id is known, by name. A topic that was deleted and recreated has
             the same offsets once more, and those are another batch.
-
-    Returns:
-        32 hexadecimal digits.
     """
     read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
     ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
@@ -123,15 +120,9 @@ class RootCause(NamedTuple):
 
 
 def root_cause(error_class: str, text: str) -> RootCause | None:
-    r"""What an exception that PySpark raised was raised for, in a worker's Python or in Java.
+    r"""The last exception of a Python worker behind one of PySpark's, or the last of Java's causes.
 
-    Args:
-        error_class: Its class, with the module.
-        text: Its text, in which Spark puts the traces.
-
-    Returns:
-        The last exception of a Python worker; or else the last of Java's causes. None where the
-        exception is not one of those that only wrap others, or says of no other.
+    None where the exception is not one of those that only wrap others, or says of no other.
 
     >>> text = "An error occurred while calling o1.save.\n: a.B: no\n\tat x\nCaused by: c.D: full\n"
     >>> root_cause("py4j.protocol.Py4JJavaError", text)
@@ -172,6 +163,15 @@ def _message_up_to_trace(first: str | None, following: list[str]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def storable(text: str) -> str:
+    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
+
+    >>> print(storable("a\x00b\ud800"))
+    a\x00b\ud800
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
     """Why a batch failed, as text of bounded length that every database can store."""
@@ -201,6 +201,23 @@ class ErrorReport:
         object.__setattr__(self, "trace", storable(self.trace)[-MAX_TRACE_LENGTH:])
 
 
+OWNER_GONE: Final = ErrorReport(
+    "OwnerGone",
+    "The process that ran this batch is gone: it ended, or stopped renewing its lease, before it "
+    "reported the outcome.",
+    "",
+)
+"""Why a batch failed that was abandoned."""
+
+NOT_RUN_AGAIN: Final = ErrorReport(
+    "NotRunAgain",
+    "The query was stopped while this batch ran, and has been started again without it, as with "
+    "another checkpoint; a backfill runs it.",
+    "",
+)
+"""Why a batch failed that was interrupted by a stop and not run again."""
+
+
 def query_stopped(error: BaseException) -> ErrorReport:
     """Why a batch is not done whose query was stopped while it ran.
 
@@ -209,15 +226,6 @@ def query_stopped(error: BaseException) -> ErrorReport:
     """
     message = "The query was stopped while this batch ran; it runs again at the next start."
     return ErrorReport(QUERY_STOPPED, message, ErrorReport.of(error).trace)
-
-
-def storable(text: str) -> str:
-    r"""Write out what UTF-8 (lone surrogates) or PostgreSQL (NUL) cannot hold.
-
-    >>> print(storable("a\x00b\ud800"))
-    a\x00b\ud800
-    """
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,21 +239,21 @@ class BatchRecord:
     status: Status
     attempts: int
     """How often it was begun."""
-    query_batch_id: int | None
-    """The engine's own number for it, once the engine has run it."""
     created_time_ms: int
     """When it was planned; above the created time of the gate's batch before it."""
-    start_time_ms: int | None
-    """When its latest attempt began to be processed."""
-    end_time_ms: int | None
-    """When its latest attempt succeeded or failed."""
     reason: str
     planned_records: int
     lag: int | None
     rate_per_s: float | None
-    records: int | None
+    query_batch_id: int | None = None
+    """The engine's own number for it, once the engine has run it."""
+    start_time_ms: int | None = None
+    """When its latest attempt began to be processed."""
+    end_time_ms: int | None = None
+    """When its latest attempt succeeded or failed."""
+    records: int | None = None
     """Records processed, once they have been counted."""
-    error: ErrorReport | None
+    error: ErrorReport | None = None
     """Why its latest attempt to end failed."""
     owner: str | None = None
     """Who runs it: one run of a query, or of a backfill; None while nobody has said so."""
@@ -276,11 +284,8 @@ class BatchRecord:
 class Attached:
     """What the owner of a batch needs to run it, of one moment.
 
-    Attributes:
-        batch: Its row.
-        ranges: What it reads, by topic, partition and offset.
-        was_split: Whether it has children, written by a run before.
-        sequence: The number of this run of the gate's handler; above every number before.
+    Its ranges are by topic, partition and offset; it was split if a run before has written
+    children. The sequence numbers this run of the gate's handler, above every number before.
     """
 
     batch: BatchRecord
@@ -317,7 +322,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """A row of ``rate``: what the estimator was told of one batch, and what it made of it."""
+    """A row of ``rate``: what the estimator received of one batch, and what it made of it."""
 
     gate: str
     time_ms: int
@@ -333,7 +338,7 @@ class RateSample:
     derivative: float | None = None
     query_batch_id: int | None = None
     schedule_id: str | None = None
-    """The batch it was measured on, which is told its number of records with it."""
+    """The batch it was measured on, whose number of records is written with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,12 +388,10 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """How many of a gate's batches and children are unresolved, and its dead letters.
+    """How much of a gate is unresolved.
 
-    Attributes:
-        failed: Those that a backfill is to take, or has.
-        dead: Those that are dead as a whole, and were not dropped.
-        letters: Dead letters that wait.
+    Batches that a backfill is to take, or has; batches that are dead as a whole, and were not
+    dropped; dead letters that wait.
     """
 
     failed: int = 0

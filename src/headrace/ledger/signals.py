@@ -9,9 +9,8 @@ from typing import Final
 from sqlalchemy import Executable, Table, bindparam, delete, func, select
 
 from headrace.ledger.batch_rows import Values
-from headrace.ledger.clock import NowMs
 from headrace.ledger.store import Store
-from headrace.ledger.tables import signal, stage_state
+from headrace.ledger.tables import NowMs, signal, stage_state
 
 MOST_CHARACTERS: Final = 4096
 """How much of a text is ever read; longer ones are nobody's who keeps to the rules."""
@@ -22,13 +21,9 @@ REMEMBERED_MS: Final = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class StoredSignal:
-    """A text that stands in the ledger, of a stage.
+    """A stage's text in the ledger, or its first 4096 characters and one.
 
-    Attributes:
-        stage: Who wrote it.
-        text: What it says, or its first 4096 characters and one.
-        age_ms: How long ago it was written, by the database's clock; it may be below 0, for clocks
-            are set back.
+    Its age is by the database's clock; it may be below 0, for clocks are set back.
     """
 
     stage: str

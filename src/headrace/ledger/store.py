@@ -1,5 +1,6 @@
 """What all stores of a ledger have: its database, and its clock."""
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, Executable
@@ -8,9 +9,9 @@ from sqlalchemy.exc import IntegrityError
 from headrace.core.clock import WallClock
 from headrace.errors import LedgerError
 from headrace.ledger.batch_rows import Values, error_values
-from headrace.ledger.clock import lease
 from headrace.ledger.database import Database, changed_rows
 from headrace.ledger.records import ErrorReport
+from headrace.ledger.tables import lease
 from headrace.ledger.transitions import new_call_id
 
 
@@ -37,6 +38,17 @@ class Store:
                 f"Gate {gate_name!r} is not declared in the ledger {self._database.name}; "
                 "declare it first."
             ) from error
+
+    def _changes(self, statement: Executable, values: Values | Callable[[], Values]) -> bool:
+        """Run a statement that changes one row, or none; whether it has.
+
+        Values that can be called are called for each try, so that a lease begins with that.
+        """
+
+        def change(connection: Connection) -> int:
+            return changed_rows(connection, statement, values() if callable(values) else values)
+
+        return self._database.alone(change) == 1
 
     def _leased(self, lease_ms: int | None) -> Values:
         return {"now_ms": self._clock(), **lease(lease_ms)}

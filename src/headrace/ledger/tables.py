@@ -1,16 +1,21 @@
-"""The ledger's tables, the same on SQLite and PostgreSQL. Times are ms since the epoch.
+"""The ledger's tables, the same on SQLite and PostgreSQL, and the clock that leases go by.
+
+Times are ms since the epoch. Leases are by the database's own clock, which all have in common.
 
 The migrations make them; a test holds both against each other. Whatever a query looks for is found
 through an index, so that no query takes longer because there is more history.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Double,
+    Engine,
     ForeignKey,
     Index,
     Integer,
@@ -19,9 +24,17 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
+    event,
     false,
+    or_,
     text,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from headrace.core.lease import LONGEST_LEASE_MS
+from headrace.errors import LedgerError
 
 VERSION_TABLE: Final = "headrace_version"
 """Where the schema's version stands; not Alembic's default, so that a database can be shared."""
@@ -268,7 +281,7 @@ receiver: Final = Table(
     Column("buffered_bytes", BigInteger, nullable=False),
     Column("waiting_records", BigInteger, nullable=False),
 )
-"""Who takes in records for a gate, one row a lane, written anew about once a second."""
+"""Who takes in records for a gate, one row a lane, rewritten about once a second."""
 
 signal: Final = Table(
     "signal",
@@ -280,7 +293,7 @@ signal: Final = Table(
     # By the database's clock, for the stages may be on machines whose clocks differ.
     Column("written_ms", BigInteger, nullable=False),
 )
-"""What a stage of a flow tells one directly before it: the newest, until that one takes it."""
+"""What a stage of a flow signals to one directly before it: the newest, until that one takes it."""
 
 stage_state: Final = Table(
     "stage_state",
@@ -315,3 +328,58 @@ output: Final = Table(
     ),
 )
 """The attempts of stages to write batches into topics."""
+
+_SQLITE: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+_POSTGRESQL: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+class NowMs(FunctionElement[int]):
+    """The database's time, in ms since the epoch; while the statement runs, not as it began."""
+
+    type = BigInteger()
+    inherit_cache = True
+    name = "now_ms"
+
+
+@compiles(NowMs, "sqlite")
+def _sqlite_now_ms(*_: object, **__: object) -> str:
+    return _SQLITE
+
+
+@compiles(NowMs, "postgresql")
+def _postgresql_now_ms(*_: object, **__: object) -> str:
+    return _POSTGRESQL
+
+
+def take_time_from(engine: Engine, clock: Callable[[], int]) -> None:
+    """Have what an engine executes take `NowMs` from this clock in place of the database's."""
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def put_in(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> Any:
+        for now in (_SQLITE, _POSTGRESQL):
+            statement = statement.replace(now, str(clock()))
+        return statement, values
+
+
+LEASE_END: Final[ColumnElement[int]] = NowMs() + bindparam("lease_ms", type_=BigInteger)
+"""When a lease ends that begins now; null where there is none."""
+
+
+def has_run_out() -> ColumnElement[bool]:
+    """Whether the lease of a batch is not in force; unknown where it has none."""
+    until_ms = control.c.lease_until_ms
+    return or_(until_ms <= NowMs(), until_ms > NowMs() + LONGEST_LEASE_MS)
+
+
+def lease(lease_ms: int | None) -> dict[str, Any]:
+    """The value that `LEASE_END` is bound to.
+
+    Raises:
+        LedgerError: It is longer than a lease can be.
+    """
+    if lease_ms is not None and lease_ms > LONGEST_LEASE_MS:
+        raise LedgerError(
+            f"A lease of {lease_ms} ms is longer than a lease can be; give {LONGEST_LEASE_MS} ms or"
+            " less, and renew it."
+        )
+    return {"lease_ms": lease_ms}

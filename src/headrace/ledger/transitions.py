@@ -59,8 +59,7 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.ledger.clock import LEASE_END, has_run_out
-from headrace.ledger.tables import control
+from headrace.ledger.tables import LEASE_END, control, has_run_out
 
 
 class Status(StrEnum):
@@ -150,12 +149,8 @@ def _update_to(
 ) -> Update:
     """The update to where a transition leads, from wherever it is allowed.
 
-    Args:
-        transition: Where it leads, and what it counts.
-        allowed: Where it is allowed from.
-        failed: How many backfills have failed by it, if the transition does not say.
-        unknown_from: Where it comes from when the outcome of a run before is unknown.
-        values: What else is set.
+    ``failed`` is how many backfills have failed by it, if the transition does not say;
+    ``unknown_from`` is where it comes from when the outcome of a run before is unknown.
     """
     made = and_(control.c.status == transition.after, control.c.last_call == bindparam("call"))
     attempts = transition.attempts if failed is None else failed

@@ -37,19 +37,14 @@ def parse_url(url: str) -> URL:
 def normalize_url(url: str) -> str:
     """Write a ledger URL in full, so that it means the same to a process in another folder.
 
-    The answer holds the password: for a log or an error, use :func:`redact_url`.
-
-    Raises:
-        LedgerError: It is not the URL of a ledger.
+    The answer holds the password: for a log or an error, use :func:`redact_url`. Like all
+    functions of this module it raises a `LedgerError` for what is not the URL of a ledger.
     """
     return parse_url(url).render_as_string(hide_password=False)
 
 
 def redact_url(url: str | URL) -> str:
     """Write a ledger URL with ``***`` in place of its password and of secrets among its options.
-
-    Raises:
-        LedgerError: It is not the URL of a ledger.
 
     >>> redact_url("postgresql://app:hunter2@db/orders?sslpassword=hunter3")
     'postgresql+psycopg://app:***@db/orders?sslpassword=***'
@@ -62,9 +57,6 @@ def redact_url(url: str | URL) -> str:
 
 def without_secrets(url: str) -> str:
     """Write a ledger URL in full, but without its password and secret options.
-
-    Raises:
-        LedgerError: It is not the URL of a ledger.
 
     >>> without_secrets("postgresql://app:hunter2@db/orders?sslpassword=hunter3&sslmode=require")
     'postgresql+psycopg://app@db/orders?sslmode=require'

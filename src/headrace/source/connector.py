@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import DataSource
 
@@ -15,7 +15,17 @@ from headrace.source.log import Log, Topic
 from headrace.source.stream_offset import StreamOffset
 
 if TYPE_CHECKING:
-    from headrace.ledger import PlannedRange
+    from headrace.ledger import DeadLetter, PlannedRange
+
+
+class DeadLetterSink(Protocol):
+    """Copies dead letters of the ledger elsewhere; what fails is logged, and stops nothing."""
+
+    def send(self, letter: "DeadLetter") -> None:
+        """Queue a dead letter; `flush` waits for its outcome."""
+
+    def flush(self) -> None:
+        """Return when each that was queued has been taken, or refused."""
 
 
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
@@ -122,6 +132,8 @@ class Connector:
         located: a stream's options, completed with where the source was if they do not say it
             themselves (see ``servers``). Raises OptionError if one is not a stream's.
         servers: where the source is, without secrets, from its options in any case.
+        dead_letter_topic: opens the topic of a name, from a stream's options; None for a kind of
+            source that has no topics.
     """
 
     name: str
@@ -131,6 +143,7 @@ class Connector:
     log: Callable[[Mapping[str, str]], Log]
     servers: Callable[[Mapping[str, str]], str]
     located: Callable[[Mapping[str, str], str | None], dict[str, str]]
+    dead_letter_topic: "Callable[[Mapping[str, str], str], DeadLetterSink] | None" = None
 
     @property
     def format(self) -> str:

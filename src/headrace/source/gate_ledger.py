@@ -30,8 +30,9 @@ from headrace.ledger import (
     PlannedBatch,
     PlannedRange,
     Status,
+    Timeouts,
 )
-from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
+from headrace.ledger.outages import OF_A_QUERY
 from headrace.processes import is_gone, new_owner, number_of
 from headrace.source.losses import LossAccount, MissingOffsets
 from headrace.source.stream_offset import StreamOffset
@@ -65,15 +66,21 @@ class GateLedger:
     """One gate's pages of the ledger, for its planner.
 
     Every method raises ``LedgerError`` where the ledger cannot be read or written; where it cannot
-    be reached any more, only after `QUERY_PATIENCE_S`, or when the driver has ended: nobody will
+    be reached any more, only after its retry timeout, or when the driver has ended: nobody will
     run what its planner begins then. Batches are begun after `claim`.
     """
 
-    def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:
+    def __init__(
+        self,
+        ledger_url: str,
+        gate: GateIdentity,
+        clock: Clock = time,
+        timeouts: Timeouts = OF_A_QUERY,
+    ) -> None:
         self._gate = gate
         self._clock = clock
         self._driver = os.getppid()
-        self._ledger = Ledger.open(ledger_url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
+        self._ledger = Ledger.open(ledger_url, timeouts=timeouts)
         self._owner = new_owner()
         self._held: ClaimedGate | None = None
         self._begun: str | None = None
@@ -121,19 +128,14 @@ class GateLedger:
     def _await_report(self) -> None:
         if self._begun is None:
             return
-        newest = self._newest_report()
+        newest = self._ledger.rates.last_reported(self._gate.name)
         # Where nobody listens (no headrace.register), waiting for it each time would be in vain.
         listening = self._begun_before is None or newest == self._begun_before
         patience_s = self._gate.interval_ms / 1000 if listening else 0
         deadline = self._clock.monotonic() + patience_s
         while newest != self._begun and self._clock.monotonic() < deadline:
             self._clock.sleep(_REPORT_POLL_S)
-            newest = self._newest_report()
-
-    def _newest_report(self) -> str | None:
-        """The batch that the newest report is of."""
-        newest = self._ledger.rates.history(self._gate.name, limit=1)
-        return newest[0].schedule_id if newest else None
+            newest = self._ledger.rates.last_reported(self._gate.name)
 
     def begin(
         self, end: StreamOffset, ranges: Sequence[OffsetRange], plan: Plan | None, latest: Positions

@@ -99,9 +99,9 @@ class LossAccount:
         """
         try:
             # Here, for a task that loses nothing needs none of it, and the import takes long.
-            from headrace.ledger import Ledger  # noqa: PLC0415
+            from headrace.ledger import Ledger, Timeouts  # noqa: PLC0415
 
-            with Ledger.join(self.ledger, retry_timeout_s=_PATIENCE_S) as ledger:
+            with Ledger.join(self.ledger, timeouts=Timeouts(retry_s=_PATIENCE_S)) as ledger:
                 if not self._is_recorded(ledger, missing):
                     ledger.history.record_losses(
                         self.gate,

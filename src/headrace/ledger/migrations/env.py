@@ -1,4 +1,4 @@
-"""What Alembic runs to bring a ledger's schema up to date; `headrace.ledger.schema` calls it."""
+"""What Alembic runs to bring a ledger's schema up to date; `headrace.ledger.ledger` calls it."""
 
 from alembic import context
 

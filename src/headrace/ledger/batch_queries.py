@@ -1,0 +1,246 @@
+"""How batches stand: what is asked of them. Nothing here changes a row."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Text,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+)
+
+from headrace.core.lease import LONGEST_LEASE_MS
+from headrace.ledger.batch_rows import (
+    BATCH,
+    CHILDREN,
+    RANGES,
+    batch_from,
+    created_within,
+    has_dead_letters,
+    interrupted,
+    is_error,
+    range_from,
+    together,
+)
+from headrace.ledger.gates import GATES
+from headrace.ledger.records import BatchRecord, DeadLetterStatus, PlannedRange, Unresolved
+from headrace.ledger.store import Store
+from headrace.ledger.tables import NowMs, control, dead_letter, failure, gate, has_run_out
+from headrace.ledger.transitions import Kind, Status
+
+_SERVERS: Final = (
+    select(failure.c.bootstrap_servers)
+    .where(failure.c.schedule_id == bindparam("schedule_id"))
+    .limit(1)
+)
+
+_OPEN_BATCH: Final = (
+    select(control)
+    .where(control.c.gate == bindparam("gate"), control.c.status == Status.IN_PROGRESS)
+    .where(control.c.kind == Kind.LIVE, control.c.parent.is_(None))
+    .order_by(control.c.created_time_ms.desc())
+    .limit(1)
+)
+
+_named_or_all_gates = select(gate.c.name).where(
+    or_(bindparam("gate", type_=Text).is_(None), gate.c.name == bindparam("gate"))
+)
+
+_FAILED_BATCHES: Final = (
+    select(control)
+    .where(control.c.gate.in_(_named_or_all_gates))
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING]))
+    .where(or_(control.c.status == Status.FAILED, has_run_out()))
+    .order_by(control.c.created_time_ms, control.c.schedule_id)
+    .limit(bindparam("limit"))
+)
+
+# A backfill whose lease has run out has failed, though nobody has counted it yet.
+_expired = control.c.status == Status.BACKFILLING
+
+_ended_ms = case(
+    (and_(_expired, control.c.lease_until_ms <= NowMs()), control.c.lease_until_ms),
+    else_=func.coalesce(control.c.end_time_ms, control.c.start_time_ms, control.c.created_time_ms),
+)
+
+_backfills = control.c.backfills + case((_expired, 1), else_=0)
+
+
+def _has_waited(waits_ms: Sequence[int], now_ms: int) -> ColumnElement[bool]:
+    """Whether a batch that failed has waited since; an end that lies ahead is not believed."""
+    *some, longest_ms = (literal(each, BigInteger) for each in waits_ms)
+    cases = [(_backfills == number, wait_ms) for number, wait_ms in enumerate(some)]
+    wait_ms = case(*cases, else_=longest_ms) if cases else longest_ms
+    now = literal(now_ms, BigInteger)
+    return or_(_ended_ms + wait_ms <= now, _ended_ms > now + LONGEST_LEASE_MS)
+
+
+_BY_PREFIX: Final = (
+    select(control)
+    .where(control.c.schedule_id >= bindparam("prefix"))
+    .where(control.c.schedule_id < bindparam("above"))
+    .order_by(control.c.schedule_id)
+    .limit(bindparam("limit"))
+)
+
+_UNRESOLVED: Final = (
+    select(control)
+    .where(control.c.gate.in_(_named_or_all_gates))
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(control.c.status == Status.DEAD, has_dead_letters))
+    .where(control.c.resolution.is_(None), ~interrupted)
+    .order_by(control.c.created_time_ms, control.c.schedule_id)
+)
+
+_UNRESOLVED_COUNTS: Final = (
+    select(control.c.status, func.count().label("number"))
+    .where(control.c.gate == bindparam("gate"))
+    .where(control.c.status.in_([Status.FAILED, Status.BACKFILLING, Status.DEAD]))
+    .where(~and_(control.c.status == Status.DEAD, has_dead_letters), control.c.resolution.is_(None))
+    .where(~interrupted)
+    .group_by(control.c.status)
+)
+
+_WAITING_LETTERS: Final = (
+    select(func.count())
+    .select_from(dead_letter)
+    .where(dead_letter.c.gate == bindparam("gate"))
+    .where(dead_letter.c.status == DeadLetterStatus.WAITING)
+)
+
+
+class BatchQueries(Store):
+    """What a ledger answers of its batches."""
+
+    def get(self, schedule_id: str) -> BatchRecord | None:
+        """One batch, if it is in the ledger."""
+        return next(iter(self._select(BATCH, schedule_id=schedule_id)), None)
+
+    def ranges(self, schedule_id: str) -> tuple[PlannedRange, ...]:
+        """What a batch reads, by topic, partition and offset; it never changes."""
+        return self._database.read(lambda connection: ranges_of(connection, schedule_id))
+
+    def servers(self, schedule_id: str) -> str | None:
+        """The brokers on which a batch was planned; None where it is not in the ledger."""
+        servers: str | None = self._database.scalar(_SERVERS, schedule_id=schedule_id)
+        return servers
+
+    def children(self, schedule_id: str) -> tuple[BatchRecord, ...]:
+        """What a batch was split into, in the order of the split; nothing where it never was."""
+        return self._select(CHILDREN, schedule_id=schedule_id)
+
+    def open_batch(self, gate_name: str) -> BatchRecord | None:
+        """The newest batch of the gate's live stream that is ``in_progress``, if there is one."""
+        return next(iter(self._select(_OPEN_BATCH, gate=gate_name)), None)
+
+    def newest(
+        self,
+        gate_name: str | None = None,
+        limit: int = 100,
+        *,
+        statuses: Collection[Status] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        kind: Kind | None = None,
+        children: bool = True,
+    ) -> tuple[BatchRecord, ...]:
+        """The last batches of one gate or of all, newest first; of every status if none is named.
+
+        They were created at ``since_ms`` or later, and before ``until_ms``. The children of batches
+        that were split may be left out.
+        """
+        created = created_within(control.c.created_time_ms, since_ms, until_ms)
+        query = select(control).where(*created)
+        query = query.order_by(control.c.created_time_ms.desc()).limit(limit)
+        if kind is not None:
+            query = query.where(control.c.kind == kind)
+        if not children:
+            query = query.where(control.c.parent.is_(None))
+
+        def newest(connection: Connection) -> list[BatchRecord]:
+            names = [gate_name] if gate_name is not None else connection.scalars(GATES).all()
+            queries = [query.where(control.c.gate == name) for name in names]
+            if statuses:
+                queries = [
+                    each.where(control.c.status == s) for each in queries for s in set(statuses)
+                ]
+            if not queries:
+                return []
+            rows = connection.execute(together(queries))
+            return [batch_from(row) for row in rows.mappings()]
+
+        found = self._database.read(newest)
+        return tuple(sorted(found, key=lambda batch: -batch.created_time_ms)[:limit])
+
+    def failed(
+        self, gate_name: str | None = None, limit: int = 100, *, waits_ms: Sequence[int] = ()
+    ) -> tuple[BatchRecord, ...]:
+        """What a backfill could claim now, earliest created first, of one gate or of all.
+
+        These batches are ``failed``, or ``backfilling`` with a lease that has run out. ``waits_ms``
+        says how long each is to wait after its last run: after 0, 1, 2 ... backfills of it that
+        failed, and the last one after more; those that still wait are left out.
+        """
+        query = _FAILED_BATCHES
+        if waits_ms:
+            query = query.where(_has_waited(waits_ms, self._clock()))
+        return self._select(query, gate=gate_name, limit=limit)
+
+    def unresolved(
+        self,
+        gate_name: str | None = None,
+        limit: int = 100,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        error_class: str | None = None,
+    ) -> tuple[BatchRecord, ...]:
+        """What failed and is unresolved, earliest created first, of one gate or of all.
+
+        They are ``failed``, ``backfilling``, or ``dead`` as a whole; neither records that were kept
+        as dead letters, nor what was dropped. They were created at ``since_ms`` or later, and
+        before ``until_ms``; the class of the exception is named with its module or without.
+        """
+        created = created_within(control.c.created_time_ms, since_ms, until_ms)
+        query = _UNRESOLVED.where(*created).limit(limit)
+        if error_class is not None:
+            query = query.where(is_error(control.c.error_class, error_class))
+        return self._select(query, gate=gate_name)
+
+    def count_unresolved(self, gate_name: str) -> Unresolved:
+        """How many of a gate's batches, children and records somebody may have to look after."""
+        of_gate = {"gate": gate_name}
+
+        def count(connection: Connection) -> Unresolved:
+            rows = connection.execute(_UNRESOLVED_COUNTS, of_gate)
+            counts: dict[str, int] = {row.status: row.number for row in rows}
+            return Unresolved(
+                failed=counts.get(Status.FAILED, 0) + counts.get(Status.BACKFILLING, 0),
+                dead=counts.get(Status.DEAD, 0),
+                letters=connection.execute(_WAITING_LETTERS, of_gate).scalar_one(),
+            )
+
+        return self._database.read(count)
+
+    def with_prefix(self, prefix: str, limit: int = 2) -> tuple[BatchRecord, ...]:
+        """Batches and children whose key begins with these hexadecimal digits, by key."""
+        above = prefix + "g"  # above all digits
+        return self._select(_BY_PREFIX, prefix=prefix, above=above, limit=limit)
+
+    def _select(self, statement: Executable, **values: Any) -> tuple[BatchRecord, ...]:
+        return tuple(batch_from(row._mapping) for row in self._database.rows(statement, **values))
+
+
+def ranges_of(connection: Connection, schedule_id: str) -> tuple[PlannedRange, ...]:
+    """What a batch reads, by topic, partition and offset."""
+    rows = connection.execute(RANGES, {"schedule_id": schedule_id})
+    return tuple(map(range_from, rows))

@@ -1,0 +1,316 @@
+"""The databases that a ledger can be in: how each is opened, and what its errors mean.
+
+What needs the driver of PostgreSQL imports it where it is needed: a ledger in a file does without.
+"""
+
+import select
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import sqlalchemy
+from sqlalchemy import Connection, Engine, NullPool, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, SQLAlchemyError
+
+from headrace.errors import LedgerError
+from headrace.ledger.outages import Timeouts
+
+_RETRY_S: Final = 0.01
+
+_REASONS: Final = {
+    "SQLITE_BUSY": "has been locked by another process for {lock_s:g} s; find out which program "
+    "holds a transaction open in it, and end that",
+    "SQLITE_CANTOPEN": "cannot be opened; let this user read and write the file and its folder",
+    "SQLITE_CORRUPT": "is damaged; restore it from a copy, or start with a new file",
+    "SQLITE_FULL": "cannot grow, for its disk is full; make room there",
+    "SQLITE_NOTADB": "is a file that is not a SQLite database; name another file",
+    "SQLITE_READONLY": "cannot be written; let this user write the file and its folder",
+}
+
+_SILENCE: Final = {
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""How PostgreSQL's machine is known to be gone that says nothing any more: within half a minute,
+where TCP alone would wait for hours. Settings of libpq, in s and ms; the URL's own stand above."""
+
+# A machine that is gone without a word leaves its transaction, and the rows that it has locked, to
+# the server, which by itself would find out after hours.
+_SESSION: Final = {
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30s",
+}
+
+LIMIT_NO_LOCKS: Final = "SET LOCAL lock_timeout TO DEFAULT"
+"""Gives a transaction in PostgreSQL what the server or the URL says: for statements that are not
+the ledger's, or that take their time."""
+
+# SQLSTATEs of PostgreSQL: statement_completion_unknown; lock_not_available and deadlock_detected;
+# admin_shutdown, crash_shutdown and cannot_connect_now; the class of connection exceptions.
+_UNKNOWN: Final = frozenset({"40003"})
+_LOCKED: Final = frozenset({"55P03", "40P01"})
+_SHUTTING_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
+_CONNECTION_EXCEPTION: Final = "08"
+
+
+def is_outage(error: SQLAlchemyError) -> bool:
+    """Whether the database could not be reached, or cut the connection, or is locked by another.
+
+    Not so if a server is there and refuses: a wrong password, a database that does not exist.
+    """
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated or is_busy(error.orig):
+        return True
+    if isinstance(error.orig, sqlite3.Error) or not isinstance(error, OperationalError):
+        return False
+    state = _state(error.orig)
+    if state is None:
+        return not _refuses(error.orig)
+    return state in _SHUTTING_DOWN | _LOCKED or state.startswith(_CONNECTION_EXCEPTION)
+
+
+def is_refusal(error: SQLAlchemyError) -> bool:
+    """Whether the database has answered a commit with an error, so that everything is undone.
+
+    Not so if it ended the connection, or says that it does not know what became of the commit.
+    """
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    driver_error: Any = error.orig
+    if isinstance(driver_error, sqlite3.Error):
+        return isinstance(driver_error, sqlite3.IntegrityError) or is_busy(driver_error)
+    state = _state(driver_error)
+    if state is None or state in _UNKNOWN or state.startswith(_CONNECTION_EXCEPTION):
+        return False
+    return bool(driver_error.diag.severity_nonlocalized == "ERROR")
+
+
+def is_locked_by_others(error: BaseException | None) -> bool:
+    """Whether a driver's error says that somebody else's transaction was waited for too long."""
+    return is_busy(error) or _state(error) in _LOCKED
+
+
+def sqlite_engine(
+    url: URL, timeouts: Timeouts, *, read_only: bool, must_exist: bool = False
+) -> Engine:
+    """Make the engine of a file; the first connection makes the file, unless it must exist.
+
+    Raises:
+        LedgerError: There cannot be a file at this path; or there is none, and it must exist, as
+            with ``read_only``.
+    """
+    path = Path(str(url.database))
+    _check(path, must_exist=read_only or must_exist)
+    if read_only:
+        # A connection for each read, because how to open the file depends on who else has it open.
+        return sqlalchemy.create_engine(
+            url,
+            creator=lambda: _reader(path, timeouts.lock_s),
+            poolclass=NullPool,
+            hide_parameters=True,
+        )
+    options = {"creator": lambda: _writer(path, timeouts.lock_s)} if must_exist else {}
+    engine = sqlalchemy.create_engine(
+        url, connect_args={"timeout": timeouts.lock_s}, hide_parameters=True, **options
+    )
+    event.listen(engine, "connect", _configure)
+    _keep_to_the_file(engine, path)
+    return engine
+
+
+def write_ahead_mode(connection: Connection, timeouts: Timeouts) -> str:
+    """Switch a file to a write-ahead log; the mode that it has then, ``wal`` if that was possible.
+
+    Raises:
+        OperationalError: Another process kept the file locked.
+    """
+    deadline = timeouts.clock.monotonic() + timeouts.lock_s
+    while True:
+        try:
+            mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+        except OperationalError as error:
+            # SQLite does not wait by itself here for another process that writes.
+            if not is_busy(error.orig) or timeouts.clock.monotonic() > deadline:
+                raise
+            timeouts.clock.sleep(_RETRY_S)
+        else:
+            return mode
+
+
+def sqlite_reason(error: BaseException | None, timeouts: Timeouts) -> str | None:
+    """What SQLite's error means for the file, and what to do; None where its own text must do."""
+    reason = _REASONS.get(_sqlite_cause(error))
+    return reason and reason.format(lock_s=timeouts.lock_s)
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether another process kept a file locked for longer than SQLite waits."""
+    return _sqlite_cause(error) == "SQLITE_BUSY"
+
+
+def _sqlite_cause(error: BaseException | None) -> str:
+    """SQLite's name of the cause, such as ``SQLITE_BUSY``; nothing for any other error."""
+    if not isinstance(error, sqlite3.Error):
+        return ""
+    name: str = getattr(error, "sqlite_errorname", "")
+    return "_".join(name.split("_")[:2])  # SQLITE_READONLY_DIRECTORY is a SQLITE_READONLY
+
+
+def _check(path: Path, *, must_exist: bool) -> None:
+    try:
+        if path.is_dir():
+            raise LedgerError(
+                f"The ledger {path} is a folder; name a file in it, as {path}/ledger.db."
+            )
+        if not path.parent.is_dir():
+            raise LedgerError(
+                f"The ledger {path} cannot be made: its folder does not exist; make it."
+            )
+        if must_exist and not path.exists():
+            raise LedgerError(f"There is no ledger {path}; a gated query makes it when it starts.")
+    except OSError as error:
+        raise LedgerError(f"The ledger {path} cannot be looked for: {error.strerror}.") from error
+
+
+def _writer(path: Path, lock_s: float) -> sqlite3.Connection:
+    """Open a file to write it; it is never made, not even where it was deleted just now."""
+    uri = f"file:{quote(str(path))}?mode=rw"
+    return sqlite3.connect(uri, uri=True, timeout=lock_s, check_same_thread=False)
+
+
+def _reader(path: Path, lock_s: float) -> sqlite3.Connection:
+    """Open a file to read it, and change nothing.
+
+    Beside a database with a write-ahead log even a reader makes files, and it leaves them to a
+    writer who perhaps may not write them. Therefore, where there is no log, and so nobody who has
+    the file open, it is read as it lies there; this user then needs no right to write, either.
+    """
+    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=lock_s)
+
+
+def _configure(connection: sqlite3.Connection, _: object) -> None:
+    # FULL: what is committed stays committed, even when the machine loses its power.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _keep_to_the_file(engine: Engine, path: Path) -> None:
+    opened: tuple[int, int] | None = None
+
+    @event.listens_for(engine, "connect")
+    def remember(*_: object) -> None:
+        nonlocal opened
+        opened = opened or _identity(path)
+
+    @event.listens_for(engine, "do_connect")
+    @event.listens_for(engine, "checkout")
+    def refuse_another(*_: object) -> None:
+        # SQLite goes on with a file that was deleted, and what it writes there is lost with it.
+        if opened is not None and _identity(path) != opened:
+            raise LedgerError(
+                f"The ledger {path} was deleted or replaced while it was open; put it back, and "
+                "start what used it again."
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from a later one at the same path; None where there is no file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
+    """Make the engine of a server's database; nothing is connected yet."""
+    settings = {"connect_timeout": timeouts.connect_s, **_SILENCE}
+    engine = sqlalchemy.create_engine(
+        url,
+        connect_args={"application_name": "headrace"}
+        | {name: value for name, value in settings.items() if name not in url.query},
+        hide_parameters=True,
+    )
+    session = ", ".join(f"set_config('{name}', '{to}', false)" for name, to in _SESSION.items())
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        connection.execute(f"SELECT {session}")
+        connection.execute(limit_locks(timeouts, within=False))
+        connection.commit()
+
+    _replace_what_was_cut(engine)
+    return engine
+
+
+def limit_locks(timeouts: Timeouts, *, within: bool) -> str:
+    """The statement that gives the ledger's own statements in PostgreSQL their ``lock_s``.
+
+    Args:
+        timeouts: The ledger's.
+        within: Whether for the rest of a transaction only; else for the connection.
+    """
+    return (
+        f"SELECT set_config('lock_timeout', '{round(timeouts.lock_s * 1000)}ms',"
+        f" {str(within).lower()}) WHERE current_setting('lock_timeout') = '0'"
+    )
+
+
+def _replace_what_was_cut(engine: Engine) -> None:
+    """Have a connection that a restart of the server has cut replaced before it is used.
+
+    SQLAlchemy's own way asks the server before each use, which would be eight of a batch's round
+    trips. A server that ends a connection says so on it: only one on which something has come in
+    that nobody asked for needs to be asked.
+    """
+
+    @event.listens_for(engine, "checkout")
+    def ask_if_it_has_spoken(connection: Any, *_: object) -> None:
+        waiting = select.poll()
+        waiting.register(connection.fileno(), select.POLLIN)
+        if waiting.poll(0):
+            try:
+                engine.dialect.do_ping(connection)
+            except engine.dialect.loaded_dbapi.Error as error:
+                raise DisconnectionError from error
+
+
+def _state(error: BaseException | None) -> str | None:
+    """The SQLSTATE of an error of PostgreSQL's driver; None where the server said nothing."""
+    state: str | None = getattr(error, "sqlstate", None)
+    return state
+
+
+def _refuses(error: Any) -> bool:
+    """Whether a server answers where none could be connected to, and does not want us.
+
+    libpq does not tell the code of an error while connecting, and its text may be in any language.
+    But it can ask a server whether it accepts connections, without logging in.
+    """
+    from psycopg import conninfo, pq  # noqa: PLC0415  (a server's driver)
+
+    if error.pgconn is None:  # the time was over, or there was no address, before a server was met
+        return False
+    # Not with which rights of the session: a standby that has none to write yet is a failover's.
+    options = {
+        option.keyword.decode(): option.val.decode()
+        for option in error.pgconn.info
+        if option.val and option.keyword != b"target_session_attrs"
+    }
+    asked = conninfo.make_conninfo(**options).encode()
+    if pq.PGconn.ping(asked) != pq.Ping.OK:
+        return False
+    # It may have come back just now; then it does want us.
+    connection = pq.PGconn.connect(asked)
+    try:
+        return connection.status != pq.ConnStatus.OK
+    finally:
+        connection.finish()
