@@ -29,7 +29,7 @@ from headrace.cli.backfill_run import (
     summary,
 )
 from headrace.cli.interrupts import stopped_by_signals
-from headrace.cli.options import SourceAccess
+from headrace.cli.shared_options import SourceAccess
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
 from tests.services.kafka import Topic, TopicFactory
 
-from headrace.cli.dead_letters import PAGE
+from headrace.cli.dead_letters_command import PAGE
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 
 EDITS = """

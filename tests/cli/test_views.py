@@ -25,11 +25,11 @@ from tests.journal.samples import numbered
 from tests.services.ledgers import new_ledger
 
 from headrace.cli.backfill import plan_table
-from headrace.cli.batches import batch_view, batches_view
-from headrace.cli.dead_letters import letters_table
+from headrace.cli.batches_command import batch_view, batches_view
+from headrace.cli.dead_letters_command import letters_table
 from headrace.cli.failures import failures_view
 from headrace.cli.gate_view import gate_view, overview
-from headrace.cli.journal import journal_view, pruned_table
+from headrace.cli.journal_command import journal_view, pruned_table
 from headrace.cli.snapshot import GateHistory, take_snapshot
 from headrace.cli.status import stages_of, stages_view
 from headrace.cli.verify import verification_view

@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import find_batch, key_text, owner_word
+from headrace.cli import shared_options as opt
+from headrace.cli.batches_command import find_batch, key_text, owner_word
 from headrace.cli.user_code import load_flow, load_handler
 from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange

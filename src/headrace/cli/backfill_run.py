@@ -39,10 +39,10 @@ from headrace.backfill.events import (
     Skipped,
     Split,
 )
-from headrace.cli.batches import SHORT
+from headrace.cli.batches_command import SHORT
 from headrace.cli.interrupts import stopped_by_signals
-from headrace.cli.options import SourceAccess
 from headrace.cli.printing import count, plural, print_json, printable
+from headrace.cli.shared_options import SourceAccess
 from headrace.cli.user_code import start_spark
 from headrace.core.clock import wall_clock_ms
 from headrace.core.stop import cancel_when

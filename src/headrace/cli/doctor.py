@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.options import AsJson
 from headrace.cli.printing import print_json
+from headrace.cli.shared_options import AsJson
 from headrace.errors import HeadraceError, SchemaError
 from headrace.kafka.lookup import Lookup
 from headrace.ledger import Ledger, redact_url

@@ -8,16 +8,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import (
+from headrace.cli import shared_options as opt
+from headrace.cli.batches_command import (
     batch_values,
     find_batch,
     key_text,
     owner_word,
     status_text,
 )
-from headrace.cli.dead_letters import letter_values, letters_table
+from headrace.cli.dead_letters_command import letter_values, letters_table
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status

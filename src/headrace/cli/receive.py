@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.options import DEFAULT_LEDGER, LedgerUrl, secret_of
 from headrace.cli.printing import printable
 from headrace.cli.settings_options import OptionValues, options_from
+from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, secret_of
 from headrace.errors import OptionError
 from headrace.receivers import (
     Hosting,

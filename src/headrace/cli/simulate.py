@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from headrace.cli.options import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headrace.cli.printing import write_svg
+from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headrace.cli.simulate_view import chart_svg, comparison, view
 from headrace.cli.trends import newest_run
 from headrace.errors import OptionError

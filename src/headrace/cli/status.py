@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli.gate_view import gate_view, overview
-from headrace.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
+from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange

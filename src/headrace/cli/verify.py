@@ -14,9 +14,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import SHORT
+from headrace.cli import shared_options as opt
+from headrace.cli.batches_command import SHORT
 from headrace.errors import OptionError
 from headrace.ledger import (
     DEFECTS,

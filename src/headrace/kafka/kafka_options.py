@@ -12,14 +12,14 @@ from headrace.errors import OptionError
 from headrace.kafka.client.config import client_config
 from headrace.kafka.client.option_values import PREFIX, client_options
 from headrace.kafka.consumers import ClientConfig
-from headrace.source.options import (
+from headrace.source.read_bounds import Edge
+from headrace.source.source_options import (
     SHARED,
     SourceOptions,
     exactly_named,
     parse_source_options,
     whole,
 )
-from headrace.source.read_bounds import Edge
 
 FORMAT: Final = "headrace-kafka"
 

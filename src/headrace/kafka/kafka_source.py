@@ -13,10 +13,10 @@ from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.kafka.same_topics import read_same_topics
 from headrace.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
 from headrace.kafka.topic_log import KafkaLog
-from headrace.source.options import SourceOptions
 from headrace.source.packing import pack
 from headrace.source.read_bounds import span_by_options
 from headrace.source.readers import SourceFormat, SourceTask, chosen_columns
+from headrace.source.source_options import SourceOptions
 
 
 class KafkaSource(SourceFormat):

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from headrace.errors import OptionError
 from headrace.kafka.client.config import producer_config
 from headrace.kafka.producing import Record, produce_all
-from headrace.source.options import unknown_option
+from headrace.source.source_options import unknown_option
 
 TOPIC: Final = "topic"
 """The option that names the topic of all rows, whatever their column says."""

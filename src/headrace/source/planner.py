@@ -20,8 +20,8 @@ from headrace.source.connector import gone, next_replay
 from headrace.source.gate_ledger import GateIdentity, GateLedger
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
-from headrace.source.options import SourceOptions
 from headrace.source.read_bounds import starting_positions
+from headrace.source.source_options import SourceOptions
 from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
 from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
 

@@ -34,8 +34,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import READ, OptionError
 from headrace.source.log import Log
 from headrace.source.losses import Losses
-from headrace.source.options import SourceOptions, revealed
 from headrace.source.read_bounds import bounded_ranges
+from headrace.source.source_options import SourceOptions, revealed
 from headrace.source.stream_offset import ChecksumsBefore
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class SourceFormat(DataSource):
     """Names the process of the session's program; `headrace.register` sets it."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
-    """The session's, by what Spark is given in their place; see `headrace.source.options`."""
+    """The session's, by what Spark is given in their place; see `source_options.revealed`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         meant = options.copy()  # of Spark's own kind, for which names are the same in any case

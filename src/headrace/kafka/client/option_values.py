@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import LedgerError, OptionError
-from headrace.source.options import LEDGERS
+from headrace.source.source_options import LEDGERS
 
 Value = str | int | float | bool
 

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
+from headrace.cli import shared_options as opt
 from headrace.core.clock import wall_clock_ms
 from headrace.core.lease import is_in_force
 from headrace.errors import OptionError

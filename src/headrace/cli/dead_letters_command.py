@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
+from headrace.cli import shared_options as opt
 from headrace.cli.user_code import load_function
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
