@@ -265,11 +265,7 @@ class Work(NamedTuple):
 
 
 def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
-    """What ``--handler`` and ``--transform``, or ``--flow``, name.
-
-    Raises:
-        OptionError: Not one of both is named, or it cannot be used.
-    """
+    """What ``--handler`` and ``--transform``, or ``--flow``, name."""
     if flow is None:
         if handler is None:
             raise OptionError(

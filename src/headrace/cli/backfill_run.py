@@ -61,15 +61,7 @@ _CANCEL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is done with each batch.
-
-    Attributes:
-        handler: Called as ``handler(df, batch)``.
-        sources: How what each batch reads is reached, by its key.
-        policy: What follows an exception.
-        unlimited: Whether all is run at once, or what the live stream leaves of its rate.
-        max_backfills: How many backfills of a batch fail before it is dead.
-    """
+    """What is done with each batch, and how its source is reached, by the batch's key."""
 
     handler: Handler
     sources: Mapping[str, SourceAccess]
@@ -112,7 +104,6 @@ class ManualBackfill:
         Raises:
             LedgerError: The ledger cannot be read or written. A batch may be this process's, and
                 can be claimed again when its lease has run out.
-            BrokerError: The brokers cannot be reached.
             KeyboardInterrupt: Somebody wants the end at once; the current batch was released.
         """
         try:
@@ -186,14 +177,7 @@ def _without_exit(handler: Handler) -> Handler:
 
 
 def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: "ProgressLines") -> bool:
-    """Run batches of one gate in a Spark session of its own; answers whether all is done.
-
-    Raises:
-        SetupError: Spark does not start.
-        LedgerError: The ledger cannot be read or written.
-        BrokerError: The brokers cannot be reached.
-        KeyboardInterrupt: Somebody wants the end at once.
-    """
+    """Run batches of one gate in a Spark session of its own; answers whether all is done."""
     with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
         # What is logged there is printed by the view.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
@@ -254,11 +238,7 @@ class Tally:
         self._outcomes: dict[str, tuple[Outcome, int]] = {}
 
     def add(self, event: BackfillEvent) -> None:
-        """Count what an event reports.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+        """Count what an event reports."""
         match event:
             case Split(batch, children):
                 chosen = self._chosen_of[batch.schedule_id]

@@ -106,7 +106,6 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 
     Raises:
         OptionError: There is none, or several.
-        LedgerError: The ledger cannot be read.
     """
     digits = key.strip().lower()
     found = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()

@@ -188,7 +188,6 @@ class LetterSender:
         Raises:
             OptionError: The user's function failed; what was before that letter is not sent either.
             BrokerError: One was not taken; those that were are resolved.
-            LedgerError: The ledger cannot be read or written.
         """
         chosen = [(record, self._edited(record)) for record in records]
         gates = {record.schedule_id: record.gate for record in records}
@@ -277,11 +276,7 @@ def _pages(
 
 
 def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> DeadLetterRecord:
-    """A letter that waits, and is to be ``sent`` or ``dropped``.
-
-    Raises:
-        OptionError: There is none of this id, or it does not wait any more.
-    """
+    """A letter that waits, and is to be ``sent`` or ``dropped``; any other is refused."""
     record = ledger.dead_letters.get(letter_id) if letter_id <= _HIGHEST_ID else None
     if record is None:
         raise OptionError(

@@ -144,11 +144,7 @@ def check_pandas(found: str | None) -> Check:
 
 
 def check_spark_defaults(file: Path | None) -> Check:
-    """Whether all sessions talk to their Python workers in the way that suits small batches.
-
-    Args:
-        file: ``spark-defaults.conf``; None if there is no such file.
-    """
+    """Whether ``spark-defaults.conf``, if any, has the setting that suits small batches."""
     text = file.read_text(errors="replace") if file else ""
     found = re.findall(rf"^\s*{re.escape(SOCKETS)}[\s=:]+(\S+)", text, re.MULTILINE)
     if found and found[-1].lower() == "true":

@@ -212,22 +212,14 @@ def print_json(values: object) -> None:
 def write_picture(
     picture: RenderableType, path: Path, title: str, width: int = PICTURE_WIDTH
 ) -> None:
-    """Write what a terminal of ``width`` characters shows as an SVG file, which loads nothing.
-
-    Raises:
-        OptionError: The file cannot be written.
-    """
+    """Write what a terminal of ``width`` characters shows as an SVG file, which loads nothing."""
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(picture)
     write_svg(_FONTS.sub("", console.export_svg(title=title)), path)
 
 
 def write_svg(svg: str, path: Path) -> None:
-    """Write a picture.
-
-    Raises:
-        OptionError: The file cannot be written.
-    """
+    """Write a picture."""
     try:
         path.write_text(svg, encoding="utf-8")
     except OSError as error:
@@ -252,13 +244,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class DurationBar(Bar):
-    """The duration of a batch, with a mark where its interval ends.
-
-    Attributes:
-        duration_ms: How long the batch took.
-        interval_ms: Where the mark stands.
-        longest_ms: What the full width is; above 0.
-    """
+    """The duration of a batch, with a mark where its interval ends; full at ``longest_ms``."""
 
     duration_ms: int
     interval_ms: int

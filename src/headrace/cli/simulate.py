@@ -73,15 +73,7 @@ def simulate(
 def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
     """The scenario with what came to a gate, as its ledger has it, for what comes to a source.
 
-    Args:
-        scenario: The scenario.
-        choice: ``stage=gate``.
-        url: The ledger's URL.
-
-    Raises:
-        OptionError: The choice is not of that form, there is no such source or gate, or the gate's
-            newest run has fewer than two batches whose lag is known.
-        LedgerError: The ledger cannot be read.
+    ``choice`` is ``source=gate``. The gate's newest run must have two batches whose lag is known.
     """
     name, _, gate = choice.partition("=")
     sources = [stage.name for stage in scenario.stages if stage.load is not None]

@@ -36,13 +36,7 @@ _LOG: Final = logging.getLogger("headrace.flow")
 
 @dataclass(frozen=True, slots=True)
 class SavedPressure:
-    """The pressure that a run of a stage had received and sent last, for its next run.
-
-    Attributes:
-        written_ms: When that was, by the clock of its machine (ms since the epoch).
-        pressures: What it had received.
-        levels: How hard it pressed each stage before it.
-    """
+    """The pressure that a run of a stage had received and sent last, for its next run."""
 
     written_ms: int = 0
     pressures: tuple[PressureState, ...] = ()
@@ -54,11 +48,7 @@ class SavedPressure:
 
     @classmethod
     def of_json(cls, text: str) -> Self:
-        """Read it.
-
-        Raises:
-            OptionError: `to_json` writes no such text.
-        """
+        """Read what `to_json` wrote; raises `OptionError` for any other text."""
         try:
             found = json.loads(text)
             pressures = [
@@ -82,12 +72,6 @@ class StageSpec:
     """A stage as its agent needs it: its names, its neighbours, its settings.
 
     Attributes:
-        flow: The flow's name.
-        stage: The stage's name.
-        gate: The name of its gate in the ledger.
-        interval_ms: How long its batches should take.
-        upstream: The stages directly before it.
-        downstream: The stages directly after it.
         settings: When it presses, and by how much it slows down.
         leases_ms: By stage directly after it, the lease that this one has declared. Default: the
             stage's own.

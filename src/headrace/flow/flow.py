@@ -95,9 +95,6 @@ class Flow:
             channel: What `headrace.flow.journal` or `headrace.flow.kafka` returned.
             schema: What the values on it hold. A stage that reads it and names a schema of its own
                 is checked against this one; the values themselves are not looked at.
-
-        Raises:
-            OptionError: The name is wrong, or another channel has it.
         """
         declared_at = SourceLine.of_caller()
         require_name("The name of a channel", name)
@@ -165,12 +162,7 @@ class Flow:
         return declare
 
     def check(self) -> None:
-        """Check all that can be checked before anything is opened.
-
-        Raises:
-            OptionError: The first error, with the stage or channel and the file and
-                line of its declaration.
-        """
+        """Raise the first error that can be found before anything is opened, with its line."""
         check(self)
 
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":

@@ -48,11 +48,7 @@ class StageProgress:
         self._record_size: float | None = None
 
     def refresh(self, time_ms: int) -> None:
-        """Count the batches that have begun since the last call.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+        """Count the batches that have begun since the last call."""
         begun = self._ledger.gates.last_begun(self._gate)
         if begun is None:
             return
@@ -76,9 +72,6 @@ class StageProgress:
         """What it would take if there were enough (bytes/s); None while that is not known.
 
         ``wall_ms`` is now, by the clock that batches are planned by.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
         """
         rate_per_s, record_bytes = self._ledger.rates.current(self._gate), self._record_bytes(queue)
         if record_bytes is None:
@@ -98,11 +91,7 @@ class StageProgress:
         return self._newest is not None and self._newest.status is Status.IN_PROGRESS
 
     def _record_bytes(self, queue: InputQueue) -> float | None:
-        """The mean size of the records that were admitted lately, from what has left the queue.
-
-        Where none were for as long as samples go back, because one batch takes so long, it is what
-        it was.
-        """
+        """The mean size of the records admitted lately; where none were, what it was before."""
         taken_bytes = queue.arrived_bytes - queue.waiting_bytes
         if self._sizes and taken_bytes < self._sizes[-1][0]:
             self._sizes.clear()

@@ -57,11 +57,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One gated streaming query of a flow.
-
-    Attributes:
-        declared_at: Where it was declared; the others are the arguments of `Flow.stage`.
-    """
+    """One gated streaming query of a flow, with the arguments of `Flow.stage`."""
 
     name: str
     handler: Handler
@@ -82,11 +78,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A channel in its flow.
-
-    Attributes:
-        declared_at: Where it was declared; the others are the arguments of `Flow.channel`.
-    """
+    """A channel in its flow, with the arguments of `Flow.channel`."""
 
     name: str
     channel: "Channel"

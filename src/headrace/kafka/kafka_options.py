@@ -43,9 +43,7 @@ class Subscription:
 
     Attributes:
         option: the option that says so, for errors.
-        topics: named topics.
         pattern: the topics in whose name it is found.
-        partitions: named partitions.
     """
 
     option: str
@@ -59,10 +57,7 @@ class KafkaOptions:
     """The options of one source, checked.
 
     Attributes:
-        shared: those that every source has.
         client: librdkafka's settings; never shown, for they hold passwords.
-        bootstrap_servers: ``kafka.bootstrap.servers``.
-        subscription: which topics or partitions.
         poll_timeout_ms: how long a task waits for a record (ms).
         fetch_offset_retries: how often the planner repeats a failed request.
         fetch_offset_retry_interval_ms: the time between (ms).
@@ -83,16 +78,7 @@ class KafkaOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
-    """Check every option, each for itself and all against each other.
-
-    Args:
-        options: by name, in any case, as Spark hands them to a source.
-        streaming: whether for a stream or for a bounded read.
-
-    Raises:
-        OptionError: an option is unknown, of the wrong type, out of range or contradicts another;
-            names it, its value and what is allowed.
-    """
+    """Check every option, each for itself and all against each other."""
     raw = exactly_named(
         FORMAT,
         {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)},
@@ -118,11 +104,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
-    """Read ``subscribe``, ``subscribePattern`` or ``assign``.
-
-    Raises:
-        OptionError: none or more than one of them is given, or it is not of its form.
-    """
+    """Read ``subscribe``, ``subscribePattern`` or ``assign``."""
     chosen = [name for name in _SUBSCRIPTIONS if name in raw]
     if len(chosen) != 1:
         who = f"{' and '.join(chosen)} say" if chosen else "Nothing says"

@@ -36,15 +36,9 @@ class Record(NamedTuple):
 
 
 def produce_all(client: Mapping[str, Any], records: Iterable[Record]) -> int:
-    """Produce records; all are acknowledged as the settings say when it returns.
+    """Produce records in their order; how many there were, all acknowledged as the settings say.
 
-    Args:
-        client: librdkafka's settings, as `producer_config` or `client_config` makes them; what they
-            say of a producer stands, and by default it produces nothing twice.
-        records: In the order in which each partition has them.
-
-    Returns:
-        How many there were.
+    What ``client`` says of a producer stands; by default it produces nothing twice.
 
     Raises:
         BrokerError: The brokers did not take one of them; others may be in their topics.
@@ -112,11 +106,7 @@ class _Failures:
 
 
 def send(producer: Producer, record: Record, delivered: Callable[..., None]) -> None:
-    """Queue a record as soon as there is room for it; `delivered` is called with its outcome.
-
-    Raises:
-        KafkaException: the client does not take it.
-    """
+    """Queue a record as soon as there is room for it; `delivered` is called with its outcome."""
     partition = _BY_KEY if record.partition is None else record.partition
     while True:
         try:
@@ -140,10 +130,7 @@ def producer_settings(
 ) -> dict[str, Any]:
     """Librdkafka's settings for a producer that produces nothing twice.
 
-    Args:
-        client: Those of the connection, as `client_config` makes them.
-        timeout_ms: How long the brokers have to take a record (ms).
-        on_error: Called with the reason each time that the brokers cannot be reached.
+    ``on_error`` is called with the reason each time that the brokers cannot be reached.
     """
 
     def failed(error: KafkaError) -> None:
@@ -168,14 +155,7 @@ def flush(producer: Producer) -> None:
 
 
 def not_taken(where: str, what: str, why: str, reasons: Sequence[str]) -> BrokerError:
-    """The error that something was not taken by a topic.
-
-    Args:
-        where: The topic, and its brokers.
-        what: What it did not take.
-        why: The client's reason.
-        reasons: What `producer_settings` has reported; the last one says more.
-    """
+    """The error that a topic did not take something; the last of ``reasons`` says more."""
     because = f"{why} ({reasons[-1]})" if reasons else why
     return BrokerError(
         f"{where} did not take {what}: {because}; check that the topic exists, that its brokers run"

@@ -53,8 +53,6 @@ class ReaderConfig:
     """How ranges are read.
 
     Attributes:
-        client: librdkafka's consumer settings.
-        columns: the columns to build, in order; one or more of ``record_batches.ARROW_SCHEMA``.
         on_loss: is called with offsets that are gone before they are skipped; it may raise.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
         batch_bytes: how large a record batch of more than one record may become (bytes).
@@ -63,8 +61,6 @@ class ReaderConfig:
             twice, for librdkafka reports no topic that is deleted, and a broker may learn late of a
             new partition.
         request_s: how long a broker has to answer that (s).
-        clock: seconds, rising.
-        make_consumer: opens a consumer.
     """
 
     client: ClientConfig = field(repr=False)

@@ -30,17 +30,11 @@ def read_same_topics(
 ) -> Iterator[pa.RecordBatch]:
     """What ``read`` reads of the ranges, each of the topic that was planned.
 
-    Args:
-        client: librdkafka's settings.
-        planned_ids: The topics' ids when the batch was planned; of a topic that is not among them
-            nobody can tell.
-        ranges: Which.
-        on_loss: Is called with each range of a topic that was made anew.
-        read: Reads ranges.
+    Of a topic that is not among ``planned_ids`` nobody can tell. ``on_loss`` is called with each
+    range of a topic that was recreated.
 
     Raises:
-        DataLossError: A topic was made anew while it was read, and what was read may be of either.
-        BrokerError: The brokers cannot be reached.
+        DataLossError: A topic was recreated while it was read, and what was read may be of either.
     """
     anew = _made_anew(client, planned_ids, ranges)
     for each in ranges:

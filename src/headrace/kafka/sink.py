@@ -52,27 +52,17 @@ _COLUMNS: Final[Mapping[str, tuple[DataType, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Produces the rows of a task.
-
-    Attributes:
-        client: librdkafka's settings; never shown, for they hold passwords.
-        topic: of all rows; None where each row has its own.
-        columns: those of the rows that are written.
-    """
+    """Produces the rows of a task; a topic of its own overrides that of the rows."""
 
     client: Mapping[str, Any] = field(repr=False)
     topic: str | None
     columns: tuple[str, ...]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Produce all rows; they are acknowledged when it returns.
-
-        Returns:
-            How many there were.
+        """Produce all rows; they are acknowledged when it returns how many there were.
 
         Raises:
-            OptionError: a row has no topic, a partition below 0, or a header that is null or has no
-                key.
+            OptionError: a row lacks a topic, a header its key, or a partition is below 0.
             BrokerError: the brokers did not take one; others may be in their topics.
         """
         return produce_all(self.client, (row for batch in batches for row in self._rows(batch)))
@@ -121,16 +111,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
 
 def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> Sink:
-    """Check the options and the columns of what is written.
-
-    Args:
-        source: the format's name, for errors.
-        options: by name, in any case, as Spark hands them to a sink.
-        schema: of the rows; columns of other names are not written.
-
-    Raises:
-        OptionError: an option is unknown or wrong, or a column is missing or of another type.
-    """
+    """Check the options and the columns of what is written; other columns are not written."""
     of_client = {
         name.lower().removeprefix(_PREFIX): value
         for name, value in options.items()

@@ -20,29 +20,14 @@ _ASKED_S: Final = 10.0
 def too_large_for_producer(
     client: Mapping[str, Any], where: str, what: str, largest_bytes: int
 ) -> BrokerError:
-    """The error that a record is larger than its producer's settings allow.
-
-    Args:
-        client: librdkafka's settings of the producer.
-        where: The topic, and its brokers.
-        what: What was not taken.
-        largest_bytes: The size of the record (bytes).
-    """
+    """The error that a record is larger than its producer's settings allow."""
     return _too_large(where, what, "kafka.max.request.size", client[_OF_PRODUCER], largest_bytes)
 
 
 def too_large_for_topic(
     client: Mapping[str, Any], topic: str, where: str, what: str, largest_bytes: int
 ) -> BrokerError:
-    """The error that a record, or a batch of several, is larger than a topic takes.
-
-    Args:
-        client: librdkafka's settings of the connection.
-        topic: The topic, which is asked for its limit.
-        where: The topic, and its brokers.
-        what: What was not taken.
-        largest_bytes: The size of the largest record (bytes).
-    """
+    """The error that a record, or a batch of several, is larger than a topic takes."""
     return _too_large(where, what, f"its {_OF_TOPIC}", _limit(client, topic), largest_bytes)
 
 

@@ -36,15 +36,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class RateLimitChange:
-    """The rate limit of a stage has changed.
-
-    Attributes:
-        time_ms: When.
-        stage: The stage that is throttled.
-        throttled_by: The stage that throttles it; None when it has become free.
-        level: The level; 0 when it has become free.
-        rate_limit_per_s: The limit (records/s); None when it has become free.
-    """
+    """The rate limit (records/s) of a stage has changed; None, with level 0, when it is free."""
 
     time_ms: int
     stage: str
@@ -58,11 +50,8 @@ class Result:
     """All that was seen in one run of a scenario under one policy.
 
     Attributes:
-        scenario: What was simulated.
-        policy: Who slowed down.
         times_s: When the samples were taken (s).
         series: By stage.
-        changes: Every change of a rate limit, in their order.
         signals: How many were sent, by stage that sent them; those that were lost too.
         largest_bytes: The largest queue there ever was, by stage, between samples too.
     """
@@ -81,7 +70,6 @@ class StageFigures:
     """What one stage did in one phase.
 
     Attributes:
-        stage: Its name.
         processed_per_s: The records of batches that ended, a second.
         capacity_per_s: What it could have processed, a second, in batches that fill its interval.
         largest_bytes: The largest queue at a sample.
@@ -103,24 +91,14 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The time from one beginning or end of a disturbance to the next.
-
-    Attributes:
-        from_s: When it begins.
-        until_s: When it is over.
-        stages: The figures of each stage, upstream first.
-    """
+    """The time from one beginning or end of a disturbance to the next; upstream stages first."""
 
     from_s: float
     until_s: float
     stages: tuple[StageFigures, ...]
 
     def of(self, stage: str) -> StageFigures:
-        """The figures of one stage.
-
-        Raises:
-            KeyError: There is no such stage.
-        """
+        """The figures of one stage."""
         return {figures.stage: figures for figures in self.stages}[stage]
 
 

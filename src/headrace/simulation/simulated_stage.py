@@ -44,12 +44,7 @@ _SLICE_MS: Final = 100
 
 
 class SimulatedQueue:
-    """Counts what has come to a stage and what its batches have been given.
-
-    Args:
-        stage: The stage.
-        spikes: Those of its load.
-    """
+    """Counts what has come to a stage and what its batches have been given."""
 
     def __init__(self, stage: SimulatedStage, spikes: Sequence[Spike]) -> None:
         self.arrived = 0
@@ -123,15 +118,7 @@ class RunningBatch:
 
 
 class RunningStage:
-    """One stage of a scenario that runs; what it decides, its gate and its controllers decide.
-
-    Args:
-        flow: The flow's name.
-        stage: The stage.
-        downstreams: The names of the stages directly after it.
-        disturbances: Those at this stage.
-        random: Where noise and losses come from.
-    """
+    """One stage of a scenario that runs; what it decides, its gate and its controllers decide."""
 
     def __init__(
         self,

@@ -44,8 +44,6 @@ class ToRead:
     """A batch that the ledger has, as its tasks are to read it.
 
     Attributes:
-        ranges: what there is to read.
-        topic_ids: the ids of the topics that it was planned of, where known.
         after: the checksums of what comes before its begins, see `SourceTask.after`.
         fail_on_loss: whether nothing of it may be passed over.
         account: where the tasks write down what they cannot read; None without a ledger, or where
@@ -64,12 +62,6 @@ class StreamPlanner:
 
     Every method raises ``BrokerError`` or ``JournalError`` where the log cannot be reached and
     ``LedgerError`` where the ledger cannot: the batch does not start then.
-
-    Args:
-        log: what is read; closed with the planner.
-        options: of the source.
-        clock: the time.
-        driver: names the process of the query's program, where that is known.
     """
 
     def __init__(
@@ -85,12 +77,7 @@ class StreamPlanner:
         self._last_let_through = -math.inf
 
     def initial(self) -> dict[str, Any]:
-        """Where a fresh checkpoint begins.
-
-        Raises:
-            SourceError: a topic does not exist.
-            OptionError: a bound cannot be met.
-        """
+        """Where a fresh checkpoint begins."""
         options = self._options
         topics = self._log.topics(must_exist=True)
         positions = starting_positions(

@@ -92,10 +92,8 @@ class SourceTask(InputPartition):
     """What one task reads.
 
     Attributes:
-        ranges: the offsets.
         aborted: the attempts of stages whose records are skipped.
         losses: what becomes of offsets that are gone by now.
-        topic_ids: the topics' ids when the batch was planned, of those that have one.
         after: of offsets at which the batch begins, the checksums of what was read before them;
             see `Log.checksums`.
     """
@@ -171,11 +169,7 @@ class SourceFormat(DataSource):
         return SourceStreamReader(self.reading(schema, streaming=True), self.driver)
 
     def reading(self, schema: StructType, *, streaming: bool) -> Reading:
-        """How the columns of this schema are read, with the options that were given.
-
-        Raises:
-            OptionError: an option is wrong, or a column is not one of the source's.
-        """
+        """How the columns of this schema are read, with the options that were given."""
         raise NotImplementedError
 
 
@@ -256,11 +250,7 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
-    """The names of a schema's columns, which must be the source's own and of their types.
-
-    Raises:
-        OptionError: a column is not one of the source's.
-    """
+    """The names of a schema's columns, which must be the source's own and of their types."""
     types = {field.name: field.dataType for field in _SCHEMA}
     for field in schema:
         if types.get(field.name) != field.dataType:
@@ -277,10 +267,9 @@ _settled = False
 
 
 def _settle_garbage_collector() -> None:
-    """Once a worker process: take what is imported out of the garbage collector's sight.
+    """Once a worker process, take what is imported out of the garbage collector's sight.
 
-    After every task Spark's worker collects all garbage, which with all that pyspark, pyarrow and
-    pandas import takes longer than a small read.
+    Spark's worker collects all garbage after every task, which takes longer than a small read.
     """
     global _settled  # noqa: PLW0603  (one for each process is the point)
     if not _settled:

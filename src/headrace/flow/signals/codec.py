@@ -24,8 +24,6 @@ class StageState:
     """How a stage is doing, for everybody to see.
 
     Attributes:
-        flow: The flow's name.
-        stage: The stage's name.
         throttled_by: The stage directly after it whose pressure is in force; None while it is free.
         throttle_level: How hard that one presses, above 0 to `MAX_LEVEL`; 0 while it is free.
         rate_limit_per_s: What it may emit under that pressure (records/s); None while it is free,
@@ -92,22 +90,14 @@ def encode(value: PressureSignal | StageState) -> str:
 
 
 def decode_assertion(text: str | bytes) -> PressureSignal:
-    """The assertion that `encode` wrote.
-
-    Raises:
-        OptionError: The text is no assertion; the sentence says why.
-    """
+    """The assertion that `encode` wrote; `OptionError` says what is wrong with any other text."""
     found = _object(text, PressureSignal)
     found["epoch"] = Epoch(**_checked(found["epoch"], Epoch))
     return PressureSignal(**found)
 
 
 def decode_state(text: str | bytes) -> StageState:
-    """The state that `encode` wrote.
-
-    Raises:
-        OptionError: The text is no state; the sentence says why.
-    """
+    """The state that `encode` wrote; `OptionError` says what is wrong with any other text."""
     return StageState(**_object(text, StageState))
 
 

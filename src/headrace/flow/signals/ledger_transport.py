@@ -29,14 +29,9 @@ def ledger_signals(
 ) -> Signals:
     """Take part in a flow's signals over the ledger's database.
 
-    A signal arrives within half a second. Ages are measured by the database's clock alone.
-
-    Args:
-        ledger: The flow's; best without a retry timeout, for each write is tried again here with
-            the newest signal, and a ledger that retries would deliver an old one.
-        flow: The flow's name.
-        stage: The name of the stage that takes part.
-        downstream: The stages directly after it, which may press it.
+    A signal arrives within half a second. Ages are measured by the database's clock alone. The
+    ledger is best one without a retry timeout: each write is tried again here with the newest
+    signal, and a ledger that retries would deliver an old one.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -45,11 +40,7 @@ def ledger_signals(
 
 
 def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
-    """How the stages of a flow are doing, by name, for one who takes no part.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
-    """
+    """How the stages of a flow are doing, by name, for one who takes no part."""
     known, now_s = KnownStates(flow), time.monotonic()
     known.update([_raw(stored) for stored in ledger.signals.published(flow)], now_s)
     return known.current(now_s)

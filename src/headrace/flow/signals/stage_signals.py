@@ -235,12 +235,7 @@ class Signals:
         self._thread.start()
 
     def send(self, assertion: PressureSignal) -> None:
-        """Have this delivered, instead of an assertion to the same stage that still waits.
-
-        Raises:
-            OptionError: It is another flow's, or another stage's.
-            SignalError: These signals are closed.
-        """
+        """Have this delivered, instead of an assertion to the same stage that still waits."""
         self._queue(assertion, "an assertion", assertion.sender)
 
     def receive(self, wait_s: float = 0) -> list[PressureSignal]:
@@ -255,12 +250,7 @@ class Signals:
         return self._inbox.take(wait_s)
 
     def publish(self, state: StageState) -> None:
-        """Show everybody how this stage is doing, instead of what was published before.
-
-        Raises:
-            OptionError: It is another flow's, or another stage's.
-            SignalError: These signals are closed.
-        """
+        """Show everybody how this stage is doing, instead of what was published before."""
         self._queue(state, "a state", state.stage)
 
     def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:

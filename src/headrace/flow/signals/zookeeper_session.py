@@ -155,14 +155,7 @@ class ZookeeperSession:
     def submit(self, method: str, path: str, *args: Any, **options: Any) -> AsyncResult:
         """Begin a request about the node at this path, whose answer `result` returns.
 
-        Args:
-            method: Of the client, such as ``get``.
-            path: The node's.
-            args: The method's arguments after the path.
-            options: Its named arguments.
-
-        Raises:
-            UnreachableError: There is no connection.
+        Raises `UnreachableError` where there is no connection.
         """
         if not self.is_connected:  # or kazoo would keep the request until there is one
             raise UnreachableError(f"{self._where} is unreachable.")
@@ -301,11 +294,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_others: Any
     ) -> ssl.SSLSocket:
-        """Connect; called by kazoo.
-
-        Raises:
-            OSError: Nobody is there, or it is not to be trusted.
-        """
+        """Connect; called by kazoo."""
         plain = socket.create_connection(address, timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._context.wrap_socket(plain, server_hostname=hostname)  # closes it if that fails

@@ -61,13 +61,8 @@ def zookeeper_signals(
 ) -> Signals:
     """Take part in a flow's signals over ZooKeeper.
 
-    A signal arrives within milliseconds. The stages of a process best share a session.
-
-    Args:
-        session: It must stay open until the signals are closed.
-        flow: The flow's name.
-        stage: The name of the stage that takes part; each name takes part once.
-        downstream: The stages directly after it, which may press it.
+    A signal arrives within milliseconds. The stages of a process best share a session, which must
+    stay open until the signals are closed.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
