@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, pstdev
 
+from headrace.control import BatchProgress
 from headrace.simulation.scenario import Policy, Scenario, SimulatedStage, Slow
+from headrace.simulation.simulated_stage import SimulatedBatch
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Result:
     Attributes:
         times_s: When the samples were taken (s).
         series: By stage.
+        batches: Those that have ended, by stage.
         signals: How many were sent, by stage that sent them; those that were lost too.
         largest_bytes: The largest queue there ever was, by stage, between samples too.
     """
@@ -61,6 +64,7 @@ class Result:
     times_s: list[float] = field(default_factory=list)
     series: dict[str, Series] = field(default_factory=dict)
     changes: list[RateLimitChange] = field(default_factory=list)
+    batches: dict[str, list[SimulatedBatch]] = field(default_factory=dict)
     signals: dict[str, int] = field(default_factory=dict)
     largest_bytes: dict[str, int] = field(default_factory=dict)
 
@@ -135,6 +139,22 @@ def turns(changes: Iterable[RateLimitChange], stage: str, from_s: float, until_s
             count += direction == -towards
             direction = towards
     return count
+
+
+def batches_to_settle(
+    batches: Sequence[BatchProgress], *, from_ms: int, target_ms: int, tolerance: float = 0.15
+) -> int | None:
+    """How many batches it takes, from a disturbance at ``from_ms`` on, until all take their time.
+
+    Returns:
+        The number of batches up to the last whose duration is off ``target_ms`` by more than that
+        part of it (``tolerance``): 0 if none is. None if the very last one still is.
+    """
+    since = [batch for batch in batches if batch.start_ms >= from_ms]
+    off = [abs(batch.duration_ms - target_ms) > tolerance * target_ms for batch in since]
+    if off and off[-1]:
+        return None
+    return max((number for number, is_off in enumerate(off, start=1) if is_off), default=0)
 
 
 def _figures(
