@@ -50,7 +50,7 @@ from headrace.execution.batch import Batch, Handler
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
-from headrace.execution.policy import STOP, OnFailure
+from headrace.execution.policy import STOP, OnFailure, parse_on_failure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
 from headrace.processes import new_owner
@@ -65,7 +65,7 @@ class Job:
 
     handler: Handler
     sources: Mapping[str, SourceAccess]
-    policy: OnFailure = STOP
+    policy: str | OnFailure = STOP
     unlimited: bool = False
     max_backfills: int = MAX_BACKFILLS
 
@@ -125,7 +125,7 @@ class ManualBackfill:
             self._ledger,
             _without_exit(self._job.handler),
             settings,
-            policy=self._job.policy,
+            policy=parse_on_failure(self._job.policy),
             reader=reader,
             turn=nullcontext(),
         )
@@ -176,8 +176,9 @@ def _without_exit(handler: Handler) -> Handler:
     return handle
 
 
-def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: "ProgressLines") -> bool:
+def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json: bool) -> bool:
     """Run batches of one gate in a Spark session of its own; answers whether all is done."""
+    view = progress_view(sum(batch.planned_records for batch in batches), as_json=as_json)
     with Ledger.open(url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S) as ledger:
         # What is logged there is printed by the view.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())

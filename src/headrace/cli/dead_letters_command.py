@@ -65,8 +65,7 @@ def list_letters(
         return
     last = "value" if set(statuses) == {DeadLetterStatus.WAITING} else "resolution"
     out.show(letters_table(shown, wall_clock_ms(), name_gates=len(gates) > 1, last=last))
-    if len(found) > limit:
-        typer.echo(f"\nThese are the oldest {limit}; --limit shows more.")
+    out.say_if_more(len(found), limit, "oldest")
 
 
 @dead_letters.command("export")

@@ -185,9 +185,9 @@ def check_kafka(servers: str) -> Check:
 
 
 def _problem(check: str, error: HeadraceError) -> Check:
-    """An error as a check: its sentence says what was found, then what to do."""
-    found, _, advice = str(error).rstrip(".").partition("; ")
-    return Check(check, Level.PROBLEM, found, advice)
+    """An error as a check: what was found, and behind a semicolon, none in parentheses, advice."""
+    found, *advice = re.split(r"; (?![^(]*\))", str(error).rstrip("."), maxsplit=1)
+    return Check(check, Level.PROBLEM, found, "".join(advice))
 
 
 def _installed(package: str) -> str | None:

@@ -22,6 +22,11 @@ from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
 
+ErrorClass = Annotated[
+    str | None,
+    typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
+]
+
 
 def failures(
     *,
@@ -29,10 +34,7 @@ def failures(
     gate: opt.GateName = None,
     since: opt.Since = None,
     until: opt.Until = None,
-    error: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
-    ] = None,
+    error: ErrorClass = None,
     limit: opt.Limit = 20,
     as_json: opt.AsJson = False,
 ) -> None:

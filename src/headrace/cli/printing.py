@@ -4,10 +4,10 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -202,6 +202,18 @@ def grid(
 def show(picture: RenderableType) -> None:
     """Print it on the standard output, without colours where that is no terminal."""
     Console().print(picture)
+
+
+def say_if_more(found: int, limit: int, which: str) -> None:
+    """Say that a list was cut at its limit, if it was."""
+    if found > limit:
+        typer.echo(f"\nThese are the {which} {limit}; --limit shows more.")
+
+
+def flat(record: Any) -> dict[str, Any]:
+    """A dataclass for JSON, with its offsets' own values in the place of ``offsets``."""
+    values = asdict(record)
+    return {**values.pop("offsets"), **values}
 
 
 def print_json(values: object) -> None:

@@ -5,7 +5,6 @@ It prints a verdict, a line for each span, and the findings.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -84,24 +83,27 @@ _STYLES: Final = {
 }
 
 
+CheckpointPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Compare with this checkpoint of the gate's query, in a folder of this machine.",
+    ),
+]
+WithSource = Annotated[
+    bool,
+    typer.Option(
+        "--source", help="Compare with where the topics or the journal begin and end now."
+    ),
+]
+
+
 def verify(
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     gate: opt.GateName = None,
     *,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Compare with this checkpoint of the gate's query, in a folder of this machine.",
-        ),
-    ] = None,
-    source: Annotated[
-        bool,
-        typer.Option(
-            "--source",
-            help="Compare with where the topics or the journal begin and end now.",
-        ),
-    ] = False,
+    checkpoint: CheckpointPath = None,
+    source: WithSource = False,
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
     as_json: opt.AsJson = False,
@@ -209,17 +211,12 @@ def _values(
     return {
         "gate": gate,
         "verdict": verification.verdict,
-        "spans": [_flat(span) for span in verification.spans],
-        "findings": [_flat(finding) for finding in verification.findings],
+        "spans": [out.flat(span) for span in verification.spans],
+        "findings": [out.flat(finding) for finding in verification.findings],
         "contradictions": verification.contradictions,
         "notes": notes,
         "proves": words,
     }
-
-
-def _flat(told: Span | Finding) -> dict[str, Any]:
-    values = asdict(told)
-    return {**values.pop("offsets"), **values}
 
 
 def verification_view(
