@@ -211,7 +211,7 @@ def test_a_stage_that_is_slow_has_the_one_before_it_held_back_and_nothing_is_los
             assert list(running.queries) == ["parse", "store"]
             wait_until(
                 lambda: (
-                    "held back by store" in {b.reason for b in ledger.batches.newest("shop.parse")}
+                    "throttled by store" in {b.reason for b in ledger.batches.newest("shop.parse")}
                 ),
                 timeout_s=100,
             )

@@ -24,7 +24,8 @@ from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
-from headrace.flow.signals.codec import StageState, encode
+from headrace.flow.signals.codec import StageState
+from headrace.flow.signals.ledger_transport import LedgerState
 from headrace.flow.signals.stage_signals import Signals, WarnOnce
 from headrace.ledger import Ledger
 
@@ -133,8 +134,7 @@ class StageAgent:
         self._ledger = ledger
         self._signals = signals
         self._queue = queue
-        self._publishes_to_ledger = publishes_to_ledger
-        self._text_in_ledger: str | None = None
+        self._ledger_state = LedgerState(ledger) if publishes_to_ledger else None
         settings, now_ms, wall_ms = spec.settings, _monotonic_ms(), wall_clock_ms()
         self._progress = StageProgress(ledger, spec.gate, spec.interval_ms, wall_ms)
         self._warnings = WarnOnce()
@@ -186,11 +186,9 @@ class StageAgent:
                 self._write(self._throttle.rate_limit(now_ms), now_ms, wall_clock_ms())
         self._signals.close()
         self._queue.close()
-        if self._text_in_ledger is not None:
+        if self._ledger_state is not None:
             with self._trying("its state"):
-                self._ledger.signals.withdraw(
-                    self._spec.flow, self._spec.stage, self._text_in_ledger
-                )
+                self._ledger_state.withdraw()
 
     def step(self, now_ms: int, wall_ms: int, received: list[PressureSignal]) -> None:
         """Apply what was received, measure the queue, send pressure, publish the state.
@@ -324,16 +322,9 @@ class StageAgent:
         if is_new or is_due or (state != last and since_ms >= _PUBLISH_MS):
             self._signals.publish(state)
             self._published, self._published_ms = state, now_ms
-            if self._publishes_to_ledger:
+            if self._ledger_state is not None:
                 with self._trying("its state"):
-                    self._publish_to_ledger(state)
-
-    def _publish_to_ledger(self, state: StageState) -> None:
-        if self._text_in_ledger is None:
-            self._ledger.signals.prune(state.flow)
-        text = encode(state)
-        self._ledger.signals.publish(state.flow, state.stage, text)
-        self._text_in_ledger = text
+                    self._ledger_state.publish(state)
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:

@@ -46,6 +46,27 @@ def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
     return known.current(now_s)
 
 
+class LedgerState:
+    """The state that a stage publishes in the ledger. For one thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._published: tuple[str, str, str] | None = None
+
+    def publish(self, state: StageState) -> None:
+        """Publish it, in the place of the one before."""
+        if self._published is None:
+            self._ledger.signals.prune(state.flow)
+        published = state.flow, state.stage, encode(state)
+        self._ledger.signals.publish(*published)
+        self._published = published
+
+    def withdraw(self) -> None:
+        """Withdraw what was published, unless another process has published since."""
+        if self._published is not None:
+            self._ledger.signals.withdraw(*self._published)
+
+
 class _LedgerTransport:
     """The signals of one stage in the ledger's tables."""
 
@@ -56,7 +77,7 @@ class _LedgerTransport:
         self._ledger = ledger
         self._flow = flow
         self._stage = stage
-        self._published: str | None = None
+        self._state = LedgerState(ledger)
         self._lock = threading.Lock()
         self._is_unreachable = False
         self._answered_s = time.monotonic()
@@ -69,15 +90,11 @@ class _LedgerTransport:
         """Nothing wakes: a database is asked."""
 
     def put(self, item: PressureSignal | StageState) -> None:
-        text = encode(item)
         with self._answering():
-            if isinstance(item, PressureSignal):
-                self._ledger.signals.send(item.flow, item.sender, item.receiver, text)
-                return
-            if self._published is None:
-                self._ledger.signals.prune(item.flow)
-            self._ledger.signals.publish(item.flow, item.stage, text)
-            self._published = text
+            if isinstance(item, StageState):
+                self._state.publish(item)
+            else:
+                self._ledger.signals.send(item.flow, item.sender, item.receiver, encode(item))
 
     def poll(self) -> Sequence[RawSignal]:
         with self._answering():
@@ -95,9 +112,8 @@ class _LedgerTransport:
         return [_raw(stored) for stored in found if names is None or stored.stage in names]
 
     def stop(self) -> None:
-        if self._published is not None:
-            with self._answering():
-                self._ledger.signals.withdraw(self._flow, self._stage, self._published)
+        with self._answering():
+            self._state.withdraw()
 
     def __repr__(self) -> str:
         return repr(self._ledger)

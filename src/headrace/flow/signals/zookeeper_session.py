@@ -79,6 +79,7 @@ class ZookeeperSession:
         settings: The servers, and how to sign in.
         answer_timeout_s: How long an answer is waited for (s). Default: 3. Too short, and a busy
             server counts as unreachable; too long, and a stage signals late.
+        make_client: Makes a client of kazoo.
 
     Raises:
         SetupError: The package kazoo is not installed.
@@ -86,10 +87,17 @@ class ZookeeperSession:
         SignalError: No server answers, and `unreachable` is ``refuse``.
     """
 
-    def __init__(self, settings: ZookeeperSettings, *, answer_timeout_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        settings: ZookeeperSettings,
+        *,
+        answer_timeout_s: float = 3.0,
+        make_client: Callable[..., KazooClient] = KazooClient,
+    ) -> None:
         self.settings: Final = settings
         self._where = f"ZooKeeper at {settings.servers}"
         self._answer_timeout_s = answer_timeout_s
+        self._make_client = make_client
         files = settings.ca_file, settings.certificate_file, settings.key_file
         self._tls = client_context(self._where, *files) if settings.tls else None
         secret = secrets.token_hex(16)
@@ -207,7 +215,7 @@ class ZookeeperSession:
         return f"ZookeeperSession({self.settings.hosts!r})"
 
     def _new_client(self) -> KazooClient:
-        client = KazooClient(
+        client = self._make_client(
             hosts=self.settings.servers,
             timeout=self.settings.session_timeout_s,
             auth_data=[("digest", ":".join(self._credentials))],
