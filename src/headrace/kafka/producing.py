@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import BrokerError
-from headrace.kafka.too_large import too_large_for_producer, too_large_for_topic
+from headrace.kafka.too_large import too_large
 
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
 """The logger of a producer's client."""
@@ -94,9 +94,8 @@ class _Failures:
         what = f"{self.count} records"
         if self._why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
             return not_taken(where, what, self._why.str(), heard)
-        if self._by_client:
-            return too_large_for_producer(client, where, what, self._largest_bytes)
-        return too_large_for_topic(client, self._topic, where, what, self._largest_bytes)
+        topic = None if self._by_client else self._topic
+        return too_large(client, topic, where, what, self._largest_bytes)
 
     def _add(self, topic: str, error: KafkaError, size_bytes: int) -> None:
         if not self.count:

@@ -261,10 +261,11 @@ class _RangeRead:
         )
         if log is None:
             return
-        why = f"the log of this partition now holds [{log.earliest}, {log.latest})"
-        if r.start < log.earliest:
-            self._lost(slot, min(log.earliest, r.until), why)
-        elif r.start >= log.latest:
+        earliest, latest = log
+        why = f"the log of this partition now holds [{earliest}, {latest})"
+        if r.start < earliest:
+            self._lost(slot, min(earliest, r.until), why)
+        elif r.start >= latest:
             self._lost(slot, r.until, why)
 
     def _lost(self, slot: int, until: int, why: str) -> None:

@@ -65,8 +65,8 @@ class GateLedger:
     """One gate's pages of the ledger, for its planner.
 
     Every method raises ``LedgerError`` where the ledger cannot be read or written; where it cannot
-    be reached any more, only after `QUERY_PATIENCE_S`, or when the driver has ended: nobody will
-    run what its planner begins then. Batches are begun after `claim`.
+    be reached, only after `QUERY_RETRY_TIMEOUT_S`, or when the driver has ended: nobody will run
+    what its planner begins then. Batches are begun after `claim`.
     """
 
     def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:

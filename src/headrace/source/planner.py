@@ -44,13 +44,14 @@ class ToRead:
     """A batch that the ledger has, as its tasks are to read it.
 
     Attributes:
-        after: the checksums of what comes before its begins, see `SourceTask.after`.
+        aborted, after: see `SourceTask`.
         fail_on_loss: whether nothing of it may be passed over.
         account: where the tasks write down what they cannot read; None without a ledger, or where
             the batch is read once more.
     """
 
     ranges: Sequence[OffsetRange]
+    aborted: tuple[str, ...]
     topic_ids: Mapping[str, str]
     after: ChecksumsBefore
     fail_on_loss: bool
@@ -264,7 +265,14 @@ class StreamPlanner:
         cover = merge(loss.missing for loss in lost)
         left = [part for r in ranges for part in r.subtract(cover.get(r.topic_partition, ()))]
         fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
-        return ToRead(left, until.topic_ids, since.after_of(until.topic_ids), fail_on_loss, account)
+        return ToRead(
+            left,
+            self._log.aborted(left),
+            until.topic_ids,
+            since.after_of(until.topic_ids),
+            fail_on_loss,
+            account,
+        )
 
     def _lost_since(
         self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
@@ -279,10 +287,6 @@ class StreamPlanner:
         ]
         self._refuse_or_log(lost)
         return lost
-
-    def aborted(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
-        """The aborted attempts that the readers of these ranges skip."""
-        return self._log.aborted(ranges)
 
     def close(self) -> None:
         """Let go of the log, the gate and the ledger."""

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 import pyarrow as pa
@@ -98,7 +98,7 @@ class SourceTask(InputPartition):
             see `Log.checksums`.
     """
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: Sequence[OffsetRange]
     aborted: tuple[str, ...]
     losses: Losses
     topic_ids: Mapping[str, str]
@@ -121,16 +121,8 @@ class _TaskSide:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def _tasks(
-        self,
-        ranges: Sequence[OffsetRange],
-        aborted: tuple[str, ...],
-        losses: Losses,
-        topic_ids: Mapping[str, str],
-        after: ChecksumsBefore,
-    ) -> list[SourceTask]:
-        packed = self._reading.packed(ranges)
-        return [SourceTask(each, aborted, losses, topic_ids, after) for each in packed]
+    def _tasks(self, whole: SourceTask) -> list[SourceTask]:
+        return [replace(whole, ranges=each) for each in self._reading.packed(whole.ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
@@ -217,8 +209,9 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
         with marked_as_read():
             begun = self._planner.begin(start, end)
             losses = Losses(self._reading.name, begun.fail_on_loss, begun.account)
-            aborted = self._planner.aborted(begun.ranges)
-            return self._tasks(begun.ranges, aborted, losses, begun.topic_ids, begun.after)
+            return self._tasks(
+                SourceTask(begun.ranges, begun.aborted, losses, begun.topic_ids, begun.after)
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -246,7 +239,7 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         known |= options.topic_ids
         # Of an empty list Spark would make one task, and give it nothing to read.
         nothing = SourceTask((), (), losses, {}, {})
-        return self._tasks(ranges, log.aborted(ranges), losses, known, {}) or [nothing]
+        return self._tasks(SourceTask(ranges, log.aborted(ranges), losses, known, {})) or [nothing]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:

@@ -74,10 +74,8 @@ _PRODUCER: Final = frozenset(
 def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     """The librdkafka consumer configuration for options of the Java client.
 
-    A name that librdkafka knows and Java does not is passed on as it is.
-
-    Args:
-        kafka_options: names without ``kafka.``, in any case, and their values.
+    The names come without ``kafka.``, in any case; one that librdkafka knows and Java does not is
+    passed on as it is.
 
     Raises:
         OptionError: An option is missing, unknown, not valid, refused, or contradicts another. Its
