@@ -1,4 +1,4 @@
-"""Assertions and states for the tests of flows."""
+"""Signals and states for the tests of flows."""
 
 from headrace.control.pressure import Epoch, PressureSignal
 from headrace.flow import StageState

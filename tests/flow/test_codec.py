@@ -12,13 +12,13 @@ from tests.flow.samples import pressing, state_of_stage
 from headrace.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow import StageState
-from headrace.flow.signals.codec import MAX_BYTES, decode_assertion, decode_state, encode
+from headrace.flow.signals.codec import MAX_BYTES, decode_signal, decode_state, encode
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)
 levels = st.floats(0, MAX_LEVEL) | st.integers(0, MAX_LEVEL)
 leases = st.integers(1, MAX_LEASE_MS)
-assertions = st.builds(
+signals = st.builds(
     PressureSignal, names, names, names, st.builds(Epoch, wholes, names), wholes, levels, leases
 )
 free = st.builds(
@@ -36,10 +36,10 @@ held = st.builds(
 )
 
 
-@given(assertions)
-def test_an_assertion_comes_back_from_its_text(assertion: PressureSignal) -> None:
-    text = encode(assertion)
-    assert decode_assertion(text) == decode_assertion(text.encode()) == assertion
+@given(signals)
+def test_a_signal_comes_back_from_its_text(signal: PressureSignal) -> None:
+    text = encode(signal)
+    assert decode_signal(text) == decode_signal(text.encode()) == signal
     assert text.isascii()
     assert len(text) <= MAX_BYTES
 
@@ -86,14 +86,14 @@ def changed(**values: Any) -> str:
         pytest.param(encode(state_of_stage("b")), id="a state"),
     ],
 )
-def test_what_is_no_assertion_is_refused_with_one_sentence(text: str | bytes) -> None:
+def test_what_is_no_signal_is_refused_with_one_sentence(text: str | bytes) -> None:
     with pytest.raises(OptionError, match=r"^[A-Z][^\n]*\.$"):
-        decode_assertion(text)
+        decode_signal(text)
 
 
 @given(st.binary(max_size=200) | st.text().map(lambda text: json.dumps(text).encode()))
 def test_any_bytes_are_refused(data: bytes) -> None:
-    for read in (decode_assertion, decode_state):
+    for read in (decode_signal, decode_state):
         with pytest.raises(OptionError):
             read(data)
 

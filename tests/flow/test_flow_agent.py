@@ -38,8 +38,8 @@ class RecordedSignals(Signals):
         self.others: dict[str, str | None] = {"parse": None, "store": None}
         """The stages around it, with what throttles each."""
 
-    def send(self, assertion: PressureSignal) -> None:
-        self.sent.append(assertion)
+    def send(self, signal: PressureSignal) -> None:
+        self.sent.append(signal)
 
     def publish(self, state: StageState) -> None:
         self.published.append(state)

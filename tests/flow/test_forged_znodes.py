@@ -42,7 +42,7 @@ class Flow:
         return self.parse.held_by()
 
     def forge(self, *, started_ms: int | None = None, ephemeral: bool = True) -> None:
-        """Put an assertion where the one of ``store`` would be, instead of whatever is there."""
+        """Put a signal where the one of ``store`` would be, instead of whatever is there."""
         body = {
             "flow": self.world.flow,
             "sender": "store",
@@ -82,7 +82,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in caplog.messages if "ignores what 'store' seems to have sent" in line]
 
 
-def test_a_forged_assertion_holds_nobody_and_is_told_once(
+def test_a_forged_signal_holds_nobody_and_is_told_once(
     flow_of_two: Flow, own_zookeeper: ZookeeperServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Through a session that is lost and a server that restarts; and no stage is blamed for it."""

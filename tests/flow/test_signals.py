@@ -23,7 +23,7 @@ def to_a(world: World, sequence: int, sender: str = "b", level: float = 1) -> Pr
     return pressing(level, sequence=sequence, sender=sender, flow=world.flow)
 
 
-def test_an_assertion_reaches_its_receiver_once(world: World) -> None:
+def test_a_signal_reaches_its_receiver_once(world: World) -> None:
     a, b = world.join("a", ["b"]), world.join("b")
     b.send(to_a(world, 1))
     assert a.receive(WAIT_S) == [to_a(world, 1)]
@@ -32,7 +32,7 @@ def test_an_assertion_reaches_its_receiver_once(world: World) -> None:
     assert a.receive(WAIT_S) == [to_a(world, 2)], "and not the first one again"
 
 
-def test_the_assertions_of_a_pair_come_in_their_order(world: World) -> None:
+def test_the_signals_of_a_pair_come_in_their_order(world: World) -> None:
     a, b = world.join("a", ["b"]), world.join("b")
     for sequence in range(50):
         b.send(to_a(world, sequence))
@@ -40,7 +40,7 @@ def test_the_assertions_of_a_pair_come_in_their_order(world: World) -> None:
     while not came or came[-1] < 49:
         received = a.receive(WAIT_S)
         assert received, f"nothing after {came}"
-        came += [assertion.sequence for assertion in received]
+        came += [signal.sequence for signal in received]
     assert came == sorted(set(came))
 
 
@@ -133,9 +133,9 @@ def test_what_was_sent_last_is_delivered_at_the_end(world: World) -> None:
 
 def test_a_stage_speaks_for_itself_only(world: World) -> None:
     b = world.join("b")
-    for assertion in (to_a(world, 1, sender="c"), replace(to_a(world, 1), flow="another")):
+    for signal in (to_a(world, 1, sender="c"), replace(to_a(world, 1), flow="another")):
         with pytest.raises(OptionError, match="speaks for itself only"):
-            b.send(assertion)
+            b.send(signal)
     for state in (state_of_stage("c", flow=world.flow), state_of_stage("b", flow="another")):
         with pytest.raises(OptionError, match="speaks for itself only"):
             b.publish(state)

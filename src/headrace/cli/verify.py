@@ -63,7 +63,7 @@ _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
 
 PRUNED: Final = (
     "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
-    " dead and made good, and none that overlaps with another; which batch read what, and when, is"
+    " dead and resolved, and none that overlaps with another; which batch read what, and when, is"
     " not known any more."
 )
 _FINE: Final = ("processed", "pruned")

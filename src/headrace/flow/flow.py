@@ -134,8 +134,8 @@ class Flow:
                 aggregation with state.
             options: Of the channel's source, such as ``backpressure.initialRate`` and the caps.
             schema: What the values that it reads hold, checked against the channel's.
-            pressure: When it presses the stages before it, and by how much it slows down when it is
-                pressed itself. Default: the flow's.
+            pressure: When it throttles the stages before it, and by how much it slows down when
+                throttled. Default: the flow's.
             **run: ``interval`` (default: ``"1 second"``), how often a batch starts, and so how long
                 one should take; ``on_failure`` (``"stop"``) and ``backfill`` (``"spare"``), as of
                 `headrace.Gate.write`.

@@ -178,7 +178,7 @@ class RunningFlow:
             self._stopped.wait(min(_POLL_S, deadline_s - time.monotonic()))
 
     def stop(self) -> None:
-        """Stop the queries, and press nobody any longer; a second call does nothing.
+        """Stop the queries, and throttle nobody any longer; a second call does nothing.
 
         A batch that this interrupts is run again when its stage is started again.
         """
