@@ -335,8 +335,8 @@ offsets = st.builds(OffsetRange, words, st.integers(0, 2**31), whole, whole)
 def any_of(record: type, **own: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """A record with any values in those fields whose type has some, or that are named."""
     types = get_type_hints(record)
-    known = {each.name: OF_TYPE.get(types[each.name]) for each in fields(record)}
-    return st.builds(record, **{n: values for n, values in known.items() if values} | own)
+    known = [each.name for each in fields(record) if types[each.name] in OF_TYPE]
+    return st.builds(record, **{name: OF_TYPE[types[name]] for name in known} | own)
 
 
 def some(records: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[Any]:
