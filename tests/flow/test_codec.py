@@ -1,4 +1,4 @@
-"""Signals as text: what is written comes back, and nothing else is believed."""
+"""Signals and states as text: what is written comes back; and who the bottleneck is by them."""
 
 import json
 from dataclasses import asdict
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.flow.samples import pressing, state_of_stage
+from tests.flow.samples import a_signal, state_of_stage
 
 from headrace.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow import StageState
-from headrace.flow.signals.codec import MAX_BYTES, decode_signal, decode_state, encode
+from headrace.flow.signals.codec import MAX_BYTES, bottlenecks, decode_signal, decode_state, encode
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)
@@ -24,7 +24,7 @@ signals = st.builds(
 free = st.builds(
     StageState, names, names, st.none(), st.just(0), st.none(), st.none() | wholes, leases
 )
-held = st.builds(
+throttled = st.builds(
     StageState,
     names,
     names,
@@ -44,13 +44,13 @@ def test_a_signal_comes_back_from_its_text(signal: PressureSignal) -> None:
     assert len(text) <= MAX_BYTES
 
 
-@given(free | held)
+@given(free | throttled)
 def test_a_state_comes_back_from_its_text(state: StageState) -> None:
     assert decode_state(encode(state)) == state
 
 
 def changed(**values: Any) -> str:
-    return json.dumps(asdict(pressing()) | values)
+    return json.dumps(asdict(a_signal()) | values)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,18 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 def test_a_state_that_contradicts_itself_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         StageState(**(asdict(state_of_stage("a")) | values))
+
+
+@pytest.mark.parametrize(
+    ("throttled_by", "blamed"),
+    [
+        ({}, []),
+        ({"a": None, "b": None}, []),
+        ({"a": "b", "c": None}, []),  # b does not run
+        ({"a": "b", "b": "c", "c": None, "d": "e", "e": None}, ["c", "e"]),
+    ],
+)
+def test_every_stage_at_the_end_of_a_row_of_throttled_ones_is_to_blame(
+    throttled_by: dict[str, str | None], blamed: list[str]
+) -> None:
+    assert bottlenecks(state_of_stage(*each) for each in throttled_by.items()) == blamed

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.flow.samples import RUN, pressing, state_of_stage
+from tests.flow.samples import RUN, a_signal, state_of_stage
 from tests.flow.worlds import World
 from tests.services.waiting import wait_until
 
@@ -20,7 +20,7 @@ WAIT_S = 30.0
 
 
 def to_a(world: World, sequence: int, sender: str = "b", level: float = 1) -> PressureSignal:
-    return pressing(level, sequence=sequence, sender=sender, flow=world.flow)
+    return a_signal(level, sequence=sequence, sender=sender, flow=world.flow)
 
 
 def test_a_signal_reaches_its_receiver_once(world: World) -> None:
@@ -153,9 +153,9 @@ def test_everybody_sees_the_newest_state_of_every_stage(world: World) -> None:
     a.publish(state_of_stage("a", flow=world.flow))
     b.publish(state_of_stage("b", "c", flow=world.flow))
     wait_until(lambda: set(onlooker.states()) == {"a", "b"})
-    held = state_of_stage("a", "b", flow=world.flow, queue_bytes=None)
-    a.publish(held)
-    wait_until(lambda: onlooker.states().get("a") == held)
+    throttled = state_of_stage("a", "b", flow=world.flow, queue_bytes=None)
+    a.publish(throttled)
+    wait_until(lambda: onlooker.states().get("a") == throttled)
     assert a.states() == b.states() == onlooker.states()
     assert onlooker.states()["b"] == state_of_stage("b", "c", flow=world.flow)
 

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import ACL, Id, Permissions, make_digest_acl
-from tests.flow.samples import pressing, state_of_stage
+from tests.flow.samples import a_signal, state_of_stage
 from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
@@ -39,7 +39,7 @@ def own_world(own_zookeeper: ZookeeperServer, flow: str) -> Iterator[ZookeeperWo
 
 
 def to_a(world: ZookeeperWorld, sequence: int, level: float = 1) -> PressureSignal:
-    return pressing(level, sequence=sequence, flow=world.flow)
+    return a_signal(level, sequence=sequence, flow=world.flow)
 
 
 def shows(signals: Signals, state: StageState) -> bool:
@@ -292,7 +292,7 @@ def test_a_message_with_children_is_told_and_stops_nobody(
     a, b, c = world.join("a", ["b", "c"]), world.join("b"), world.join("c")
     b.publish(state_of_stage("b", flow=world.flow))
     b.send(to_a(world, 1))
-    from_c = pressing(sender="c", flow=world.flow)
+    from_c = a_signal(sender="c", flow=world.flow)
     c.send(from_c)
     assert a.receive(WAIT_S) == [from_c]
     for node in ("taskmessage/a/b", "taskstate/b"):
