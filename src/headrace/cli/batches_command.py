@@ -105,11 +105,7 @@ def batches(
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
-    """The one batch whose key begins so; ``url`` is the ledger's, for the sentence.
-
-    Raises:
-        OptionError: There is none, or several.
-    """
+    """The one batch whose key begins so; `OptionError` where there is none, or several."""
     digits = key.strip().lower()
     found = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
     if len(found) == 1:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PAGE: Final = 100
 """Dead letters that are in memory at a time."""
 
+_RECORD: Final = ("key", "value", "headers")
 _HIGHEST_ID: Final = 2**63 - 1
 """No database has a higher one, or lets itself be asked for it."""
 
@@ -292,22 +293,10 @@ def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> Dea
 
 def letter_values(record: DeadLetterRecord) -> dict[str, Any]:
     """A dead letter for JSON, without the record itself; times are ms since the epoch."""
-    letter = record.letter
-    return {
-        "dead_letter_id": record.dead_letter_id,
-        "schedule_id": record.schedule_id,
-        "gate": record.gate,
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "timestamp_ms": letter.timestamp_ms,
-        "timestamp_type": letter.timestamp_type,
-        "error": asdict(letter.error),
-        "created_ms": record.created_ms,
-        "status": record.status,
-        "resolved_ms": record.resolved_ms,
-        "resolution": record.resolution,
-    }
+    values = asdict(record)
+    letter = values.pop("letter")
+    shown = {name: value for name, value in letter.items() if name not in _RECORD}
+    return {**values, **shown}
 
 
 def _base64(data: bytes | None) -> str | None:

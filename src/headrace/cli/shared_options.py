@@ -61,11 +61,7 @@ OptionsFile = Annotated[
 
 
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
-    """The gate of this name, or all by name.
-
-    Raises:
-        OptionError: The ledger has no gate of that name; ``url`` is the ledger's, for the sentence.
-    """
+    """The gate of this name, or all by name; `OptionError` where the ledger has no such gate."""
     known = ledger.gates.all()
     wanted = [each for each in known if gate is None or each.name == gate]
     if gate is not None and not wanted:

@@ -102,9 +102,7 @@ def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
 def load_of(batches: Sequence[BatchRecord]) -> Load:
     """What came between the plans of one run's batches, the oldest first; the last rate stays.
 
-    Args:
-        batches: At least two, all with a known lag; those between them without one are left out,
-            and what they took then counts as lost.
+    There are at least two, with known lags. What others between them took counts as lost.
     """
     began_ms = batches[0].created_time_ms
     points = []

@@ -107,15 +107,9 @@ class StageAgent:
     It signals the stages before it how hard it throttles them, and writes into the ledger the rate
     limit that those after it set: its planner applies that for the time of a lease, whatever
     becomes of the agent. What cannot be read, written or sent is logged once and tried again at the
-    next step.
-
-    Args:
-        spec: The stage.
-        ledger: Its ledger; best without a retry timeout, for what is late is of no use.
-        signals: Its part in the flow's signals; closed with the agent.
-        queue: Its input queue; closed with the agent.
-        publishes_to_ledger: Whether to publish its state in the ledger as well, for `headrace
-            status`; not needed where the signals are the ledger's.
+    next step. A ledger without a retry timeout is best, for what is late is of no use. Signals and
+    queue are closed with the agent. Where the signals are not the ledger's, the stage's state is
+    published in the ledger as well, for `headrace status` (``publishes_to_ledger``).
 
     Raises:
         LedgerError: The pressure state of the run before cannot be read.
@@ -193,10 +187,7 @@ class StageAgent:
     def step(self, now_ms: int, wall_ms: int, received: list[PressureSignal]) -> None:
         """Apply what was received, measure the queue, send pressure, publish the state.
 
-        Args:
-            now_ms: Now, by a clock that never goes back.
-            wall_ms: Now, by the clock that batches are planned by.
-            received: What has come since the last step.
+        ``now_ms`` is by a clock that never goes back, ``wall_ms`` by the one of batches' plans.
         """
         with self._trying("its batches"):
             self._progress.refresh(now_ms)

@@ -128,10 +128,7 @@ def close_idle_consumers() -> None:
 def find_watermarks(
     client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
 ) -> tuple[int, int] | None:
-    """The first offset that the partition's log holds, and the first that it does not hold yet.
-
-    None where no broker answers in time.
-    """
+    """The offsets [earliest, latest) of the partition's log; None where no broker answers."""
     # With read_committed a client takes the last stable offset for the end: that is where an open
     # transaction begins, and what follows is not lost.
     with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:

@@ -83,11 +83,7 @@ class DeadLetterProducer:
         self._producer = Producer(settings, logger=CLIENT_LOG)
 
     def send(self, record: Record) -> Future[str]:
-        """Queue a record; `flush` waits for its outcome.
-
-        Returns:
-            Where it is, as ``topic-partition at offset``, or a `BrokerError`.
-        """
+        """Queue a record; its ``topic-partition at offset``, or a `BrokerError`, after `flush`."""
         sent: Future[str] = Future()
         try:
             send(self._producer, record, partial(self._delivered, sent, record.topic))

@@ -39,12 +39,7 @@ OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics or partitions a source reads.
-
-    Attributes:
-        option: the option that says so, for errors.
-        pattern: the topics in whose name it is found.
-    """
+    """Which topics or partitions a source reads; ``option`` is the option that says so."""
 
     option: str
     topics: tuple[str, ...] = ()
@@ -54,16 +49,13 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The options of one source, checked.
+    """The options of one source, checked; none of its secrets is shown.
 
     Attributes:
-        client: librdkafka's settings; never shown, for they hold passwords.
         poll_timeout_ms: how long a task waits for a record (ms).
-        fetch_offset_retries: how often the planner repeats a failed request.
-        fetch_offset_retry_interval_ms: the time between (ms).
         commit_group: the consumer group to which processed offsets are committed; None for none.
         channel: the URL of the ledger of the stages that write the topics, of which each batch is
-            read once; never shown. None to read every record.
+            read once. None to read every record.
     """
 
     shared: SourceOptions

@@ -1,7 +1,4 @@
-"""The errors of what is too large for a topic or a producer, with the limit.
-
-The client's own error does not have it.
-"""
+"""The errors of records that are too large, with the limit, which the client's errors lack."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -35,7 +35,7 @@ class Load:
         points: From when on how many come: pairs of a time (s), 0 first, each after the one before,
             and a rate (records/s). The last rate stays.
         shape: How it goes from one point to the next.
-        repeat_s: After how long the points begin anew (s), after the last of them; None for never.
+        repeat_s: After how long the points begin again (s), after the last of them; None for never.
     """
 
     points: tuple[tuple[float, float], ...]

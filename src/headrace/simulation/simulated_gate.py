@@ -15,13 +15,7 @@ from headrace.core.ranges import TopicPartition
 
 
 class SimulatedGate:
-    """What a gate knows between two batches: its positions, its rate and its estimator.
-
-    Args:
-        estimator: A fresh one, made for the interval of ``limits``.
-        limits: Whose ``seconds_per_batch`` is the interval.
-        partitions: What it reads, from offset 0 on.
-    """
+    """What a gate knows between two batches: its positions, its rate and its estimator."""
 
     def __init__(
         self, estimator: PIDRateEstimator, limits: BatchLimits, partitions: Sequence[TopicPartition]

@@ -1,7 +1,7 @@
 """The way back: a copy of a checkpoint that Spark's own Kafka source goes on from.
 
 The native source reads an offset as topics, partitions and numbers, and refuses any key besides, so
-Headrace's keys cannot stay. Only the offsets of Headrace's sources are written anew; whatever else
+Headrace's keys cannot stay. Only the offsets of Headrace's sources are rewritten; whatever else
 is in the checkpoint (commits, state, other sources' offsets) is copied as it is. The original is
 never changed.
 """

@@ -109,7 +109,7 @@ class GateLedger:
         self._clock.sleep(seconds)
 
     def admission(self) -> Admission:
-        """The rate in force, after the report of the last batch if that comes soon, and the bound.
+        """The rate in force, after the report of the last batch if that comes soon, and the limit.
 
         Without a report, because of a crash or a lost event, it is the rate that was in force.
         """

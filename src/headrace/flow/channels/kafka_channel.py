@@ -260,7 +260,7 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
         if row["refused"] is not None:
             raise BrokerError(row["refused"])
     # Where output of an earlier stage was lost, tasks run again in a new attempt of their stage,
-    # which counts their runs anew.
+    # which counts their runs from 0.
     tracker = output.sparkSession.sparkContext.statusTracker()
     for stage in {row["stage"] for row in rows}:
         info = tracker.getStageInfo(stage)

@@ -196,13 +196,8 @@ class Signals:
     excepted, and `receive` if it is asked to. While the transport is unreachable nothing is lost
     that still counts: of every pair of stages the newest signal is kept until it is delivered or
     its lease is over. Nothing that is found is believed before it is checked; what is wrong is
-    logged once and removed. One thread delivers, and polls for what has come.
-
-    Args:
-        transport: What carries them; it is this stage's alone.
-        flow: The flow's name.
-        stage: The stage's name.
-        downstream: The stages directly after it: nobody else is listened to.
+    logged once and removed. One thread delivers, and polls for what has come. The transport is this
+    stage's alone; only the stages ``downstream``, directly after it, are listened to.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
