@@ -153,8 +153,7 @@ def backfill(
     if not batches:
         typer.echo("No batch that is meant has failed, so there is nothing to do.", err=True)
         return
-    # A second of imports, which what is printed above does without.
-    from headrace.cli.backfill_run import Job, run_manually  # noqa: PLC0415
+    from headrace.cli.backfill_run import Job, run_manually  # noqa: PLC0415  (it takes a second)
 
     handle, unlimited = work.handler(batches[0].gate), pace is Pace.UNLIMITED
     job = Job(handle, sources, on_failure.value, unlimited, max_backfills)

@@ -107,10 +107,10 @@ def failures_view(
 
 
 def _headline(noun: str, number: int, limit: int) -> Text:
-    told = out.plural(min(number, limit), noun)
+    counted = out.plural(min(number, limit), noun)
     if number > limit:
-        told = f"More than {told}, of which these are the first; --limit shows more"
-    return out.line(f"{told}:", style="bold red")
+        counted = f"More than {counted}, of which these are the first; --limit shows more"
+    return out.line(f"{counted}:", style="bold red")
 
 
 def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: bool) -> Table:

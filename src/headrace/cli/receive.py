@@ -212,12 +212,12 @@ class JsonLog(logging.Formatter):
     """One JSON object: ``time_ms``, ``level``, ``event``, ``message`` and what the event has."""
 
     def format(self, record: logging.LogRecord) -> str:  # noqa: D102
-        told = {
+        values = {
             "time_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
             **event_of(record),
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            values["trace"] = self.formatException(record.exc_info)
+        return json.dumps(values)

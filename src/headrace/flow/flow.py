@@ -127,24 +127,19 @@ class Flow:
         None. What it returns is written once, however often a batch is run.
 
         Args:
-            name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
+            name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``, and no other stage's; any other
+                is an `OptionError`.
             reads: The channel that it reads.
             writes: The channel or channels that it writes; none for a sink.
-            derive: Transforms the stream before it is cut into batches, for example into an
-                aggregation with state.
+            derive: Transforms the stream before it is cut into batches, such as an aggregation.
             options: Of the channel's source, such as ``backpressure.initialRate`` and the caps.
             schema: What the values that it reads hold, checked against the channel's.
-            pressure: When it throttles the stages before it, and by how much it slows down when
-                throttled. Default: the flow's.
-            **run: ``interval`` (default: ``"1 second"``), how often a batch starts, and so how long
-                one should take; ``on_failure`` (``"stop"``) and ``backfill`` (``"spare"``), as of
-                `headrace.Gate.write`.
-
-        Raises:
-            OptionError: The name is wrong, or another stage has it.
+            pressure: When it throttles others, and by how much it slows down. Default: the flow's.
+            **run: ``interval`` (default: ``"1 second"``), the time that a batch should take;
+                ``on_failure`` (``"stop"``) and ``backfill`` (``"spare"``), as of `Gate.write`.
         """
-        declared_at = SourceLine.of_caller()
         require_name("The name of a stage", name)
+        declared_at = SourceLine.of_caller()
         self._refuse_another("Stage", name, self._stages.get(name), declared_at)
 
         def declare(handler: Handler) -> Handler:
