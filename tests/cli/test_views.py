@@ -1,6 +1,6 @@
 """What the commands show, compared with stored output: ``tests/cli/expected``.
 
-``UPDATE_VIEWS=1 pytest tests/cli/test_views.py`` writes these files anew; look at their difference
+``UPDATE_VIEWS=1 pytest tests/cli/test_views.py`` writes these files again; look at their difference
 before it is committed.
 """
 
@@ -300,7 +300,7 @@ def test_a_view_is_as_it_was(name: str, tmp_path: Path) -> None:
     file = EXPECTED / f"{name}.txt"
     if os.environ.get("UPDATE_VIEWS"):
         file.write_text(text)
-    assert file.read_text() == text, "UPDATE_VIEWS=1 writes what is expected anew"
+    assert file.read_text() == text, "UPDATE_VIEWS=1 writes what is expected"
 
 
 def test_nothing_is_expected_of_views_that_are_gone() -> None:

@@ -61,7 +61,7 @@ def test_the_nodes_are_those_that_the_documentation_names(world: ZookeeperWorld)
         assert stat.ephemeralOwner == world.sessions["b"].id
 
 
-def test_a_state_is_kept_and_updated_not_made_anew(world: ZookeeperWorld) -> None:
+def test_a_state_is_kept_and_updated_not_recreated(world: ZookeeperWorld) -> None:
     world.answer_timeout_s = WAIT_S  # or it is written once more
     b = world.join("b")
     states = [state_of_stage("b", flow=world.flow, queue_bytes=number) for number in range(20)]
@@ -74,7 +74,7 @@ def test_a_state_is_kept_and_updated_not_made_anew(world: ZookeeperWorld) -> Non
 
 
 @pytest.mark.parametrize("stage", ["a", "b"])
-def test_a_session_that_expires_is_begun_anew_and_all_goes_on(
+def test_a_session_that_expires_is_begun_again_and_all_goes_on(
     world: ZookeeperWorld, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = world.join("a", ["b"]), world.join("b")
