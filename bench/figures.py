@@ -62,7 +62,7 @@ class Figure:
         name: What was measured.
         unit: Of the figures of both sides.
         headrace: Headrace's.
-        native: The native connector's, or what else it is held against, such as a raw limit; None
+        native: The native connector's, or what else it is compared with, such as a raw limit; None
             for what Headrace alone has.
         ratio: Headrace's figure over the native one, round by round; None without a native one.
         target: For the ratio or, without one, for Headrace's median. None: nothing was promised.
@@ -106,16 +106,16 @@ class Figure:
         """Whether the target is met; None where there is none."""
         if self.target is None:
             return None
-        held = self.headrace if self.absolute else self.ratio or self.headrace
-        return self.target.is_met(held.median)
+        compared = self.headrace if self.absolute else self.ratio or self.headrace
+        return self.target.is_met(compared.median)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON; a figure that is not finite becomes null."""
-        told = asdict(self) | {
+        fields = asdict(self) | {
             "target": None if self.target is None else str(self.target),
             "met": self.is_met,
         }
-        return {name: _finite(value) for name, value in told.items()}
+        return {name: _finite(value) for name, value in fields.items()}
 
 
 def _finite(value: Any) -> Any:

@@ -4,7 +4,9 @@ Once on journals with signals over the ledger, and once on Kafka topics with sig
 The law is the one that is simulated; its thresholds are scaled down to what a small machine does.
 """
 
+import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 from tests.services.zookeeper import ZookeeperServer
@@ -68,21 +70,21 @@ def figures(kind: str, trace: Trace) -> Iterator[Figure]:
             f"A batch of the benchmark's flow takes {trace.fixed_ms:.0f} ms besides its work, of"
             f" {INTERVAL_MS} ms; try it on a machine with less to do."
         )
-    told = {"moves": _told(trace), "fixed_ms": trace.fixed_ms}
-    first_s = first_held_s(trace)
+    details = {"changes": _changes(trace), "fixed_ms": trace.fixed_ms}
+    first_s = first_throttled_s(trace)
     sooner = [name for name in first_s if first_s[name] < first_s.get(BEFORE_SLOW, 0.0)]
 
     def figure(
         name: str, unit: str, value: float, target: AtLeast | AtMost | None = None, **more: object
     ) -> Figure:
         return Figure(
-            f"{kind}: {name}", unit, Spread.of([value]), target=target, details=told | more
+            f"{kind}: {name}", unit, Spread.of([value]), target=target, details=details | more
         )
 
     for name in reversed(NAMES):
         if name in first_s:
-            yield figure(f"from the slow-down until {name!r} is held", "s", first_s[name])
-    yield figure(f"stages held before {BEFORE_SLOW!r} was", "", len(sooner), AtMost(0))
+            yield figure(f"from the slow-down until {name!r} is throttled", "s", first_s[name])
+    yield figure(f"stages throttled before {BEFORE_SLOW!r} was", "", len(sooner), AtMost(0))
     largest = {name: queue / trace.overload_bytes for name, queue in largest_bytes(trace).items()}
     yield figure(
         "largest queue over the threshold", "", max(largest.values()), AtMost(2), by_stage=largest
@@ -91,6 +93,15 @@ def figures(kind: str, trace: Trace) -> Iterator[Figure]:
     since_ms = trace.slow_ms + 2 * INTERVAL_MS
     did = rate_per_s(trace.batches[SINK], since_ms, trace.fast_ms)
     yield figure("sink while slow, over the capacity", "", did / could, AtLeast(0.95), per_s=did)
+    below_s, batch_s = below_half_s(trace, could), longest_batch_s(trace)
+    yield figure(
+        "below half of the capacity, over the longest batch",
+        "",
+        below_s / batch_s,
+        AtMost(1),
+        below_half_s=below_s,
+        longest_batch_s=batch_s,
+    )
     back = {name: recovered(trace, name) for name in NAMES}
     yield figure(
         "least stage at the end, over the load",
@@ -99,20 +110,23 @@ def figures(kind: str, trace: Trace) -> Iterator[Figure]:
         AtLeast(0.95),
         **back,
     )
-    held = {move.stage: move.throttled_by for move in trace.moves}
+    throttled = {change.stage: change.throttled_by for change in trace.changes}
     yield figure(
-        "stages held at the end", "", sum(by is not None for by in held.values()), AtMost(0)
+        "stages throttled at the end",
+        "",
+        sum(by is not None for by in throttled.values()),
+        AtMost(0),
     )
     most = {name: max(turned(trace, name)) for name in NAMES}
     yield figure("most turns of a stage in a phase", "", max(most.values()), AtMost(1), **most)
 
 
-def first_held_s(trace: Trace) -> dict[str, float]:
-    """By stage, how long after the slow-down it was held first, if it was."""
+def first_throttled_s(trace: Trace) -> dict[str, float]:
+    """By stage, how long after the slow-down it was throttled first, if it was."""
     first: dict[str, float] = {}
-    for move in trace.moves:
-        if move.throttled_by is not None:
-            first.setdefault(move.stage, (move.time_ms - trace.slow_ms) / 1000)
+    for change in trace.changes:
+        if change.throttled_by is not None:
+            first.setdefault(change.stage, (change.time_ms - trace.slow_ms) / 1000)
     return first
 
 
@@ -124,8 +138,33 @@ def largest_bytes(trace: Trace) -> dict[str, int]:
     }
 
 
+def below_half_s(trace: Trace, could_per_s: float) -> float:
+    """The longest time in which the slow stage was left less than half of what it could do."""
+    limits = [(trace.slow_ms, math.inf)]
+    for change in trace.changes:
+        if change.stage == BEFORE_SLOW and trace.slow_ms <= change.time_ms < trace.fast_ms:
+            per_s = change.rate_limit_per_s
+            limits.append((change.time_ms, math.inf if per_s is None else per_s))
+    longest_ms = below_ms = 0
+    for (from_ms, per_s), (until_ms, _) in pairwise([*limits, (trace.fast_ms, math.inf)]):
+        below_ms = below_ms + until_ms - from_ms if per_s < could_per_s / 2 else 0
+        longest_ms = max(longest_ms, below_ms)
+    return longest_ms / 1000
+
+
+def longest_batch_s(trace: Trace) -> float:
+    """The longest batch of the slow stage of which some was while it was slow."""
+    times = [(batch.start_time_ms, batch.end_time_ms) for batch in trace.batches[SLOW]]
+    return max(
+        (end_ms - start_ms) / 1000
+        for start_ms, end_ms in times
+        if start_ms is not None and end_ms is not None
+        if start_ms < trace.fast_ms and end_ms > trace.slow_ms
+    )
+
+
 def recovered(trace: Trace, name: str) -> float:
-    """A stage's rate at the end, over the load: what each does that nothing holds or slows down.
+    """A stage's rate at the end, over the load, which a stage does that is not throttled.
 
     Not over the stage's own rate at the beginning: the later ones begin with what came meanwhile.
     """
@@ -134,22 +173,22 @@ def recovered(trace: Trace, name: str) -> float:
 
 
 def turned(trace: Trace, name: str) -> tuple[int, int]:
-    """How often a stage's bound changed its direction while the slow one was slow, and after."""
+    """How often a rate limit changed its direction while the slow stage was slow, and after."""
     edges = [trace.slow_ms / 1000, trace.fast_ms / 1000, trace.end_ms / 1000]
-    slow, fast = (turns(trace.moves, name, *edges[n : n + 2]) for n in (0, 1))
+    slow, fast = (turns(trace.changes, name, *edges[n : n + 2]) for n in (0, 1))
     return slow, fast
 
 
-def _told(trace: Trace) -> list[dict[str, Any]]:
+def _changes(trace: Trace) -> list[dict[str, Any]]:
     return [
         {
-            "after_s": (move.time_ms - trace.slow_ms) / 1000,
-            "stage": move.stage,
-            "throttled_by": move.throttled_by,
-            "level": move.level,
-            "rate_limit_per_s": move.rate_limit_per_s,
+            "after_s": (change.time_ms - trace.slow_ms) / 1000,
+            "stage": change.stage,
+            "throttled_by": change.throttled_by,
+            "level": change.level,
+            "rate_limit_per_s": change.rate_limit_per_s,
         }
-        for move in trace.moves
+        for change in trace.changes
     ]
 
 

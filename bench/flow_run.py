@@ -113,7 +113,7 @@ class Trace:
         slow_ms: When the stage became slow.
         fast_ms: When it became fast again.
         end_ms: When it was over.
-        moves: The changes of the stages' bounds, in their order.
+        changes: The changes of the stages' rate limits, in their order.
         looks: By stage, when it looked at its queue, and what waited (bytes).
         batches: By stage, the oldest first.
         fixed_ms: What a batch of the slow stage takes besides its handler's sleep.
@@ -124,7 +124,7 @@ class Trace:
     slow_ms: int
     fast_ms: int
     end_ms: int
-    moves: Sequence[RateLimitChange]
+    changes: Sequence[RateLimitChange]
     looks: Mapping[str, Sequence[tuple[int, int]]]
     batches: Mapping[str, Sequence[BatchRecord]]
     fixed_ms: float
@@ -167,7 +167,7 @@ class SlowedFlow:
     def run(self, spark: SparkSession, settings: HopSettings) -> Trace:
         """Run it: steady, slow, and fast again."""
         with Ledger.open(self._flow.ledger) as ledger, self._flow.start(spark) as running:
-            with self._moves(ledger) as moves:
+            with self._changes(ledger) as changes:
                 _wait(running, lambda: self._batches(ledger, SINK) != [], DEADLINE_S)
                 steady_ms = now_ms()
                 _wait(running, _never, STEADY_S)
@@ -176,13 +176,13 @@ class SlowedFlow:
                 _wait(running, _never, SLOW_S)
                 self._slow.clear()
                 fast_ms = now_ms()
-                _wait(running, lambda: _is_calm(moves, fast_ms), FAST_S)
+                _wait(running, lambda: _is_calm(changes, fast_ms), FAST_S)
                 end_ms = now_ms()
             fixed_ms = self._fixed_ms(running)
             batches = {name: self._batches(ledger, name) for name in NAMES}
         looks = {name: list(watched.looks) for name, watched in self._watched.items()}
         return Trace(
-            *(steady_ms, slow_ms, fast_ms, end_ms, moves, looks, batches, fixed_ms),
+            *(steady_ms, slow_ms, fast_ms, end_ms, changes, looks, batches, fixed_ms),
             settings.overload_bytes,
         )
 
@@ -213,34 +213,34 @@ class SlowedFlow:
         return list(reversed(ledger.batches.newest(self._flow.gate(stage), _BATCHES)))
 
     @contextmanager
-    def _moves(self, ledger: Ledger) -> Iterator[list[RateLimitChange]]:
-        """The changes of the stages' bounds, as their planners find them."""
-        moves: list[RateLimitChange] = []
+    def _changes(self, ledger: Ledger) -> Iterator[list[RateLimitChange]]:
+        """The changes of the stages' rate limits, as their planners find them."""
+        changes: list[RateLimitChange] = []
         done = threading.Event()
         known: dict[str, RateLimitChange | None] = dict.fromkeys(NAMES)
 
         def watch() -> None:
             while not done.wait(_WATCH_S):
                 for name in NAMES:
-                    held = ledger.gates.admission(self._flow.gate(name)).held
+                    limit = ledger.gates.admission(self._flow.gate(name)).rate_limit
                     was = known[name]
-                    bound_per_s = None if held is None else held.rate_per_s
-                    if bound_per_s == (None if was is None else was.rate_limit_per_s):
+                    limit_per_s = None if limit is None else limit.rate_per_s
+                    if limit_per_s == (None if was is None else was.rate_limit_per_s):
                         continue
-                    move = RateLimitChange(
+                    change = RateLimitChange(
                         now_ms(),
                         name,
-                        None if held is None else held.throttled_by,
-                        0.0 if held is None else held.level,
-                        bound_per_s,
+                        None if limit is None else limit.throttled_by,
+                        0.0 if limit is None else limit.level,
+                        limit_per_s,
                     )
-                    known[name] = move
-                    moves.append(move)
+                    known[name] = change
+                    changes.append(change)
 
         thread = threading.Thread(target=watch, name="bench-flow", daemon=True)
         thread.start()
         try:
-            yield moves
+            yield changes
         finally:
             done.set()
             thread.join()
@@ -254,12 +254,12 @@ def rate_per_s(batches: Sequence[BatchRecord], from_ms: int, until_ms: int) -> f
     return records * 1000 / (within[-1][0] - within[0][0]) if records else 0.0
 
 
-def _is_calm(moves: Sequence[RateLimitChange], since_ms: int) -> bool:
+def _is_calm(changes: Sequence[RateLimitChange], since_ms: int) -> bool:
     """Whether all stages have been free for a while."""
-    last = {move.stage: move for move in moves}
-    if any(move.throttled_by is not None for move in last.values()):
+    last = {change.stage: change for change in changes}
+    if any(change.throttled_by is not None for change in last.values()):
         return False
-    since_ms = max([since_ms, *(move.time_ms for move in last.values())])
+    since_ms = max([since_ms, *(change.time_ms for change in last.values())])
     return now_ms() - since_ms > CALM_S * 1000
 
 

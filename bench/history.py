@@ -100,7 +100,7 @@ def planned(gate: str, run: str, number: int, partitions: int) -> PlannedBatch:
 def _planned(gate: str, run: str, offsets: range, partitions: int) -> PlannedBatch:
     return PlannedBatch(
         gate=gate,
-        run_id=run,
+        checkpoint_id=run,
         ranges=tuple(
             PlannedRange(
                 OffsetRange("orders", partition, offsets.start, offsets.stop),
@@ -142,7 +142,7 @@ def _halves(whole: PlannedBatch, parent: str, number: int, created_ms: int) -> I
     first, half = whole.ranges[0].offsets.start, RECORDS // 2
     for which, status in enumerate((Status.SUCCESS, Status.DEAD)):
         offsets = range(first + which * half, first + (which + 1) * half)
-        part = _planned(whole.gate, whole.run_id, offsets, PARTITIONS)
+        part = _planned(whole.gate, whole.checkpoint_id, offsets, PARTITIONS)
         key = part.schedule_id
         for table, row in _ended(part, key, number, created_ms + 1 + which, status):
             yield table, row | {"parent": parent} if table is control else row

@@ -23,7 +23,7 @@ PROMISED: Final = AtLeast(1.0)
 
 
 def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
-    """With all columns of the source, and told that the value is all that is needed.
+    """With all columns of the source, and with the value as all that is needed.
 
     Spark leaves out the columns that nobody uses where the native source is read. It does not tell
     a Python source, so that a user does, with a schema.

@@ -21,7 +21,7 @@ INTERVAL_MS: Final = 20
 ACCURATE: Final = Near(1, by=0.05)
 BURST_S: Final = 1.0
 SETTLED: Final = 0.2
-"""After this part of a run what a full bucket held at the start is long gone."""
+"""After this part of a run what a full bucket had at the start is long gone."""
 
 JOB_PER_S: Final = 20_000
 """Less than a tenth of what the senders could send."""

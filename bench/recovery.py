@@ -104,7 +104,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         "4 times slower": slice(script.steady, script.steady + script.slow),
         "fast again": slice(script.steady + script.slow, script.batches),
     }
-    told = {
+    details = {
         "batches_ms": real_ms,
         "simulated_ms": [batch.duration_ms for batch in in_theory],
         "records": [p.numInputRows for p in progress],
@@ -119,7 +119,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
             "batches",
             Spread.of([real]),
             target=AtMost(law + GRACE) if math.isfinite(law) else None,
-            details=told,
+            details=details,
         )
     first_ms, *later_ms = real_ms[phases["4 times slower"]]
     yield Figure(

@@ -43,8 +43,8 @@ GROWTH_S: Final = 1.0
 
 WITHOUT_LOOKING_S: Final = 0.9 * SETTINGS.overload_sensitivity_ms / 1000
 POLL_S: Final = 0.002
-"""How exactly a moment is known; looking more often, or before the gate can be held, would slow
-down what is looked at."""
+"""How exactly a moment is known; looking more often, or before the gate can be throttled,
+would slow down what is looked at."""
 
 WAIT_S: Final = 60
 SEED: Final = 6
@@ -74,15 +74,14 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
         ):
             bare_ms = _bare(stage, join, scale.signals)
             yield Figure(f"sent until received, {carrier}", "ms", Spread.of(bare_ms))
-            held_ms = _held(stage, join, scale.signals)
-            details = {"delays_ms": held_ms}
+            delays_ms = _throttled(stage, join, scale.signals)
+            details = {"delays_ms": delays_ms}
             yield Figure(
-                f"too long until held, {carrier}", "ms", Spread.of(held_ms), details=details
+                f"too long until throttled, {carrier}", "ms", Spread.of(delays_ms), details=details
             )
-            worst, allowed_ms = Spread.of([max(held_ms)]), ALLOWED_MS + looks_s * 1000
-            yield Figure(
-                f"too long until held, {carrier}: worst", "ms", worst, target=AtMost(allowed_ms)
-            )
+            worst, allowed_ms = Spread.of([max(delays_ms)]), ALLOWED_MS + looks_s * 1000
+            name = f"too long until throttled, {carrier}: worst"
+            yield Figure(name, "ms", worst, target=AtMost(allowed_ms))
 
 
 def _bare(stage: Stage, join: Join, times: int) -> list[float]:
@@ -105,8 +104,8 @@ def _bare(stage: Stage, join: Join, times: int) -> list[float]:
     return delays_ms[1:]  # the first one makes the nodes
 
 
-def _held(stage: Stage, join: Join, times: int) -> list[float]:
-    """How long it takes from a queue that is too long until the gate before is held (ms)."""
+def _throttled(stage: Stage, join: Join, times: int) -> list[float]:
+    """How long it takes from a queue that is too long until the gate before is throttled (ms)."""
     with ExitStack() as running, ThreadPoolExecutor(PAIRS) as threads:
         pairs = [
             running.enter_context(_Pair(stage.fresh_ledger(), f"{FLOW}-{number}", join))
@@ -170,21 +169,21 @@ class _Pair(ExitStack):
         return [self._delay_ms(chance) for _ in range(times)]
 
     def _delay_ms(self, chance: random.Random) -> float:
-        with ExitStack() as pressing:
+        with ExitStack() as entered:
             queue = _Queue()
-            signals, agent = self._agent(pressing, "after", ("before",), (), queue)
+            signals, agent = self._agent(entered, "after", ("before",), (), queue)
             _wait_until(lambda: signals.is_connected and queue.looks > 1)
             time.sleep(chance.uniform(0, QUEUE_POLL_S))
             passed_s = queue.grow()
             time.sleep(GROWTH_S + WITHOUT_LOOKING_S)
-            _wait_until(self._is_held)
+            _wait_until(self._is_throttled)
             delay_ms = (time.perf_counter() - passed_s) * 1000
             agent.close()
-            _wait_until(lambda: not self._is_held())  # before its session, and so its word, is gone
+            _wait_until(lambda: not self._is_throttled())  # before its session is gone
         return delay_ms
 
-    def _is_held(self) -> bool:
-        return self._ledger.gates.admission(self._gate).held is not None
+    def _is_throttled(self) -> bool:
+        return self._ledger.gates.admission(self._gate).rate_limit is not None
 
     def _agent(
         self,

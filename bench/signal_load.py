@@ -1,4 +1,4 @@
-"""What the stages of a long chain cost a ZooKeeper server: at rest, pressed, and in motion."""
+"""What the stages of a long chain cost a ZooKeeper server: at rest, and throttled."""
 
 import subprocess
 import time
@@ -11,7 +11,7 @@ from typing import Final
 from tests.services.zookeeper import ZookeeperServer
 
 from bench.figures import Figure
-from bench.load.stages import CHANGING, END, IDLE, PRESSING
+from bench.load.stages import CHANGING, END, IDLE, THROTTLING
 from bench.pairs import Spread
 from bench.processes import answers, cpu_seconds, order, resident_mb, stages
 from bench.scale import Scale
@@ -31,12 +31,12 @@ SERVER: Final = {"tickTime": "2000"}
 """As ZooKeeper's own sample of a configuration has it."""
 
 SETTLE_S: Final = 2
-"""After the stages were told what to do; by then they do it."""
+"""After the stages were given something else to do; by then they do it."""
 
 LOOK_S: Final = 0.5
 """How often the server is asked how many requests are waiting."""
 
-MODES: Final = {IDLE: "at rest", PRESSING: "all pressed", CHANGING: "a tenth changes each s"}
+MODES: Final = {IDLE: "at rest", THROTTLING: "all throttled", CHANGING: "a tenth changes each s"}
 LEASE_MS: Final = HopSettings().lease_ms
 
 
@@ -111,21 +111,21 @@ def _load(server: ZookeeperServer, lasts_s: float) -> _Load:
     outstanding = 0.0
     while (took_s := time.perf_counter() - began_s) < lasts_s:
         time.sleep(LOOK_S)
-        outstanding = max(outstanding, float(_told(server)["zk_outstanding_requests"]))
-    told, computed_s = _told(server), cpu_seconds(server.pid) - computed_s
+        outstanding = max(outstanding, float(_statistics(server)["zk_outstanding_requests"]))
+    found, computed_s = _statistics(server), cpu_seconds(server.pid) - computed_s
     return _Load(
         100 * computed_s / took_s,
-        float(told["zk_packets_received"]) / took_s,
-        float(told["zk_avg_latency"]),
-        float(told["zk_max_latency"]),
+        float(found["zk_packets_received"]) / took_s,
+        float(found["zk_avg_latency"]),
+        float(found["zk_max_latency"]),
         outstanding,
-        float(told["zk_znode_count"]),
-        float(told["zk_watch_count"]),
+        float(found["zk_znode_count"]),
+        float(found["zk_watch_count"]),
         resident_mb(server.pid),
     )
 
 
-def _told(server: ZookeeperServer) -> dict[str, str]:
+def _statistics(server: ZookeeperServer) -> dict[str, str]:
     """What the server tells of itself, by name."""
     rows = (line.partition("\t") for line in server.tell("mntr").splitlines())
     return {name: value for name, _, value in rows}

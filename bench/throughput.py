@@ -63,6 +63,6 @@ def _bounded_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
 
 
 def _value_rate(stage: Stage, source: str, topic: str, rows: int) -> float:
-    """As each is told to leave the other columns out: Spark tells only the native source itself."""
+    """As each is asked to leave the other columns out: Spark asks only the native source itself."""
     schema = "value BINARY" if source == HEADRACE else None
     return rows / seconds_to_discard(bounded(stage, source, topic, schema).select("value"))

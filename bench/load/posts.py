@@ -86,7 +86,7 @@ def at_a_pace(
 
 
 def without_pause(port: int, seconds: float, each: int, connections: int) -> dict[str, int]:
-    """Send as much as is taken for so long, and come again when told to; how much was taken."""
+    """Send as much as is taken for so long, and come again when asked to; how much was taken."""
     body = chunk(each)
     end_s = time.perf_counter() + seconds
     taken: list[int] = []

@@ -1,4 +1,4 @@
-"""Stages of a chain that press each other through ZooKeeper, without any queue or batch."""
+"""Stages of a chain that throttle each other through ZooKeeper, without any queue or batch."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from headrace.flow import StageState, ZookeeperSession, ZookeeperSettings, zooke
 
 FLOW: Final = "bench"
 IDLE: Final = "idle"
-PRESSING: Final = "pressing"
+THROTTLING: Final = "throttling"
 CHANGING: Final = "changing"
 END: Final = "end"
 
@@ -31,12 +31,12 @@ def take_part(
 ) -> list[int]:
     """Be some of the stages of a chain until the input says that it is over.
 
-    Each line of the input says what to do from then on: ``idle``, as at first, press nobody;
-    ``pressing``, press the stage before at one level; ``changing``, do so at a level that changes
-    now and then; ``end``. A state is shown and a level asserted anew every third of a lease, as by
-    a stage's agent, and a state also whenever the stage after presses otherwise than before. A line
-    is written when all are there, and then at each change: how long each assertion was on its way
-    that has come since the last one (ms).
+    Each line of the input says what to do from then on: ``idle``, as at first, throttle nobody;
+    ``throttling``, throttle the stage before at one level; ``changing``, do so at a level that
+    changes now and then; ``end``. State and signal are sent again every third of a lease, as by a
+    stage's agent, and the state also whenever the stage after changes its level. A line is written
+    when all are there, and then at each change: how long each signal was on its way that has come
+    since the last one (ms).
 
     Args:
         hosts: ZooKeeper's.
@@ -44,7 +44,7 @@ def take_part(
         count: How many they are.
         chain: How long the chain is.
         per_session: How many of them share a session.
-        lease_ms: Of what they show and assert.
+        lease_ms: Of their states and signals.
     """
     settings = ZookeeperSettings(hosts)
     chance = random.Random(first)
@@ -66,7 +66,7 @@ def take_part(
 
 
 def _follow(orders: "_Orders", members: Sequence["_Member"]) -> list[int]:
-    """Do what is ordered until something else is; how long each assertion was on its way (ms)."""
+    """Do what is ordered until something else is; how long each signal was on its way (ms)."""
     mode: str = orders.now
     delays_ms: list[int] = []
     while orders.now == mode:
@@ -111,31 +111,31 @@ class _Member:
         self._lease_ms = lease_ms
         self._chance = chance
         self._sequence = 0
-        self._level = self._held = 0.0
-        self._shown_s = self._asserted_s = time.monotonic() - chance.random() * lease_ms / 3000
+        self._level = self._throttled_level = 0.0
+        self._published_s = self._sent_s = time.monotonic() - chance.random() * lease_ms / 3000
         self._changed_s = 0.0
 
     def step(self, mode: str, now_s: float) -> list[int]:
-        """What its agent would do now; how long what it heard was on its way (ms)."""
+        """What its agent would do now; how long each signal it received was on its way (ms)."""
         delays_ms: list[int] = []
         is_new, third_s = False, self._lease_ms / 3000
-        for heard in self._signals.receive():
-            delays_ms.append(_now_ms() - heard.sequence)
-            is_new = is_new or heard.level != self._held
-            self._held = heard.level
-        if is_new or now_s >= self._shown_s + third_s:
-            self._show()
-            self._shown_s = now_s
+        for received in self._signals.receive():
+            delays_ms.append(_now_ms() - received.sequence)
+            is_new = is_new or received.level != self._throttled_level
+            self._throttled_level = received.level
+        if is_new or now_s >= self._published_s + third_s:
+            self._publish()
+            self._published_s = now_s
         level = self._wanted(mode, now_s)
-        is_due = level > 0 and now_s >= self._asserted_s + third_s
+        is_due = level > 0 and now_s >= self._sent_s + third_s
         if self._before is not None and (level != self._level or is_due):
-            self._assert(level)
-            self._asserted_s = now_s
+            self._send(level)
+            self._sent_s = now_s
         return delays_ms
 
     def _wanted(self, mode: str, now_s: float) -> float:
         since_s, self._changed_s = now_s - self._changed_s, now_s
-        if mode not in (PRESSING, CHANGING):
+        if mode not in (THROTTLING, CHANGING):
             return 0.0
         if self._level == 0:  # not all at once
             return float(self._chance.random() < since_s)
@@ -143,25 +143,25 @@ class _Member:
             return self._chance.choice([level for level in LEVELS if level != self._level])
         return self._level
 
-    def _assert(self, level: float) -> None:
+    def _send(self, level: float) -> None:
         assert self._before is not None
         self._level = level
-        self._sequence = max(self._sequence + 1, _now_ms())  # which tells when it was sent
+        self._sequence = max(self._sequence + 1, _now_ms())  # which says when it was sent
         self._signals.send(
             PressureSignal(
                 FLOW, self._name, self._before, self._run, self._sequence, level, self._lease_ms
             )
         )
 
-    def _show(self) -> None:
-        is_held = self._held > 0
+    def _publish(self) -> None:
+        is_throttled = self._throttled_level > 0
         self._signals.publish(
             StageState(
                 FLOW,
                 self._name,
-                self._after if is_held else None,
-                self._held,
-                1000 / 2**self._held if is_held else None,
+                self._after if is_throttled else None,
+                self._throttled_level,
+                1000 / 2**self._throttled_level if is_throttled else None,
                 self._chance.randrange(10**8),
                 self._lease_ms,
             )

@@ -19,7 +19,7 @@ def batch(end_ms: int, per_s: float) -> BatchRecord:
     return BatchRecord(
         schedule_id=str(end_ms),
         gate="journals.x",
-        run_id="run",
+        checkpoint_id="run",
         kind=Kind.LIVE,
         status=Status.SUCCESS,
         attempts=1,
@@ -43,24 +43,24 @@ def batches(while_slow: float, after: float = LOAD_PER_S) -> list[BatchRecord]:
     return [batch(at, per_s(at)) for at in range(0, END_MS + 1, INTERVAL_MS)]
 
 
-def held(at_ms: int, stage: str, by: str | None, per_s: float | None) -> RateLimitChange:
+def limited(at_ms: int, stage: str, by: str | None, per_s: float | None) -> RateLimitChange:
     return RateLimitChange(at_ms, stage, by, 0.0 if by is None else 1.0, per_s)
 
 
 @pytest.fixture
 def trace() -> Trace:
     """A run as it should be."""
-    moves = [
-        held(50_000, "three", "four", 200.0),
-        held(70_000, "two", "three", 190.0),
-        held(100_000, "three", "four", 400.0),
-        held(110_000, "three", None, None),
-        held(120_000, "two", None, None),
+    changes = [
+        limited(50_000, "three", "four", 200.0),
+        limited(70_000, "two", "three", 190.0),
+        limited(100_000, "three", "four", 400.0),
+        limited(110_000, "three", None, None),
+        limited(120_000, "two", None, None),
     ]
     looks = {name: [(at, SETTINGS.overload_bytes) for at in (0, 60_000)] for name in NAMES}
     done = {name: batches(0.96 * SLOW_PER_S) for name in NAMES}
     return Trace(
-        *(STEADY_MS, SLOW_MS, FAST_MS, END_MS, moves, looks, done, 0.0), SETTINGS.overload_bytes
+        *(STEADY_MS, SLOW_MS, FAST_MS, END_MS, changes, looks, done, 0.0), SETTINGS.overload_bytes
     )
 
 
@@ -74,19 +74,23 @@ def missed(trace: Trace) -> list[str]:
 
 def test_a_run_as_it_should_be_meets_what_is_asked(trace: Trace) -> None:
     assert missed(trace) == []
-    first = found(trace)["from the slow-down until 'three' is held"]
+    first = found(trace)["from the slow-down until 'three' is throttled"]
     assert first.headrace.median == 20
-    assert "from the slow-down until 'one' is held" not in found(trace)
+    assert "from the slow-down until 'one' is throttled" not in found(trace)
 
 
 def test_what_is_not_as_it_should_be_is_missed(trace: Trace) -> None:
-    sooner = held(45_000, "one", "two", 100.0)
-    freed = held(130_000, "one", None, None)
-    wrong = replace(trace, moves=[sooner, *trace.moves, freed])
-    assert missed(wrong) == ["stages held before 'three' was"]
+    sooner = limited(45_000, "one", "two", 100.0)
+    freed = limited(130_000, "one", None, None)
+    wrong = replace(trace, changes=[sooner, *trace.changes, freed])
+    assert missed(wrong) == ["stages throttled before 'three' was"]
 
     huge = {**trace.looks, "four": [(60_000, 2 * SETTINGS.overload_bytes + 1)]}
     assert missed(replace(trace, looks=huge)) == ["largest queue over the threshold"]
+
+    too_low = [limited(60_000, "three", "four", 100.0), limited(63_500, "three", "four", 200.0)]
+    low = replace(trace, changes=sorted([*trace.changes, *too_low], key=lambda each: each.time_ms))
+    assert missed(low) == ["below half of the capacity, over the longest batch"]
 
     short = {**trace.batches, SINK: batches(0.9 * SLOW_PER_S)}
     assert missed(replace(trace, batches=short)) == ["sink while slow, over the capacity"]
@@ -94,11 +98,11 @@ def test_what_is_not_as_it_should_be_is_missed(trace: Trace) -> None:
     lame = {**trace.batches, "two": batches(SLOW_PER_S, after=0.5 * LOAD_PER_S)}
     assert missed(replace(trace, batches=lame)) == ["least stage at the end, over the load"]
 
-    swings = [held(80_000 + n * 1000, "three", "four", 100.0 + n % 2) for n in range(6)]
-    swinging = sorted([*trace.moves, *swings], key=lambda move: move.time_ms)
-    assert missed(replace(trace, moves=swinging)) == ["most turns of a stage in a phase"]
+    swings = [limited(80_000 + n * 1000, "three", "four", 200.0 + n % 2) for n in range(6)]
+    swinging = sorted([*trace.changes, *swings], key=lambda change: change.time_ms)
+    assert missed(replace(trace, changes=swinging)) == ["most turns of a stage in a phase"]
 
-    assert missed(replace(trace, moves=trace.moves[:-1])) == ["stages held at the end"]
+    assert missed(replace(trace, changes=trace.changes[:-1])) == ["stages throttled at the end"]
 
 
 def test_of_a_machine_with_too_much_to_do_no_figure_is_made(trace: Trace) -> None:

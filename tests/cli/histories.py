@@ -41,12 +41,12 @@ def a_batch(  # noqa: PLR0917  (a row has the columns it has)
     planned: int = 1_000,
     status: Status = Status.SUCCESS,
     error: ErrorReport | None = None,
-    run_id: str = "run",
+    checkpoint_id: str = "run",
 ) -> BatchRecord:
     return BatchRecord(
-        schedule_id=f"{run_id} {number}",
+        schedule_id=f"{checkpoint_id} {number}",
         gate="orders",
-        run_id=run_id,
+        checkpoint_id=checkpoint_id,
         kind=Kind.LIVE,
         status=status,
         attempts=1,

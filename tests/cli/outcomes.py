@@ -40,11 +40,13 @@ LONG_MS = 60_000
 """A lease that outlasts every test."""
 
 
-def planned(start: int, until: int, gate: str = "orders", run_id: str = "run") -> PlannedBatch:
+def planned(
+    start: int, until: int, gate: str = "orders", checkpoint_id: str = "run"
+) -> PlannedBatch:
     """A batch of one range."""
     planned_range = PlannedRange(OffsetRange("orders", 0, start, until), 100, "share")
     return PlannedBatch(
-        gate, run_id, (planned_range,), "rate", "localhost:9092", lag=90, rate_per_s=50.5
+        gate, checkpoint_id, (planned_range,), "rate", "localhost:9092", lag=90, rate_per_s=50.5
     )
 
 

@@ -94,9 +94,9 @@ def test_what_a_terminal_or_its_painter_would_obey_is_shown_and_not_done(
     with Ledger.open(url) as ledger:
         for gate in (f"a{trick}", "b"):
             ledger.gates.declare(gate, interval_ms=1, source="kafka", estimator="pid")
-        first = ledger.batches.begin(planned(0, 10, f"a{trick}", run_id=trick)).schedule_id
+        first = ledger.batches.begin(planned(0, 10, f"a{trick}", checkpoint_id=trick)).schedule_id
         ledger.batches.fail(first, ValueError(f"no {trick}"))
-        second = ledger.batches.begin(planned(10, 11, f"a{trick}", run_id=trick)).schedule_id
+        second = ledger.batches.begin(planned(10, 11, f"a{trick}", checkpoint_id=trick)).schedule_id
         ledger.dead_letters.add(second, replace(LETTER, topic=f"t{trick}", value=trick.encode()))
     printable = "".join(c if c.isprintable() else " " for c in trick)
     for command in ("batches", f"batches {first}", "failures", "verify", "dead-letters list"):

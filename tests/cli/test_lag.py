@@ -64,8 +64,8 @@ def test_one_batch_is_not_enough_to_know() -> None:
 
 def test_batches_of_another_run_are_not_compared() -> None:
     batches = [
-        a_batch(0, NOW_MS, 500, run_id="new"),
-        a_batch(9, NOW_MS - 1_000, 9_000, run_id="old"),
+        a_batch(0, NOW_MS, 500, checkpoint_id="new"),
+        a_batch(9, NOW_MS - 1_000, 9_000, checkpoint_id="old"),
     ]
     assert newest_run(batches) == batches[:1]
 

@@ -145,7 +145,7 @@ def test_a_history_is_read_from_the_ledger(tmp_path: Path) -> None:
         begun = ledger.batches.begin(
             PlannedBatch(
                 gate="orders",
-                run_id="run",
+                checkpoint_id="run",
                 ranges=(PlannedRange(OffsetRange("orders", 4, 10, 30), 100, "rate"),),
                 reason="rate",
                 bootstrap_servers="localhost:9092",

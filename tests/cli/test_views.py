@@ -215,7 +215,10 @@ def what_is_open(folder: Path) -> RenderableType:
 
 def what_is_broken(folder: Path) -> RenderableType:
     url = f"sqlite:///{folder}/broken.db"
-    others = planned(70, 80, run_id="another run"), planned(75, 80, run_id="a third run")
+    others = tuple(
+        planned(start, 80, checkpoint_id=name)
+        for start, name in ((70, "another run"), (75, "a third run"))
+    )
     with gated_ledger(url, "orders", *FIVE, *others, clock=lambda: NOW_MS) as ledger:
         ledger.gates.declare("new", interval_ms=1, source="kafka", estimator="pid")
         ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
@@ -344,15 +347,15 @@ def some(records: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[Any]:
 
 
 def any_history() -> st.SearchStrategy[GateHistory]:
-    batch = any_of(BatchRecord, run_id=st.sampled_from(["a", "b"]), attempts=st.integers(1, 3))
-    loss = any_of(Loss, offsets=offsets)
+    either = st.sampled_from(["a", "b"])
+    batch = any_of(BatchRecord, checkpoint_id=either, attempts=st.integers(1, 3))
     return st.builds(
         GateHistory,
         gate=any_of(GateRecord, interval_ms=st.integers(1, 2**40)),
         batches=some(batch, 20),
         samples=some(any_of(RateSample), 3),
         ranges=some(any_of(PlannedRange, offsets=offsets), 30),
-        losses=some(loss, 2),
+        losses=some(any_of(Loss, offsets=offsets), 2),
         receivers=some(any_of(ReceiverRecord, lane=st.integers(0, 99_999)), 3),
     )
 

@@ -98,11 +98,11 @@ def terminated(
     return QueryTerminatedEvent(query or uuid4(), run, exception, error_class)
 
 
-def planned(gate: str, *ranges: OffsetRange, run_id: str = RUN) -> PlannedBatch:
+def planned(gate: str, *ranges: OffsetRange, checkpoint_id: str = RUN) -> PlannedBatch:
     """The batch of these ranges, as the gate's planner begins it."""
     return PlannedBatch(
         gate=gate,
-        run_id=run_id,
+        checkpoint_id=checkpoint_id,
         ranges=tuple(PlannedRange(each) for each in ranges),
         reason="rate",
         bootstrap_servers="localhost:9092",

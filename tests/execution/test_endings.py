@@ -61,7 +61,7 @@ def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler
 
 
 def begin(ledger: Ledger, offsets: OffsetRange = FIRST, run: str = "run") -> str:
-    return ledger.batches.begin(planned("orders", offsets, run_id=run)).schedule_id
+    return ledger.batches.begin(planned("orders", offsets, checkpoint_id=run)).schedule_id
 
 
 def row(ledger: Ledger, batch: str) -> BatchRecord:

@@ -52,7 +52,7 @@ class Scene:
         return GatedHandler(gate, self.ledger.url, handler or self, **options)
 
     def begin(self, *ranges: OffsetRange, run: str = "run") -> str:
-        return self.ledger.batches.begin(planned("orders", *ranges, run_id=run)).schedule_id
+        return self.ledger.batches.begin(planned("orders", *ranges, checkpoint_id=run)).schedule_id
 
     def row(self, batch: str) -> BatchRecord:
         found = self.ledger.batches.get(batch)

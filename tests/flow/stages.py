@@ -80,7 +80,7 @@ class RunningStage:
 
     def throttled_by(self) -> str | None:
         """The stage that throttles it."""
-        held = self._ledger.gates.admission(self._gate).held
+        held = self._ledger.gates.admission(self._gate).rate_limit
         return None if held is None else held.throttled_by
 
     def vanish(self) -> None:

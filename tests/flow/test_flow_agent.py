@@ -99,7 +99,7 @@ class Driven:
         return self.signals.published[-1]
 
     def rate_limit(self) -> RateLimit | None:
-        return self.ledger.gates.admission(SPEC.gate).held
+        return self.ledger.gates.admission(SPEC.gate).rate_limit
 
     def step(self, now_ms: int, *received: PressureSignal, wall_ms: int | None = None) -> None:
         self.agent.step(now_ms, now_ms if wall_ms is None else wall_ms, list(received))

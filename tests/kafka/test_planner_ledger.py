@@ -51,7 +51,7 @@ def test_the_first_batch_is_bounded_and_is_in_the_ledger_before_it_is_read(
             1,
         )
         assert (batch.lag, batch.planned_records, batch.rate_per_s) == (400, 100, 100)
-        assert batch.run_id == end["@checkpoint"]
+        assert batch.checkpoint_id == end["@checkpoint"]
         topic_id = end["@ids"][orders.name]
         assert ledger.batches.ranges(batch.schedule_id) == (
             PlannedRange(ranges[0], 300, Reason.INITIAL_RATE, topic_id),

@@ -32,13 +32,13 @@ def covered(
     parent: str | None = None,
     has_children: bool = False,
     status: Status = Status.SUCCESS,
-    run_id: str = "run",
+    checkpoint_id: str = "run",
     created_ms: int | None = 1,
     topic_id: str | None = None,
 ) -> Covered:
     key = key or f"batch of {start}"
     offsets = a_range(start, until)
-    return Covered(run_id, key, parent, has_children, status, offsets, created_ms, topic_id)
+    return Covered(checkpoint_id, key, parent, has_children, status, offsets, created_ms, topic_id)
 
 
 def in_order(rows: Iterable[Covered]) -> list[Covered]:
@@ -46,7 +46,13 @@ def in_order(rows: Iterable[Covered]) -> list[Covered]:
 
     def place(row: Covered) -> tuple[object, ...]:
         offsets = row.offsets
-        return row.run_id, offsets.topic, row.topic_id or "", offsets.partition, offsets.start
+        return (
+            row.checkpoint_id,
+            offsets.topic,
+            row.topic_id or "",
+            offsets.partition,
+            offsets.start,
+        )
 
     return sorted(rows, key=place)
 
@@ -61,16 +67,18 @@ def valid_histories(
     partitions = range(draw(st.integers(1, 3)))
     at = dict.fromkeys(partitions, draw(st.integers(0, 5)))
 
-    def add(ranges: tuple[OffsetRange, ...], run_id: str, parent: str | None, depth: int) -> None:
+    def add(
+        ranges: tuple[OffsetRange, ...], checkpoint_id: str, parent: str | None, depth: int
+    ) -> None:
         key = next(keys)
         first, second = halves(ranges)
         split = bool(second) and draw(st.integers(0, 2 + depth)) == 0
         status = draw(st.sampled_from(statuses))
         told.rows += [
-            Covered(run_id, key, parent, split, status, r, len(told.rows)) for r in ranges
+            Covered(checkpoint_id, key, parent, split, status, r, len(told.rows)) for r in ranges
         ]
         for half in (first, second) if split else ():
-            add(half, run_id, key, depth + 1)
+            add(half, checkpoint_id, key, depth + 1)
 
     for run in range(draw(st.integers(1, 2))):
         for _ in range(draw(st.integers(1, 5))):
@@ -102,7 +110,7 @@ def pruned(told: Told) -> Told:
         elif (
             last is not None
             and last.schedule_id is None
-            and last.run_id == row.run_id
+            and last.checkpoint_id == row.checkpoint_id
             and last.offsets
             == replace(row.offsets, start=last.offsets.start, until=row.offsets.start)
         ):

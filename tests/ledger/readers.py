@@ -182,7 +182,9 @@ class Readers:
             self._planned(reader, half)
             for half in halves([each.offsets for each in read.planned.ranges])
         ]
-        parts = [PlannedBatch(p.gate, read.planned.run_id, p.ranges, "rate", "") for p in parts]
+        parts = [
+            PlannedBatch(p.gate, read.planned.checkpoint_id, p.ranges, "rate", "") for p in parts
+        ]
         self.ledger.batches.split(read.key, parts, OWNER, LEASE_MS)
         known = {each.key: each for each in reader.reads}
         for part in parts:

@@ -18,13 +18,13 @@ class ManualClock:
 
 
 def a_batch(
-    *ranges: OffsetRange, gate: str = "orders", run_id: str = "run", reason: str = "rate"
+    *ranges: OffsetRange, gate: str = "orders", checkpoint_id: str = "run", reason: str = "rate"
 ) -> PlannedBatch:
     """A planned batch of these ranges, or of offsets 10 to 20 of one partition."""
     offsets = ranges or (OffsetRange("orders", 0, 10, 20),)
     return PlannedBatch(
         gate=gate,
-        run_id=run_id,
+        checkpoint_id=checkpoint_id,
         ranges=tuple(PlannedRange(each, latest=each.until + 5, reason="share") for each in offsets),
         reason=reason,
         bootstrap_servers="localhost:9092",

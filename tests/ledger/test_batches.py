@@ -34,7 +34,7 @@ def test_arrow_a_writes_the_batch_down_as_planned(ledger: Ledger, clock: ManualC
     assert ledger.batches.begin(batch) == BatchRecord(
         schedule_id=batch.schedule_id,
         gate="orders",
-        run_id="run",
+        checkpoint_id="run",
         kind=Kind.LIVE,
         status=Status.IN_PROGRESS,
         attempts=1,
@@ -384,7 +384,7 @@ def test_only_its_owner_splits_a_batch(ledger: Ledger) -> None:
         (a_batch(),),
         (HALVES[0], a_batch(OffsetRange("orders", 0, 15, 19))),
         (*HALVES, a_batch(OffsetRange("orders", 0, 20, 20))),
-        (HALVES[0], replace(HALVES[1], run_id="other")),
+        (HALVES[0], replace(HALVES[1], checkpoint_id="other")),
         (HALVES[0], replace(HALVES[1], gate="clicks")),
     ],
 )

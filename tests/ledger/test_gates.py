@@ -73,7 +73,7 @@ def test_a_rate_of_an_undeclared_gate_is_refused(ledger: Ledger) -> None:
 
 def test_a_sample_tells_its_batch_how_many_records_it_had(ledger: Ledger) -> None:
     batch = ledger.batches.begin(a_batch())
-    other = ledger.batches.begin(a_batch(run_id="other"))
+    other = ledger.batches.begin(a_batch(checkpoint_id="other"))
     report_sample(ledger, a_sample(1_000, records=8, schedule_id=batch.schedule_id))
     assert [told.records for told in ledger.batches.newest("orders")] == [None, 8]
     assert ledger.batches.get(other.schedule_id) == other
@@ -81,7 +81,7 @@ def test_a_sample_tells_its_batch_how_many_records_it_had(ledger: Ledger) -> Non
 
 def test_a_report_settles_a_batch_that_nobody_has_settled_and_publishes(ledger: Ledger) -> None:
     open_, done = (
-        ledger.batches.begin(a_batch(run_id=run)).schedule_id for run in ("open", "done")
+        ledger.batches.begin(a_batch(checkpoint_id=run)).schedule_id for run in ("open", "done")
     )
     ledger.batches.fail(done, ErrorReport("ValueError", "no", ""))
     failed = ledger.batches.get(done)
@@ -176,7 +176,16 @@ def test_a_loss_of_a_batch_is_kept_beside_that_of_another_and_tells_its_run(
         found = beside.history.losses_of([first.schedule_id, second.schedule_id, "another"])
     assert found == {
         key: (
-            Loss("orders", clock(), gone, None, key, "deleted\\x00", first.run_id, was_split=False),
+            Loss(
+                "orders",
+                clock(),
+                gone,
+                None,
+                key,
+                "deleted\\x00",
+                first.checkpoint_id,
+                was_split=False,
+            ),
         )
         for key in (first.schedule_id, second.schedule_id)
     }
@@ -262,7 +271,7 @@ def test_a_batch_is_begun_by_the_query_behind_the_gate_and_by_no_other(ledger: L
     batch = ledger.batches.begin(batch_number(1), query="blue")
     behind = ledger.gates.query("orders")
     assert behind is not None
-    assert (behind.begins, behind.run_id) == (1, batch.run_id)
+    assert (behind.begins, behind.checkpoint_id) == (1, batch.checkpoint_id)
     with pytest.raises(GateInUseError, match=r"taken over by another query \(process 1 on a\)"):
         ledger.batches.begin(batch_number(2), query="green")
     assert ledger.gates.last_begun("orders") == (2, batch)
@@ -287,7 +296,7 @@ def test_the_runs_of_a_handler_are_counted_for_each_gate(ledger: Ledger) -> None
     assert ledger.gates.next_sequence("clicks") == 1
 
 
-BOUND = RateLimit(250.0, "enrich", 2.0, 1000.0)
+LIMIT = RateLimit(250.0, "enrich", 2.0, 1000.0)
 
 
 def test_a_gate_that_nobody_holds_has_its_rate_alone(ledger: Ledger) -> None:
@@ -300,8 +309,8 @@ def test_a_gate_that_nobody_holds_has_its_rate_alone(ledger: Ledger) -> None:
 
 def test_a_hold_is_read_with_the_rate_until_it_is_taken_back(ledger: Ledger) -> None:
     report_sample(ledger, a_sample(5, 120.5))
-    ledger.gates.throttle("orders", BOUND, 60_000, "heard")
-    assert ledger.gates.admission("orders") == Admission(120.5, BOUND)
+    ledger.gates.throttle("orders", LIMIT, 60_000, "heard")
+    assert ledger.gates.admission("orders") == Admission(120.5, LIMIT)
     ledger.gates.throttle("orders", None, 60_000, "heard more")
     assert ledger.gates.admission("orders") == Admission(120.5, None)
     assert ledger.gates.pressures("orders") == "heard more"
@@ -309,17 +318,17 @@ def test_a_hold_is_read_with_the_rate_until_it_is_taken_back(ledger: Ledger) -> 
 
 @pytest.mark.parametrize("lease_ms", [0, -60_000])
 def test_a_hold_whose_lease_is_over_holds_nothing(ledger: Ledger, lease_ms: int) -> None:
-    ledger.gates.throttle("orders", BOUND, lease_ms, "heard")
+    ledger.gates.throttle("orders", LIMIT, lease_ms, "heard")
     assert ledger.gates.admission("orders") == Admission(None, None)
     assert ledger.gates.pressures("orders") == "heard"
 
 
 def test_a_gate_that_is_declared_again_is_still_held(ledger: Ledger) -> None:
-    ledger.gates.throttle("orders", BOUND, 60_000, "heard")
+    ledger.gates.throttle("orders", LIMIT, 60_000, "heard")
     ledger.gates.declare("orders", interval_ms=2_000, source="journal", estimator="other")
-    assert ledger.gates.admission("orders").held == BOUND
+    assert ledger.gates.admission("orders").rate_limit == LIMIT
 
 
 def test_holding_a_gate_that_is_not_declared_does_nothing(ledger: Ledger) -> None:
-    ledger.gates.throttle("clicks", BOUND, 60_000, "heard")
+    ledger.gates.throttle("clicks", LIMIT, 60_000, "heard")
     assert [gate.name for gate in ledger.gates.all()] == ["orders"]

@@ -106,14 +106,14 @@ def test_the_coverage_tells_every_range_by_run_topic_partition_and_offset(ledger
         OffsetRange("orders", 0, 20, 30),
         OffsetRange("clicks", 2, 0, 3),
     ]
-    wide = ledger.batches.begin(a_batch(*ranges, run_id="b"))
+    wide = ledger.batches.begin(a_batch(*ranges, checkpoint_id="b"))
     ledger.batches.succeed(wide.schedule_id)
-    low = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 10, 20), run_id="b"))
-    first_run = ledger.batches.begin(a_batch(OffsetRange("orders", 9, 0, 1), run_id="a"))
+    low = ledger.batches.begin(a_batch(OffsetRange("orders", 0, 10, 20), checkpoint_id="b"))
+    first_run = ledger.batches.begin(a_batch(OffsetRange("orders", 9, 0, 1), checkpoint_id="a"))
 
     def of(batch: BatchRecord, status: Status, offsets: OffsetRange) -> Covered:
         return Covered(
-            run_id=batch.run_id,
+            checkpoint_id=batch.checkpoint_id,
             schedule_id=batch.schedule_id,
             parent=None,
             has_children=False,
@@ -227,11 +227,11 @@ def overlaps(ledger: Ledger) -> set[int]:
 def test_a_run_that_reads_anew_what_another_one_has_read_keeps_nothing_from_pruning(
     ledger: Ledger, clock: ManualClock
 ) -> None:
-    for run_id in ("a", "b"):
+    for checkpoint_id in ("a", "b"):
         for number in range(2):
             offsets = OffsetRange("orders", 0, number * 10, number * 10 + 10)
             ledger.batches.succeed(
-                ledger.batches.begin(a_batch(offsets, run_id=run_id)).schedule_id
+                ledger.batches.begin(a_batch(offsets, checkpoint_id=checkpoint_id)).schedule_id
             )
     clock.now_ms += 1_000
     assert ledger.history.prune(clock()).batches == 3

@@ -41,7 +41,7 @@ def a_record(schedule_id: str, error: ErrorReport | None = ERROR) -> BatchRecord
     return BatchRecord(
         schedule_id=schedule_id,
         gate="orders",
-        run_id="run",
+        checkpoint_id="run",
         kind=Kind.LIVE,
         status=Status.DEAD,
         attempts=1,
@@ -184,8 +184,8 @@ def test_gaps_and_overlaps_are_just_the_offsets_that_no_range_and_several_ranges
 
 
 def of_the_same_run(row: Covered, history: Told) -> list[Covered]:
-    place = (row.run_id, row.offsets.topic_partition)
-    return [r for r in history.rows if (r.run_id, r.offsets.topic_partition) == place]
+    place = (row.checkpoint_id, row.offsets.topic_partition)
+    return [r for r in history.rows if (r.checkpoint_id, r.offsets.topic_partition) == place]
 
 
 def others(row: Covered, history: Told) -> int:
@@ -208,7 +208,7 @@ def test_a_gap_names_the_batches_around_it_and_losses_explain_what_they_cover() 
     rows = [covered(0, 10), covered(30, 40)]
     result = proven(rows)
     (gap,) = result.findings
-    assert (gap.kind, gap.offsets, gap.run_id) == (FindingKind.GAP, a_range(10, 30), "run")
+    assert (gap.kind, gap.offsets, gap.checkpoint_id) == (FindingKind.GAP, a_range(10, 30), "run")
     assert (gap.other, gap.schedule_id) == ("batch of 0", "batch of 30")
     assert (result.verdict, result.spans[0].missing) == (Verdict.BROKEN, 20)
 
@@ -231,7 +231,7 @@ def test_a_loss_of_another_partition_explains_nothing() -> None:
     result = proven([covered(0, 10), covered(30, 40)], [elsewhere])
     assert result.verdict is Verdict.BROKEN
     lost = result.findings[-1]
-    assert (lost.kind, lost.offsets.partition, lost.run_id) == (FindingKind.LOST, 1, None)
+    assert (lost.kind, lost.offsets.partition, lost.checkpoint_id) == (FindingKind.LOST, 1, None)
 
 
 def test_what_was_lost_before_and_behind_all_that_was_read_is_told() -> None:
@@ -262,13 +262,16 @@ def test_parts_that_read_twice_or_beyond_their_batch_or_belong_to_none_are_told(
 
 
 def test_the_gap_between_two_runs_is_told_and_is_no_defect() -> None:
-    old, new = covered(0, 10, run_id="z", created_ms=1), covered(30, 40, run_id="a", created_ms=9)
+    old, new = (
+        covered(0, 10, checkpoint_id="z", created_ms=1),
+        covered(30, 40, checkpoint_id="a", created_ms=9),
+    )
     result = proven([old, new])
     (finding,) = result.findings
     assert (finding.kind, finding.offsets) == (FindingKind.SKIPPED, a_range(10, 30))
-    assert (finding.run_id, finding.other) == ("a", "z")
+    assert (finding.checkpoint_id, finding.other) == ("a", "z")
     assert result.verdict is Verdict.PROVEN
-    assert [span.run_id for span in result.spans] == ["z", "a"]
+    assert [span.checkpoint_id for span in result.spans] == ["z", "a"]
     assert told(proven([old, new], [Loss("orders", 1, a_range(10, 30))])) == [
         (FindingKind.LOST, 10, 30)
     ]
@@ -279,14 +282,14 @@ def test_a_topic_that_was_made_anew_is_a_topic_of_its_own() -> None:
         covered(0, 30, "old", topic_id="A"),
         covered(0, 10, "new", topic_id="B"),
         covered(15, 20, "newer", topic_id="B"),
-        covered(5, 25, "other run", run_id="z", topic_id="A"),
+        covered(5, 25, "other run", checkpoint_id="z", topic_id="A"),
     ]
     result = proven(rows)
     assert [(f.kind, f.offsets, f.topic_id) for f in result.findings] == [
         (FindingKind.GAP, a_range(10, 15), "B"),
         (FindingKind.READ_AGAIN, a_range(5, 25), "A"),
     ]
-    assert {(s.run_id, s.topic_id): (s.processed, s.missing) for s in result.spans} == {
+    assert {(s.checkpoint_id, s.topic_id): (s.processed, s.missing) for s in result.spans} == {
         ("run", "A"): (30, 0),
         ("run", "B"): (15, 5),
         ("z", "A"): (20, 0),
@@ -314,19 +317,21 @@ def test_a_loss_of_a_topic_explains_nothing_of_one_that_was_made_anew() -> None:
 
 
 def test_runs_come_by_age_though_some_of_their_partitions_are_pruned() -> None:
-    def row(run_id: str, partition: int, created_ms: int | None) -> Covered:
+    def row(checkpoint_id: str, partition: int, created_ms: int | None) -> Covered:
         offsets = a_range(0, 10, partition)
-        return replace(covered(0, 10, run_id=run_id, created_ms=created_ms), offsets=offsets)
+        return replace(
+            covered(0, 10, checkpoint_id=checkpoint_id, created_ms=created_ms), offsets=offsets
+        )
 
     rows = [row("b", 0, 5), row("a", 0, 7), row("a", 1, None), row("c", 0, None)]
     spans = proven(rows).spans
-    assert [(s.run_id, s.offsets.partition) for s in spans] == [
+    assert [(s.checkpoint_id, s.offsets.partition) for s in spans] == [
         *(("c", 0), ("b", 0), ("a", 0), ("a", 1))
     ]
 
 
 def test_what_two_runs_read_is_told_and_is_no_defect() -> None:
-    result = proven([covered(0, 10, run_id="a"), covered(4, 40, run_id="b")])
+    result = proven([covered(0, 10, checkpoint_id="a"), covered(4, 40, checkpoint_id="b")])
     assert told(result) == [(FindingKind.READ_AGAIN, 4, 10)]
     assert result.verdict is Verdict.PROVEN
 
@@ -345,9 +350,16 @@ def test_a_dead_batch_is_explained_by_its_error_and_only_by_that() -> None:
 def test_what_a_batch_could_not_read_is_lost_and_not_processed() -> None:
     rows = [covered(0, 10, "a"), covered(10, 20, "b"), covered(20, 30, "c", status=Status.FAILED)]
     losses = [
-        Loss("orders", 1, a_range(2, 6), schedule_id="a", run_id="run", reason="it was deleted"),
-        Loss("orders", 1, a_range(4, 8), schedule_id="a", run_id="run"),
-        Loss("orders", 1, a_range(22, 24), schedule_id="c", run_id="run"),
+        Loss(
+            "orders",
+            1,
+            a_range(2, 6),
+            schedule_id="a",
+            checkpoint_id="run",
+            reason="it was deleted",
+        ),
+        Loss("orders", 1, a_range(4, 8), schedule_id="a", checkpoint_id="run"),
+        Loss("orders", 1, a_range(22, 24), schedule_id="c", checkpoint_id="run"),
     ]
     result = proven(rows, losses)
     (span,) = result.spans
@@ -362,17 +374,17 @@ def test_what_a_batch_could_not_read_is_lost_and_not_processed() -> None:
 
 def test_a_loss_of_a_batch_is_of_its_run_alone_and_of_its_parts_where_it_was_split() -> None:
     rows = [
-        covered(0, 10, "a", run_id="r"),
-        covered(0, 10, "b", run_id="s"),
-        covered(10, 20, "whole", run_id="s", has_children=True),
-        covered(10, 15, "dead", run_id="s", parent="whole", status=Status.DEAD),
-        covered(15, 20, "rest", run_id="s", parent="whole"),
+        covered(0, 10, "a", checkpoint_id="r"),
+        covered(0, 10, "b", checkpoint_id="s"),
+        covered(10, 20, "whole", checkpoint_id="s", has_children=True),
+        covered(10, 15, "dead", checkpoint_id="s", parent="whole", status=Status.DEAD),
+        covered(15, 20, "rest", checkpoint_id="s", parent="whole"),
     ]
     losses = [
-        Loss("orders", 1, a_range(0, 4), schedule_id="b", run_id="s"),
-        Loss("orders", 1, a_range(10, 15), schedule_id="whole", run_id="s", was_split=True),
+        Loss("orders", 1, a_range(0, 4), schedule_id="b", checkpoint_id="s"),
+        Loss("orders", 1, a_range(10, 15), schedule_id="whole", checkpoint_id="s", was_split=True),
     ]
-    spans = {span.run_id: span for span in proven(rows, losses).spans}
+    spans = {span.checkpoint_id: span for span in proven(rows, losses).spans}
     assert (spans["r"].processed, spans["r"].lost) == (10, 0)
     assert (spans["s"].processed, spans["s"].lost, spans["s"].dead) == (11, 4, 5)
     assert lost_records(losses) == 4
@@ -395,7 +407,9 @@ def test_whatever_batches_lost_the_counts_add_up(history: Told, data: st.DataObj
         until = data.draw(st.integers(start + 1, o.until))
         expected += until - start
         missing = replace(o, start=start, until=until)
-        loss = Loss("orders", 1, missing, leaf.topic_id, leaf.schedule_id, run_id=leaf.run_id)
+        loss = Loss(
+            "orders", 1, missing, leaf.topic_id, leaf.schedule_id, checkpoint_id=leaf.checkpoint_id
+        )
         losses += [loss] * data.draw(st.integers(1, 2))
     before, after = proven(history.rows, history.losses), proven(history.rows, losses)
     for span in after.spans:
@@ -405,7 +419,10 @@ def test_whatever_batches_lost_the_counts_add_up(history: Told, data: st.DataObj
     assert sum(s.lost for s in after.spans) == sum(s.lost for s in before.spans) + expected
     rest = pruned(history)
     keys = {row.schedule_id for row in rest.rows}
-    gone = [replace(loss, run_id=None) if loss.schedule_id not in keys else loss for loss in losses]
+    gone = [
+        replace(loss, checkpoint_id=None) if loss.schedule_id not in keys else loss
+        for loss in losses
+    ]
     assert sum(s.lost for s in proven(rest.rows, gone).spans) == sum(s.lost for s in after.spans)
 
 

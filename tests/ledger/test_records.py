@@ -66,7 +66,7 @@ def test_a_report_can_be_stored_whatever_is_in_it(text: str) -> None:
 
 def test_a_batch_is_named_by_what_it_reads() -> None:
     ranges = [OffsetRange("a", 0, 0, 5), OffsetRange("b", 1, 7, 7)]
-    batch = a_batch(*ranges, gate="g", run_id="r")
+    batch = a_batch(*ranges, gate="g", checkpoint_id="r")
     assert batch.schedule_id == schedule_id("g", "r", ranges)
     assert batch.records == 5
 

@@ -149,7 +149,7 @@ def new_record(planned: PlannedBatch, created_ms: int) -> BatchRecord:
     return BatchRecord(
         schedule_id=planned.schedule_id,
         gate=planned.gate,
-        run_id=planned.run_id,
+        checkpoint_id=planned.checkpoint_id,
         kind=Kind.LIVE,
         status=Status.IN_PROGRESS,
         attempts=1,

@@ -47,11 +47,11 @@ NUMBERS = {
     "checkpoint": ("offsets", "begins"),
 }
 NAMES = {
-    "control": ("schedule_id", "gate", "run_id", "parent"),
+    "control": ("schedule_id", "gate", "checkpoint_id", "parent"),
     "failure": ("schedule_id", "topic", "topic_id"),
-    "pruned": ("gate", "run_id", "topic", "topic_id"),
-    "position": ("gate", "topic_id", "run_id"),
-    "checkpoint": ("gate", "run_id", "topic", "topic_id", "begun"),
+    "pruned": ("gate", "checkpoint_id", "topic", "topic_id"),
+    "position": ("gate", "topic_id", "checkpoint_id"),
+    "checkpoint": ("gate", "checkpoint_id", "topic", "topic_id", "begun"),
     "gate": ("name", "begun"),
 }
 BY_PARTITION = {

@@ -1,11 +1,11 @@
-"""A flow of two stages in a process of its own, which can be killed and started again.
+"""A flow of four stages in a process of its own, which can be killed and started again.
 
     python -m tests.recovery.flow_driver JOB
 
-As ``tests.recovery.driver``, whose sink its second stage has. The stages are linked by topics if
-the job names brokers, the second one being named after the first, and by journals in its folder
-if not. It says ``parsing`` when the handler of the first stage has answered what is to be written
-to the channel between them. It ends when the sink has so many records as the job says.
+Its last stage has the sink of ``tests.recovery.driver``. The stages are linked by topics if the job
+names brokers, each named after the first one, and by journals in its folder if not. It says
+``parsing`` when the handler of the first stage has returned what is to be written to the channel
+after it. It ends when the sink has as many records as the job says.
 """
 
 import json
@@ -21,7 +21,9 @@ import headrace
 from headrace.flow import Flow, RunningFlow, journal, kafka
 
 FLOW: Final = "shop"
-BETWEEN: Final = "-parsed"
+STAGES: Final = ("parse", "price", "pack", "store")
+CHANNELS: Final = ("raw", "parsed", "priced", "packed")
+"""The one that each stage reads."""
 
 
 def main(job: Job) -> None:
@@ -39,9 +41,10 @@ def main(job: Job) -> None:
 def declared(job: Job) -> Flow:
     """The flow."""
     flow = Flow(FLOW, ledger=job.ledger, checkpoints=job.path / "checkpoints")
-    for name, place in (("raw", job.topic), ("parsed", job.topic + BETWEEN)):
+    for channel in CHANNELS:
+        place = location(job.topic, channel)
         found = kafka(place, job.servers) if job.servers else journal(str(job.path / place))
-        flow.channel(name, found)
+        flow.channel(channel, found)
     options = {"maxOffsetsPerTrigger": 60}
 
     @flow.stage("parse", reads="raw", writes="parsed", interval="500 ms", options=options)
@@ -50,8 +53,18 @@ def declared(job: Job) -> Flow:
         # In partitions that nobody can foretell: what runs again has its records in other places.
         return df.select("value").repartition(2)
 
-    flow.stage("store", reads="parsed", interval="500 ms", options=options)(Sink(job))
+    def copied(df: DataFrame, _batch: headrace.Batch) -> DataFrame:
+        return df.select("value")
+
+    for name, reads, writes in zip(STAGES[1:3], CHANNELS[1:3], CHANNELS[2:], strict=True):
+        flow.stage(name, reads=reads, writes=writes, interval="500 ms", options=options)(copied)
+    flow.stage("store", reads="packed", interval="500 ms", options=options)(Sink(job))
     return flow
+
+
+def location(topic: str, channel: str) -> str:
+    """The topic, or the journal in the job's folder, that is a channel."""
+    return topic if channel == CHANNELS[0] else f"{topic}-{channel}"
 
 
 def stay_until_stored(running: RunningFlow, job: Job) -> None:

@@ -1,9 +1,9 @@
 """A stage that becomes slow inside one long batch, and what the one before it is left."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.simulation.scenarios import (
     CAPACITY_PER_S,
@@ -106,6 +106,29 @@ def slowed_scenarios(draw: st.DrawFn) -> tuple[Scenario, str, str, float, int]:
     return scenario, names[place], names[place - 1], could * factor, sensitivity_ms
 
 
+def _looked_at_as_rarely_as_batches_come() -> tuple[Scenario, str, str, float, int]:
+    hop = HopSettings(
+        overload_bytes=40_000,
+        light_load_bytes=2_000,
+        overload_sensitivity_ms=200,
+        light_load_sensitivity_ms=200,
+        lease_ms=1000,
+    )
+    fast = SimulatedStage(
+        "a",
+        10_000,
+        load=Load(((0, 5_000),)),
+        interval_ms=200,
+        fixed_ms=0,
+        record_bytes=20,
+        noise=0.05,
+        hop=hop,
+    )
+    stages = (fast, replace(fast, name="b", after=("a",), load=None))
+    scenario = Scenario(stages, 160 + ALMOST_FREE_S, (Slow("b", 60, 160, 0.1),))
+    return scenario, "b", "a", 1_000, 200
+
+
 def _holds(given_scenario: tuple[Scenario, str, str, float, int], seed: int) -> None:
     scenario, slow, before, could_per_s, sensitivity_ms = given_scenario
     found = throttled(ran(scenario, seed=seed), slow, before, could_per_s)
@@ -117,6 +140,7 @@ def _holds(given_scenario: tuple[Scenario, str, str, float, int], seed: int) -> 
 
 @settings(max_examples=25, deadline=None)
 @given(slowed_scenarios(), st.integers(0, 9))
+@example(_looked_at_as_rarely_as_batches_come(), 2)
 def test_nobody_is_below_half_of_what_the_slow_stage_can_do_for_longer_than_its_longest_batch(
     given_scenario: tuple[Scenario, str, str, float, int], seed: int
 ) -> None:

@@ -104,7 +104,7 @@ def test_a_batch_that_is_held_back_is_written_down_with_the_stage_that_holds_it(
 ) -> None:
     here = TopicPartition("orders", 0)
     ledger.gates.throttle("orders", RateLimit(7.0, "enrich", 1.0, 14.0), 60_000, "")
-    held = gate_ledger.admission().held
+    held = gate_ledger.admission().rate_limit
     planned = plan({here: 0}, {here: 30}, 9.0, BatchLimits(1.0, initial_rate=1.0), rate_limit=held)
     gate_ledger.begin(END, [OffsetRange("orders", 0, 0, 7)], planned, {here: 30})
     (batch,) = ledger.batches.newest("orders")

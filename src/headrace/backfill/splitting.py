@@ -39,7 +39,7 @@ def split_batch(
     planned = [
         PlannedBatch(
             gate=parent.gate,
-            run_id=parent.run_id,
+            checkpoint_id=parent.checkpoint_id,
             ranges=ranges,
             reason=reason,
             bootstrap_servers=bootstrap_servers,

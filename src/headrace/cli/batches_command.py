@@ -210,7 +210,7 @@ def _facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | Text]]:
     if batch.parent is not None:
         yield "parent", batch.parent
     yield "gate", batch.gate
-    yield "checkpoint", batch.run_id
+    yield "checkpoint", batch.checkpoint_id
     yield "status", status_text(batch)
     by_stream = f"{out.count(batch.attempts - batch.backfills)} by the stream"
     yield "attempts", f"{by_stream}, {out.plural(batch.backfills, 'backfill')} that failed"

@@ -90,7 +90,7 @@ class LagChange:
 
 def newest_run(batches: Sequence[BatchRecord]) -> list[BatchRecord]:
     """The batches of the newest batch's checkpoint: offsets of others are not comparable."""
-    return [batch for batch in batches if batch.run_id == batches[0].run_id]
+    return [batch for batch in batches if batch.checkpoint_id == batches[0].checkpoint_id]
 
 
 def drain_trend(batches: Sequence[BatchRecord]) -> Trend | None:

@@ -271,11 +271,11 @@ def _spans_table(spans: Sequence[Span]) -> Table:
     rows = []
     for span in shown:
         of_id = f" topic id {span.topic_id or 'unknown'}" if ids[span.offsets.topic] > 1 else ""
-        rows.append(row(span.run_id[:SHORT], f"{span.offsets}{of_id}", [span]))
+        rows.append(row(span.checkpoint_id[:SHORT], f"{span.offsets}{of_id}", [span]))
     if others:
         more = f"and {len(others):,} more" if shown else f"{len(others):,} partitions"
         rows.append(row("", more, others))
-    several = len({span.run_id for span in spans}) > 1
+    several = len({span.checkpoint_id for span in spans}) > 1
     return out.table(
         rows,
         ("run", lambda each: out.line(each[0])) if several else None,
@@ -313,19 +313,17 @@ def _sentence(findings: Sequence[Finding]) -> str:
     """What was found: one finding, or those of one batch in several partitions."""
     first = findings[0]
     batches = f"batch {_short(first.other)} and batch {_short(first.schedule_id)}"
-    runs = f"run {_short(first.other)} and run {_short(first.run_id)}"
+    runs = f"run {_short(first.other)} and run {_short(first.checkpoint_id)}"
     whole = f"batch {_short(first.schedule_id)}"
     match first.kind:
         case FindingKind.GAP:
             sentence = f"{first.offsets} lies between {batches}, and no batch reads it."
         case FindingKind.MISSING:
-            sentence = (
-                f"{first.offsets} was planned by run {_short(first.run_id)}, and no batch has it."
-            )
+            run = _short(first.checkpoint_id)
+            sentence = f"{first.offsets} was planned by run {run}, and no batch has it."
         case FindingKind.UNPLANNED:
-            sentence = (
-                f"{first.offsets} is in a batch, and run {_short(first.run_id)} never planned it."
-            )
+            run = _short(first.checkpoint_id)
+            sentence = f"{first.offsets} is in a batch, and run {run} never planned it."
         case FindingKind.OVERLAP:
             sentence = f"{first.offsets} is read by both {batches}."
         case FindingKind.CHILDREN if first.other is None:

@@ -1,5 +1,6 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
 
+from headrace.control.chunk_rate import ChunkRate
 from headrace.control.estimator import (
     BatchProgress,
     BatchStats,
@@ -10,7 +11,6 @@ from headrace.control.estimator import (
 )
 from headrace.control.fair_share import Demand, catch_up_rate, fair_shares
 from headrace.control.hop import (
-    ChunkRate,
     HopController,
     InputQueue,
     SignalOutcome,

@@ -35,12 +35,12 @@ until the signal's lease ends. Of several stages after it the strictest limit is
 """
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Self
 
+from headrace.control.chunk_rate import ChunkRate
 from headrace.control.pressure import (
     MAX_LEVEL,
     Epoch,
@@ -81,64 +81,9 @@ _PATIENCE: Final = 30
 """Sensitivity intervals for which less than expected must come before the measurement counts: the
 stage before may be short of records for as long, because one before it is throttled more."""
 
-
-class ChunkRate:
-    """Measures a rate from one chunk to another: whole chunks over the whole gaps between them.
-
-    A batch moves a second's worth of records at once. A fixed window of two seconds has two chunks
-    or three; from one chunk to the one two seconds later it is always two.
-
-    Args:
-        most_ms: How far back chunks are remembered (ms); at least two are, however old.
-        silence_ms: The time without chunks after which nothing moves (ms).
-    """
-
-    def __init__(self, most_ms: int, silence_ms: int) -> None:
-        self._most_ms = most_ms
-        self._silence_ms = silence_ms
-        self._from_ms: int | None = None
-        self._total: int | None = None
-        self._chunks: deque[tuple[int, int]] = deque()
-
-    def look(self, time_ms: int, total: int) -> None:
-        """Record how much has moved so far, at a time not before the last one.
-
-        A total below the one before (of a channel that was recreated) starts a new measurement.
-        """
-        if self._from_ms is None:
-            self._from_ms = time_ms
-        if time_ms < self._from_ms:
-            return
-        before, self._total = self._total, total
-        if before is None or total < before:
-            self._chunks.clear()
-        elif total > before:
-            self._chunks.append((time_ms, total))
-        while len(self._chunks) > 2 and time_ms - self._chunks[1][0] >= self._most_ms:
-            self._chunks.popleft()
-
-    def restart(self, from_ms: int) -> None:
-        """Forget all, and measure from that time on."""
-        self._from_ms = from_ms
-        self._total = None
-        self._chunks.clear()
-
-    def per_s(self, time_ms: int, least_ms: int) -> float | None:
-        """The rate per second over the newest chunks; None while they do not span ``least_ms``.
-
-        A silence longer than the mean gap of the chunks counts too.
-        """
-        if len(self._chunks) < 2:
-            since_ms = self._chunks[0][0] if self._chunks else self._from_ms
-            is_silent = since_ms is not None and time_ms - since_ms >= self._silence_ms
-            return 0.0 if is_silent else None
-        last_ms, last_total = self._chunks[-1]
-        gap_ms = (last_ms - self._chunks[0][0]) / (len(self._chunks) - 1)
-        until_ms = max(float(last_ms), time_ms - gap_ms)
-        for first_ms, first_total in reversed(self._chunks):
-            if until_ms - first_ms >= max(least_ms, 1) and first_ms < last_ms:
-                return (last_total - first_total) * 1000 / (until_ms - first_ms)
-        return None
+_EXACT: Final = 0.75
+"""How near the lowest rate that the looks allow must be to the highest for a measurement to count.
+With less, a rate may seem half or twice what it is; with more, it takes longer to measure."""
 
 
 class Upstream(StrEnum):
@@ -439,7 +384,7 @@ class HopController:
         expected, else if it lasts.
         """
         interval_ms, expected = self._settings.light_load_sensitivity_ms, self._expected_per_s
-        measured = self._inflow.per_s(time_ms, interval_ms)
+        measured = self._inflow.per_s(time_ms, interval_ms, _EXACT)
         if self._level == 0:
             return measured
         if measured is not None and not self._is_confirmed:
@@ -449,7 +394,7 @@ class HopController:
             return measured
         if expected is None or (measured is not None and measured >= _NEARLY * expected):
             return measured
-        for_long = self._inflow.per_s(time_ms, _PATIENCE * interval_ms)
+        for_long = self._inflow.per_s(time_ms, _PATIENCE * interval_ms, _EXACT)
         return expected if for_long is None else for_long
 
     def _change(self, time_ms: int, levels: float, comes: float | None) -> None:

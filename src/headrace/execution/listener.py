@@ -128,7 +128,7 @@ class _GateRun:
     """One gate in one run of a query; without an estimator where its settings are unreadable."""
 
     ledger: Ledger
-    run_id: str
+    checkpoint_id: str
     interval_ms: int
     estimator: PIDRateEstimator | None
     previous: BatchProgress | None = None
@@ -230,7 +230,11 @@ class GateListener(JsonStreamingQueryListener):
         Spark reports the end some time after it: the query can have been started again.
         """
         batch = watched.ledger.batches.open_batch(gate)
-        if batch is None or batch.run_id != watched.run_id or not is_here(batch.owner):
+        if (
+            batch is None
+            or batch.checkpoint_id != watched.checkpoint_id
+            or not is_here(batch.owner)
+        ):
             return None
         # Asked for last: the next run begins before it takes the batch.
         has_next = self._newest_run.get(event.id, event.runId) != event.runId
@@ -240,13 +244,15 @@ class GateListener(JsonStreamingQueryListener):
         """The gate in this run, made at its first report from what the source declared."""
         if (run, report.gate) not in self._watched:
             try:
-                self._watched[run, report.gate] = self._first_seen(run, report.gate, report.run_id)
+                self._watched[run, report.gate] = self._first_seen(
+                    run, report.gate, report.checkpoint_id
+                )
             except HeadraceError as error:
                 _LOG.warning(_NOT_PROCESSED, error)
                 return None
         return self._watched[run, report.gate]
 
-    def _first_seen(self, run: UUID, gate: str, run_id: str) -> _GateRun | None:
+    def _first_seen(self, run: UUID, gate: str, checkpoint_id: str) -> _GateRun | None:
         ledger = self._ledger_of(gate, run)
         declared = None
         if ledger is not None:
@@ -265,8 +271,8 @@ class GateListener(JsonStreamingQueryListener):
             estimator = settings.create(declared.interval_ms)
         except OptionError as error:
             _LOG.warning("The gate %r learns no rate: %s", gate, error)
-            return _GateRun(ledger, run_id, declared.interval_ms, None)
-        return _GateRun(ledger, run_id, declared.interval_ms, estimator)
+            return _GateRun(ledger, checkpoint_id, declared.interval_ms, None)
+        return _GateRun(ledger, checkpoint_id, declared.interval_ms, estimator)
 
 
 @dataclass(frozen=True)
@@ -274,7 +280,7 @@ class _Report:
     """What the engine reports of a batch for one gate."""
 
     gate: str
-    run_id: str
+    checkpoint_id: str
     """The identity of the query's checkpoint."""
     batch: str
     """Its key; empty where the gate had nothing in it."""

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from headrace.control.hop import ChunkRate, InputQueue, Upstream, takes_per_s
+from headrace.control import ChunkRate, InputQueue, Upstream, takes_per_s
 from headrace.control.pressure import RateLimit
 from headrace.flow.signals.codec import StageState
 from headrace.flow.signals.stage_signals import Signals

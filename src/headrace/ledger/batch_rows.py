@@ -46,7 +46,7 @@ def control_row(batch: PlannedBatch, schedule_id: str, created_ms: int, call_id:
     return {
         "schedule_id": schedule_id,
         "gate": batch.gate,
-        "run_id": batch.run_id,
+        "checkpoint_id": batch.checkpoint_id,
         "kind": batch.kind,
         "status": PLANNED.after,
         "attempts": PLANNED.attempts,
@@ -216,7 +216,9 @@ COUNT_BEGIN: Final = (
     .values(
         begun=bindparam("batch"),
         begins=gate.c.begins + 1,
-        query_run_id=case((_query.is_(None), gate.c.query_run_id), else_=bindparam("run")),
+        query_checkpoint_id=case(
+            (_query.is_(None), gate.c.query_checkpoint_id), else_=bindparam("run")
+        ),
     )
 )
 

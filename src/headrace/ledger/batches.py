@@ -88,7 +88,7 @@ class BatchStore(Store):
                 "batch": schedule_id,
                 "call": call_id,
                 "query": query,
-                "run": batch.run_id,
+                "run": batch.checkpoint_id,
             }
             if changed_rows(connection, batch_rows.COUNT_BEGIN, count) == 0 and query is not None:
                 _refuse_but(connection, batch.gate, query)
@@ -653,7 +653,10 @@ def _kind_of_children(parent: BatchRecord) -> Kind:
 
 
 def _refuse_others(parent: BatchRecord, children: Sequence[PlannedBatch]) -> None:
-    own = all((child.gate, child.run_id) == (parent.gate, parent.run_id) for child in children)
+    own = all(
+        (child.gate, child.checkpoint_id) == (parent.gate, parent.checkpoint_id)
+        for child in children
+    )
     counts = [child.records for child in children]
     if not (own and len(children) > 1 and all(counts) and sum(counts) == parent.planned_records):
         raise LedgerError(

@@ -42,7 +42,7 @@ class CheckpointRecord:
     """A row of ``checkpoint``: what one checkpoint has planned of one topic.
 
     Attributes:
-        run_id: The checkpoint's identity.
+        checkpoint_id: The checkpoint's identity.
         topic: The topic.
         topic_id: Tells it from one recreated under its name; None where that is not known.
         starts: Where its first batch began, by partition.
@@ -54,7 +54,7 @@ class CheckpointRecord:
             where nothing is kept of that.
     """
 
-    run_id: str
+    checkpoint_id: str
     topic: str
     topic_id: str | None
     starts: Offsets
@@ -98,10 +98,12 @@ CHECKPOINTS: Final = (
         gate.c.begins.label("gate_begins"),
         gate.c.lost_offsets,
         cast(_SUM_OF_LOSSES, BigInteger).label("losses"),
-        *checkpoint.c["run_id", "topic", "topic_id", "start_offsets", "until_offsets", "offsets"],
+        *checkpoint.c[
+            "checkpoint_id", "topic", "topic_id", "start_offsets", "until_offsets", "offsets"
+        ],
         checkpoint.c.begun,
         checkpoint.c.begins,
-        position.c.run_id.label("position_run_id"),
+        position.c.checkpoint_id.label("position_checkpoint_id"),
         position.c.until_offsets.label("position_offsets"),
     )
     .outerjoin_from(gate, checkpoint, checkpoint.c.gate == gate.c.name)
@@ -110,12 +112,12 @@ CHECKPOINTS: Final = (
         and_(position.c.gate == checkpoint.c.gate, position.c.topic_id == checkpoint.c.topic_id),
     )
     .where(gate.c.name == bindparam("gate"))
-    .order_by(checkpoint.c.run_id, checkpoint.c.topic, checkpoint.c.topic_id)
+    .order_by(checkpoint.c.checkpoint_id, checkpoint.c.topic, checkpoint.c.topic_id)
 )
 
 _BEGUN_AGAIN: Final = (
     update(checkpoint)
-    .where(checkpoint.c.gate == bindparam("of"), checkpoint.c.run_id == bindparam("run"))
+    .where(checkpoint.c.gate == bindparam("of"), checkpoint.c.checkpoint_id == bindparam("run"))
     .values(
         begun=bindparam("batch"),
         begins=select(gate.c.begins).where(gate.c.name == bindparam("of")).scalar_subquery(),
@@ -149,7 +151,7 @@ def record_plan(connection: Connection, batch: PlannedBatch, schedule_id: str) -
     for (name, topic_id), count in offsets.items():  # nearly always one
         row = {
             "gate": batch.gate,
-            "run_id": batch.run_id,
+            "checkpoint_id": batch.checkpoint_id,
             "topic": name,
             "topic_id": topic_id,
             "start_offsets": _as_text(starts[name, topic_id]),
@@ -162,7 +164,7 @@ def record_plan(connection: Connection, batch: PlannedBatch, schedule_id: str) -
 
 def begin_again(connection: Connection, batch: PlannedBatch, schedule_id: str) -> None:
     """Write down that the engine has asked for a batch once more."""
-    values = {"of": batch.gate, "run": batch.run_id, "batch": schedule_id}
+    values = {"of": batch.gate, "run": batch.checkpoint_id, "batch": schedule_id}
     connection.execute(_BEGUN_AGAIN, values)
 
 
@@ -203,7 +205,12 @@ def advance_position(connection: Connection, batch: PlannedBatch) -> None:
         if planned.topic_id is not None and planned.offsets.count
     }
     for topic_id, topic in sorted(reached):  # nearly always one
-        row = {"topic_id": topic_id, "gate": batch.gate, "run_id": batch.run_id, "topic": topic}
+        row = {
+            "topic_id": topic_id,
+            "gate": batch.gate,
+            "checkpoint_id": batch.checkpoint_id,
+            "topic": topic,
+        }
         connection.execute(_upsert_position(connection.dialect.name), row)
 
 
@@ -211,26 +218,29 @@ def advance_position(connection: Connection, batch: PlannedBatch) -> None:
 def _upsert_position(dialect: str) -> sqlite.Insert | postgresql.Insert:
     """Go on where this checkpoint stands, and no more where another one has stopped."""
     reached = select(checkpoint.c.until_offsets).where(
-        *(checkpoint.c[name] == bindparam(name) for name in ("gate", "run_id", "topic", "topic_id"))
+        *(
+            checkpoint.c[name] == bindparam(name)
+            for name in ("gate", "checkpoint_id", "topic", "topic_id")
+        )
     )
     statement = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(position).values(
-        **{name: bindparam(name) for name in ("topic_id", "gate", "run_id")},
+        **{name: bindparam(name) for name in ("topic_id", "gate", "checkpoint_id")},
         until_offsets=reached.scalar_subquery(),
     )
     now = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(position.primary_key),
-        set_={"run_id": now.run_id, "until_offsets": now.until_offsets},
+        set_={"checkpoint_id": now.checkpoint_id, "until_offsets": now.until_offsets},
     )
 
 
 def checkpoint_from(row: Any) -> CheckpointRecord:
     """What a row of `CHECKPOINTS` says."""
     placed = None
-    if row.position_run_id is not None:
-        placed = row.position_run_id, offsets_in(row.position_offsets)
+    if row.position_checkpoint_id is not None:
+        placed = row.position_checkpoint_id, offsets_in(row.position_offsets)
     return CheckpointRecord(
-        run_id=row.run_id,
+        checkpoint_id=row.checkpoint_id,
         topic=row.topic,
         topic_id=row.topic_id or None,
         starts=offsets_in(row.start_offsets),
@@ -272,7 +282,7 @@ class CoverageTally:
             yield each
 
     def _count(self, each: Covered) -> None:
-        at, topic = each.offsets, (each.run_id, each.offsets.topic, each.topic_id)
+        at, topic = each.offsets, (each.checkpoint_id, each.offsets.topic, each.topic_id)
         self.offsets[topic] += at.count
         hulls = self.hulls[topic]
         hull = hulls.get(at.partition, at)
@@ -312,13 +322,13 @@ def contradictions(
         counted = tally.offsets.get(topic, 0)
         if kept.starts.keys() != kept.untils.keys():
             found.append(
-                f"Checkpoint {kept.run_id} has begun in other partitions of {kept.topic} than it "
-                "has reached."
+                f"Checkpoint {kept.checkpoint_id} has begun in other partitions of {kept.topic} "
+                "than it has reached."
             )
         if not known <= counted <= kept.offsets:
             found.append(
-                f"Checkpoint {kept.run_id} has planned {kept.offsets} offsets of {kept.topic}, and "
-                f"its batches have {counted}."
+                f"Checkpoint {kept.checkpoint_id} has planned {kept.offsets} offsets of "
+                f"{kept.topic}, and its batches have {counted}."
             )
     if after.losses != after.lost_offsets:
         found.append(
@@ -332,7 +342,7 @@ def _checkpoints_by_topic(
     kept: CheckpointSummary | None,
 ) -> dict[CheckpointTopic, CheckpointRecord]:
     records = () if kept is None else kept.checkpoints
-    return {(each.run_id, each.topic, each.topic_id): each for each in records}
+    return {(each.checkpoint_id, each.topic, each.topic_id): each for each in records}
 
 
 def _mismatches(
@@ -342,12 +352,12 @@ def _mismatches(
     most: CheckpointRecord | None,
 ) -> Iterator[Finding]:
     """Of one checkpoint and topic."""
-    run_id, name, topic_id = topic
+    checkpoint_id, name, topic_id = topic
 
     def finding(kind: FindingKind, partition: int, start: int, until: int) -> Iterator[Finding]:
         if start < until:
             offsets = OffsetRange(name, partition, start, until)
-            yield Finding(kind, offsets, run_id, topic_id=topic_id)
+            yield Finding(kind, offsets, checkpoint_id, topic_id=topic_id)
 
     starts = most.starts if most else {}
     for partition in sorted({*starts, *(most.untils if most else {}), *hulls}):
@@ -394,7 +404,7 @@ def _about_positions(kept: CheckpointSummary) -> Iterator[str]:
         if position is None:
             yield f"Nothing says where the gate goes on in the topic with the id {topic_id}."
             continue
-        if position not in [(each.run_id, each.untils) for each in records]:
+        if position not in [(each.checkpoint_id, each.untils) for each in records]:
             yield (
                 f"The gate goes on in the topic with the id {topic_id} where no checkpoint of it "
                 "stands."

@@ -57,8 +57,8 @@ class Finding:
     Attributes:
         kind: What.
         offsets: Where.
-        run_id: In which run; of two runs, the one that begins at the higher offset. None for a loss
-            that is not within what one run has read.
+        checkpoint_id: Of two checkpoints, the one that begins at the higher offset. None for a loss
+            that is not within what one checkpoint has read.
         schedule_id: The batch: of a gap the one behind it, of an overlap the one that begins last,
             of children the one that was split; None where it was pruned. Of a loss the one that
             could not read it; None where it was gone before one was planned.
@@ -72,7 +72,7 @@ class Finding:
 
     kind: FindingKind
     offsets: OffsetRange
-    run_id: str | None
+    checkpoint_id: str | None
     schedule_id: str | None = None
     other: str | None = None
     status: Status | None = None
@@ -88,7 +88,7 @@ class Span:
     Where there is no overlap, the counts add up to those of ``offsets``.
 
     Attributes:
-        run_id: The run.
+        checkpoint_id: The run.
         offsets: From the first to the last.
         since_ms: When the first of its batches was planned; None where they are all pruned.
         processed: How many are in batches that succeeded and could read them; they had as many
@@ -102,7 +102,7 @@ class Span:
         topic_id: Tells the topic from one that was recreated under its name, where that is known.
     """
 
-    run_id: str
+    checkpoint_id: str
     offsets: OffsetRange
     since_ms: int | None
     processed: int = 0

@@ -54,7 +54,7 @@ class GateQuery:
     Attributes:
         owner: as in its `GateClaim`; so are ``driver``, ``read`` and ``described``.
         checkpoint: where its checkpoint is, once its program has said so.
-        run_id: the identity of its checkpoint, once it has begun a batch.
+        checkpoint_id: the identity of its checkpoint, once it has begun a batch.
         since_ms: when it claimed the gate, by the database's clock.
         until_ms: when its lease runs out if it is not renewed, by the same clock.
         begins: how often the gate's `begin` had been called by then.
@@ -65,7 +65,7 @@ class GateQuery:
     read: str | None
     described: str
     checkpoint: str | None
-    run_id: str | None
+    checkpoint_id: str | None
     since_ms: int
     until_ms: int
     begins: int
@@ -143,10 +143,10 @@ _BEGUN_AND_QUERY: Final = (
 
 _ADMISSION: Final = select(
     gate.c.rate_per_s,
-    case((gate.c.held_until_ms > NowMs(), gate.c.held_per_s)),
-    gate.c.held_by,
-    gate.c.held_level,
-    gate.c.held_origin_per_s,
+    case((gate.c.throttle_until_ms > NowMs(), gate.c.throttle_per_s)),
+    gate.c.throttled_by,
+    gate.c.throttle_level,
+    gate.c.throttle_origin_per_s,
 ).where(_of_gate)
 
 _THROTTLES: Final = ("per_s", "by", "level", "origin_per_s")
@@ -156,11 +156,11 @@ _THROTTLE: Final = (
     update(gate)
     .where(_of_gate)
     .values(
-        held_per_s=bindparam("per_s"),
-        held_by=bindparam("by"),
-        held_level=bindparam("level"),
-        held_origin_per_s=bindparam("origin_per_s"),
-        held_until_ms=NowMs() + bindparam("lease_ms"),
+        throttle_per_s=bindparam("per_s"),
+        throttled_by=bindparam("by"),
+        throttle_level=bindparam("level"),
+        throttle_origin_per_s=bindparam("origin_per_s"),
+        throttle_until_ms=NowMs() + bindparam("lease_ms"),
         pressures=bindparam("heard"),
     )
 )
@@ -302,7 +302,7 @@ class GateStore(Store):
         return Admission(rate_per_s, None if throttle[0] is None else RateLimit(*throttle))
 
     def throttle(
-        self, gate_name: str, bound: RateLimit | None, lease_ms: int, pressures: str
+        self, gate_name: str, limit: RateLimit | None, lease_ms: int, pressures: str
     ) -> None:
         """Throttle a gate for the time of a lease, or let it go.
 
@@ -310,11 +310,11 @@ class GateStore(Store):
 
         Args:
             gate_name: The gate.
-            bound: What it may admit at most; None for no bound.
+            limit: What it may admit at most; None for no limit.
             lease_ms: How long that holds from now; what is written later replaces it.
             pressures: What `pressures` is to answer.
         """
-        limits = (None,) * 4 if bound is None else astuple(bound)
+        limits = (None,) * 4 if limit is None else astuple(limit)
         values = dict(zip(_THROTTLES, limits, strict=True))
         self._database.change(
             _THROTTLE, {**values, "of": gate_name, "lease_ms": lease_ms, "heard": pressures}

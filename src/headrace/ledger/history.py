@@ -39,7 +39,7 @@ from headrace.ledger.transitions import Status
 def _select_losses(which: ColumnElement[bool]) -> Select[Any]:
     """Losses with the checkpoint of their batch, if they have one, and whether it was split."""
     return (
-        select(lost, control.c.run_id, has_children(lost.c.schedule_id).label("was_split"))
+        select(lost, control.c.checkpoint_id, has_children(lost.c.schedule_id).label("was_split"))
         .outerjoin_from(lost, control, control.c.schedule_id == lost.c.schedule_id)
         .where(which)
         .order_by(
@@ -181,7 +181,7 @@ class HistoryStore(Store):
         with self._database.streaming() as connection:
             for row in connection.execute(COVERAGE, {"gate": gate_name}):
                 yield Covered(
-                    run_id=row.run_id,
+                    checkpoint_id=row.checkpoint_id,
                     schedule_id=row.schedule_id,
                     parent=row.parent,
                     has_children=bool(row.has_children),
@@ -194,7 +194,7 @@ class HistoryStore(Store):
                 )
 
     def pruned_ranges(
-        self, gate_name: str, run_id: str
+        self, gate_name: str, checkpoint_id: str
     ) -> tuple[tuple[str | None, OffsetRange], ...]:
         """What the pruned batches of one checkpoint had read, with the topics' ids."""
         rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
@@ -204,14 +204,14 @@ class HistoryStore(Store):
                 OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset),
             )
             for row in rows
-            if row.run_id == run_id
+            if row.checkpoint_id == checkpoint_id
         )
 
     def misnamed(self, gate_name: str) -> Iterator[tuple[str, str]]:
         """The keys of a gate's batches whose rows cannot be right; each with a sentence."""
         with self._database.streaming() as connection:
             rows = connection.execute(NAMED_RANGES, {"gate": gate_name})
-            for (key, run_id, kind, status, counted), of_batch in groupby(
+            for (key, checkpoint_id, kind, status, counted), of_batch in groupby(
                 rows, key=lambda row: row[:5]
             ):
                 ranges, ids = list[OffsetRange](), dict[str, str]()
@@ -226,7 +226,7 @@ class HistoryStore(Store):
                 planned = sum(each.count for each in ranges)
                 if (invalid := invalid_value(kind, status)) is not None:
                     yield key, f"Batch {key} has {invalid}."
-                elif records.schedule_id(gate_name, run_id, ranges, ids) != key:
+                elif records.schedule_id(gate_name, checkpoint_id, ranges, ids) != key:
                     yield key, f"Batch {key} has other ranges than those that its key stands for."
                 elif planned != counted:
                     yield key, f"Batch {key} has planned {counted} offsets, and has {planned}."
@@ -241,7 +241,7 @@ class HistoryStore(Store):
         if not rows:
             return None
         try:
-            found = [checkpoint_from(row) for row in rows if row.run_id is not None]
+            found = [checkpoint_from(row) for row in rows if row.checkpoint_id is not None]
         except (AttributeError, TypeError, ValueError) as error:
             raise LedgerError(
                 f"What the ledger {self._database.name} keeps of the checkpoints of gate "
@@ -356,6 +356,6 @@ def _loss_from(row: Row[Any]) -> Loss:
         topic_id=row.topic_id or None,
         schedule_id=row.schedule_id or None,
         reason=row.reason,
-        run_id=row.run_id,
+        checkpoint_id=row.checkpoint_id,
         was_split=bool(row.was_split),
     )

@@ -25,7 +25,7 @@ class PartitionCheck:
 
     def __init__(self, first: Covered) -> None:
         self.findings: list[Finding] = []
-        self._run_id = first.run_id
+        self._checkpoint_id = first.checkpoint_id
         self._topic_id = first.topic_id
         self._offsets = first.offsets
         self._since_ms: int | None = None
@@ -54,7 +54,7 @@ class PartitionCheck:
         self._close_parents(None)
         processed, dead = self._counts[Status.SUCCESS], self._counts[Status.DEAD]
         return Span(
-            run_id=self._run_id,
+            checkpoint_id=self._checkpoint_id,
             offsets=self._offsets,
             since_ms=self._since_ms,
             processed=processed,
@@ -121,7 +121,7 @@ class PartitionCheck:
             Finding(
                 kind,
                 offsets,
-                self._run_id,
+                self._checkpoint_id,
                 schedule_id,
                 other,
                 status,
@@ -249,8 +249,10 @@ def _between_runs(spans: Iterable[Span]) -> Iterator[Finding]:
                 (FindingKind.READ_AGAIN, so_far.shared_with(span.offsets)),
             ):
                 if offsets:
-                    yield Finding(kind, offsets, span.run_id, other=so_far.last, topic_id=topic_id)
-            so_far.append(span.offsets, span.run_id)
+                    yield Finding(
+                        kind, offsets, span.checkpoint_id, other=so_far.last, topic_id=topic_id
+                    )
+            so_far.append(span.offsets, span.checkpoint_id)
 
 
 def _losses_by_topic(losses: Iterable[Loss]) -> Lost:
@@ -269,8 +271,8 @@ def _explained(found: Iterable[Finding], lost: Lost) -> Iterator[Finding]:
         cover = lost.get(each.topic_id, {}).get(each.offsets.topic_partition, ())
         for piece, is_lost in each.offsets.split_by(cover):
             if is_lost:
-                run_id = each.run_id if each.kind is FindingKind.GAP else None
-                yield Finding(FindingKind.LOST, piece, run_id, topic_id=each.topic_id)
+                checkpoint_id = each.checkpoint_id if each.kind is FindingKind.GAP else None
+                yield Finding(FindingKind.LOST, piece, checkpoint_id, topic_id=each.topic_id)
             else:
                 yield replace(each, offsets=piece)
 
@@ -289,7 +291,7 @@ def _lost_outside(spans: Iterable[Span], lost: Lost) -> Iterator[Finding]:
             hull = [read[place]] if place in read else []
             for piece, inside in (each for offsets in ranges for each in offsets.split_by(hull)):
                 if not inside:
-                    yield Finding(FindingKind.LOST, piece, run_id=None, topic_id=topic_id)
+                    yield Finding(FindingKind.LOST, piece, checkpoint_id=None, topic_id=topic_id)
 
 
 def _lost_by_batches(
@@ -313,7 +315,7 @@ def _lost_by_batches(
                         yield Finding(
                             FindingKind.LOST,
                             rest,
-                            span.run_id,
+                            span.checkpoint_id,
                             loss.schedule_id,
                             topic_id=span.topic_id,
                             reason=loss.reason,
@@ -327,9 +329,9 @@ def _spans_with(loss: Loss, spans: Iterable[Span]) -> list[Span]:
         for span in spans
         if span.topic_id == loss.topic_id
         and span.offsets.topic_partition == loss.offsets.topic_partition
-        and loss.run_id in {None, span.run_id}
+        and loss.checkpoint_id in {None, span.checkpoint_id}
     ]
-    return [span for span in same if span.pruned] or same if loss.run_id is None else same
+    return [span for span in same if span.pruned] or same if loss.checkpoint_id is None else same
 
 
 def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span]:
@@ -357,7 +359,7 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
 
 def _place(item: Covered | Span | Finding) -> tuple[object, ...]:
     """The run, and the partition of the topic that was there at the time."""
-    return item.run_id, item.topic_id, item.offsets.topic_partition
+    return item.checkpoint_id, item.topic_id, item.offsets.topic_partition
 
 
 def _by_age(spans: Iterable[Span]) -> list[Span]:
@@ -366,8 +368,13 @@ def _by_age(spans: Iterable[Span]) -> list[Span]:
     began: dict[str, int] = {}
     for span in listed:
         if span.since_ms is not None:
-            began[span.run_id] = min(span.since_ms, began.get(span.run_id, span.since_ms))
-    return sorted(listed, key=lambda span: (began.get(span.run_id, 0), span.run_id, span.offsets))
+            began[span.checkpoint_id] = min(
+                span.since_ms, began.get(span.checkpoint_id, span.since_ms)
+            )
+    return sorted(
+        listed,
+        key=lambda span: (began.get(span.checkpoint_id, 0), span.checkpoint_id, span.offsets),
+    )
 
 
 def _with_errors(
@@ -392,4 +399,4 @@ _ORDER: Final = {kind: number for number, kind in enumerate(FindingKind)}
 
 
 def _severity(finding: Finding) -> tuple[int, OffsetRange, str]:
-    return _ORDER[finding.kind], finding.offsets, finding.run_id or ""
+    return _ORDER[finding.kind], finding.offsets, finding.checkpoint_id or ""

@@ -43,11 +43,13 @@ _range = (
     func.coalesce(failure.c.topic_id, "").label("topic_id"),
     *failure.c["partition", "start_offset", "until_offset"],
 )
-_pruned_range = pruned.c["run_id", "topic", "topic_id", "partition", "start_offset", "until_offset"]
+_pruned_range = pruned.c[
+    "checkpoint_id", "topic", "topic_id", "partition", "start_offset", "until_offset"
+]
 
 _own_ranges = (
     select(
-        control.c.run_id,
+        control.c.checkpoint_id,
         *_range,
         control.c.schedule_id,
         control.c.parent,
@@ -69,12 +71,12 @@ _pruned_ranges = select(
 ).where(pruned.c.gate == bindparam("gate"))
 
 COVERAGE: Final = union_all(_own_ranges, _pruned_ranges).order_by(
-    "run_id", "topic", "topic_id", "partition", "start_offset"
+    "checkpoint_id", "topic", "topic_id", "partition", "start_offset"
 )
 
 NAMED_RANGES: Final = (
     select(
-        *control.c["schedule_id", "run_id", "kind", "status", "planned_records"],
+        *control.c["schedule_id", "checkpoint_id", "kind", "status", "planned_records"],
         *failure.c["topic", "topic_id", "partition", "start_offset", "until_offset"],
     )
     .outerjoin(failure, failure.c.schedule_id == control.c.schedule_id)
@@ -117,7 +119,7 @@ CHILDREN_OF: Final = select(
 OLD_RANGES: Final = (
     select(
         control.c.schedule_id,
-        control.c.run_id,
+        control.c.checkpoint_id,
         *_range,
     )
     .join(failure, failure.c.schedule_id == control.c.schedule_id)
@@ -246,11 +248,11 @@ def _remember(connection: Connection, gate: str, ranges: Iterable[Sequence[Any]]
             rows[-1]["until_offset"] = until
             continue
         at = place
-        run_id, topic, topic_id, partition = place
+        checkpoint_id, topic, topic_id, partition = place
         rows.append(
             {
                 "gate": gate,
-                "run_id": run_id,
+                "checkpoint_id": checkpoint_id,
                 "topic": topic,
                 "topic_id": topic_id,
                 "partition": partition,

@@ -27,7 +27,7 @@ MAX_TRACE_LENGTH: Final = 16_000
 
 def schedule_id(
     gate: str,
-    run_id: str,
+    checkpoint_id: str,
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
@@ -39,7 +39,7 @@ def schedule_id(
 
     Args:
         gate: The gate's name.
-        run_id: The checkpoint's identity. A fresh checkpoint reads the same offsets again on
+        checkpoint_id: The checkpoint's identity. A fresh checkpoint reads the same offsets again on
             purpose, and that is another batch.
         ranges: What the batch reads.
         topic_ids: Of topics whose id is known, by name. A topic that was deleted and recreated has
@@ -50,7 +50,7 @@ def schedule_id(
     """
     read = sorted((r.topic, r.partition, r.start, r.until) for r in ranges if r.count)
     ids = sorted((topic, topic_ids[topic]) for topic in {r[0] for r in read} & topic_ids.keys())
-    named = [gate, run_id, read, ids] if ids else [gate, run_id, read]
+    named = [gate, checkpoint_id, read, ids] if ids else [gate, checkpoint_id, read]
     canonical = json.dumps(named, separators=(",", ":"))
     return sha256(canonical.encode("ascii")).hexdigest()[:32]
 
@@ -73,7 +73,7 @@ class PlannedBatch:
     """A batch as planned, before any of its data is read."""
 
     gate: str
-    run_id: str
+    checkpoint_id: str
     """The identity that a fresh checkpoint gets: see :func:`headrace.ledger.schedule_id`."""
     ranges: tuple[PlannedRange, ...]
     reason: str
@@ -95,7 +95,7 @@ class PlannedBatch:
             if planned.topic_id is not None
         }
         ranges = (planned.offsets for planned in self.ranges)
-        return schedule_id(self.gate, self.run_id, ranges, topic_ids)
+        return schedule_id(self.gate, self.checkpoint_id, ranges, topic_ids)
 
     @property
     def records(self) -> int:
@@ -226,7 +226,7 @@ class BatchRecord:
 
     schedule_id: str
     gate: str
-    run_id: str
+    checkpoint_id: str
     kind: Kind
     status: Status
     attempts: int
@@ -311,8 +311,8 @@ class Admission:
 
     rate_per_s: float | None
     """The rate learnt last; None while there is none."""
-    held: RateLimit | None
-    """What a stage after it leaves of its rate; None while it is free."""
+    rate_limit: RateLimit | None
+    """What a stage after it leaves of its rate; None while it is not throttled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +350,7 @@ class Loss:
     """The batch that could not read them; None where they were gone before one was planned."""
     reason: str | None = None
     """Why they could not be read."""
-    run_id: str | None = None
+    checkpoint_id: str | None = None
     """The run of that batch; None where its row was pruned, or there is none."""
     was_split: bool = False
     """Whether that batch was split since: its children then say what became of the offsets."""
@@ -360,7 +360,7 @@ class Loss:
 class Covered:
     """A range that a gate's batches have read, or are to read."""
 
-    run_id: str
+    checkpoint_id: str
     schedule_id: str | None
     """The batch or child; None where its row was pruned, and the range was processed."""
     parent: str | None

@@ -58,11 +58,11 @@ gate: Final = Table(
     Column("begun", Text),
     Column("begins", BigInteger, nullable=False, server_default="0"),
     # What a stage after this one in a flow leaves of its rate, up to when by the database's clock.
-    Column("held_per_s", Double),
-    Column("held_by", Text),
-    Column("held_level", Double),
-    Column("held_origin_per_s", Double),
-    Column("held_until_ms", BigInteger),
+    Column("throttle_per_s", Double),
+    Column("throttled_by", Text),
+    Column("throttle_level", Double),
+    Column("throttle_origin_per_s", Double),
+    Column("throttle_until_ms", BigInteger),
     # What its stage has heard of those after it, as a restart goes on with it.
     Column("pressures", Text),
     # The query that stands behind it, and until when by the database's clock; no
@@ -72,7 +72,7 @@ gate: Final = Table(
     Column("query_read", Text),
     Column("query_described", Text),
     Column("query_checkpoint", Text),
-    Column("query_run_id", Text),
+    Column("query_checkpoint_id", Text),
     Column("query_since_ms", BigInteger),
     Column("query_until_ms", BigInteger),
     # `begins` when that query claimed the gate.
@@ -108,7 +108,7 @@ control: Final = Table(
     metadata,
     Column("schedule_id", Text, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), nullable=False),
-    Column("run_id", Text, nullable=False),
+    Column("checkpoint_id", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
@@ -208,7 +208,7 @@ pruned: Final = Table(
     "pruned",
     metadata,
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
-    Column("run_id", Text, primary_key=True),
+    Column("checkpoint_id", Text, primary_key=True),
     Column("topic", Text, primary_key=True),
     # "" where it is not known, for a key has no nulls.
     Column("topic_id", Text, primary_key=True),
@@ -222,7 +222,7 @@ checkpoint: Final = Table(
     "checkpoint",
     metadata,
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
-    Column("run_id", Text, primary_key=True),
+    Column("checkpoint_id", Text, primary_key=True),
     Column("topic", Text, primary_key=True),
     # "" where it is not known, for a key has no nulls.
     Column("topic_id", Text, primary_key=True),
@@ -242,7 +242,7 @@ position: Final = Table(
     metadata,
     Column("topic_id", Text, primary_key=True),
     Column("gate", Text, ForeignKey("gate.name"), primary_key=True),
-    Column("run_id", Text, nullable=False),
+    Column("checkpoint_id", Text, nullable=False),
     # A JSON object, by partition: every batch writes it, and one row costs less than a hundred.
     Column("until_offsets", Text, nullable=False),
 )

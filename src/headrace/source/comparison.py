@@ -92,9 +92,9 @@ def _compared(checkpoint: Checkpoint, reads: Sequence[PlannedRead]) -> Iterator[
 def _left(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> Iterator[str]:
     """Whether the gate has gone on with another checkpoint."""
     newest = max(known.checkpoints, key=lambda each: each.begins, default=None) if known else None
-    if newest is not None and newest.run_id not in {end.checkpoint_id for end in ends}:
+    if newest is not None and newest.checkpoint_id not in {end.checkpoint_id for end in ends}:
         yield (
-            f"The gate's last batch is of another checkpoint, {newest.run_id}: what that has"
+            f"The gate's last batch is of another checkpoint, {newest.checkpoint_id}: what that has"
             " planned was not compared."
         )
 
@@ -138,7 +138,7 @@ def _beyond(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> It
     """Where the ledger has gone on, and the checkpoint has not."""
     by_run = {end.checkpoint_id: end for end in ends}
     for kept in known.checkpoints if known else ():
-        end = by_run.get(kept.run_id)
+        end = by_run.get(kept.checkpoint_id)
         if end is None or end.topic_ids.get(kept.topic) != kept.topic_id:
             continue
         for tp, reached in sorted(end.positions.items()):

@@ -188,7 +188,7 @@ class GateLedger:
     ) -> PlannedBatch:
         return PlannedBatch(
             gate=self._gate.name,
-            run_id=end.checkpoint_id,
+            checkpoint_id=end.checkpoint_id,
             ranges=tuple(
                 PlannedRange(
                     r,
@@ -269,7 +269,7 @@ def _has_ended(query: GateQuery) -> bool:
 
 def _in_use(gate: str, other: GateQuery) -> str:
     since = datetime.fromtimestamp(other.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    known = [each for each in (other.checkpoint, other.run_id) if each is not None]
+    known = [each for each in (other.checkpoint, other.checkpoint_id) if each is not None]
     checkpoint = f", with the checkpoint {known[0]}" if known else ""
     return (
         f"The gate {gate!r} is in use by another query, of {other.described}, since"

@@ -196,7 +196,7 @@ class StreamPlanner:
             admission.rate_per_s,
             options.limits,
             sizes,
-            rate_limit=admission.held,
+            rate_limit=admission.rate_limit,
         )
         if self._too_few(planned.lag):
             return empty_plan(starts.current, latest)
