@@ -4,11 +4,11 @@ The law alone, in simulation with the same numbers, tells how many batches that 
 may take two more, for it has noise.
 """
 
-import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from statistics import median
 from typing import Final
 
@@ -21,14 +21,17 @@ from bench.scale import Scale
 from bench.sides import discard, gated_stream, running, wait_for_batches
 from bench.stage import Stage
 from bench.table import number
-from headrace.control import (
-    BatchLimits,
-    BatchProgress,
-    EstimatorSettings,
-    Reason,
-)
+from headrace.control import BatchProgress
 from headrace.execution import Batch, Gate
-from headrace.simulation import SimulatedBatch, batches_to_settle, simulate
+from headrace.simulation import (
+    Load,
+    Policy,
+    Scenario,
+    SimulatedStage,
+    Slow,
+    batches_to_settle,
+    run,
+)
 
 INTERVAL_MS: Final = 1_000
 CAPACITY_PER_S: Final = 10_000.0
@@ -103,7 +106,7 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     }
     details = {
         "batches_ms": real_ms,
-        "simulated_ms": [batch.progress.duration_ms for batch in in_theory],
+        "simulated_ms": [batch.duration_ms for batch in in_theory],
         "records": [p.numInputRows for p in progress],
         "fixed_ms": fixed_ms,
         "late_batches": [number for number in handler.late if number < script.batches],
@@ -127,12 +130,12 @@ def measure(stage: Stage, scale: Scale) -> Iterator[Figure]:
     )
 
 
-def settled_after(batches: Sequence[SimulatedBatch]) -> float:
+def settled_after(batches: Sequence[BatchProgress]) -> float:
     """How many batches it takes until all take the interval; infinite if the last does not.
 
     Within 15 %, and for good: a later batch that does not counts, with all before it.
     """
-    since_ms = batches[0].progress.start_ms
+    since_ms = batches[0].start_ms
     count = batches_to_settle(batches, from_ms=since_ms, target_ms=INTERVAL_MS, tolerance=TOLERANCE)
     return math.inf if count is None else count
 
@@ -149,31 +152,35 @@ def _run(stage: Stage, script: Script, handler: TimedHandler) -> list[StreamingQ
         return wait_for_batches(query, script.batches + 1)[:-1]
 
 
-def in_simulation(script: Script, fixed_ms: int) -> list[SimulatedBatch]:
+def in_simulation(script: Script, fixed_ms: int) -> list[BatchProgress]:
     """The same in simulated time."""
-    numbers = itertools.count()
-    batches = simulate(
-        EstimatorSettings().create(INTERVAL_MS),
-        BatchLimits(seconds_per_batch=INTERVAL_MS / 1000, initial_rate=INITIAL_PER_S),
-        # Asked once for each batch, so that it can go by their numbers.
-        capacity_per_s=lambda _start_ms: script.capacity_per_s(
-            min(next(numbers), script.batches - 1)
-        ),
-        arrivals_per_s=lambda _start_ms: 0.0,
-        until_ms=script.batches * INTERVAL_MS * 2,
-        backlog=round(script.batches * 10 * CAPACITY_PER_S * INTERVAL_MS / 1000),
-        partitions=PARTITIONS,
+    stage = SimulatedStage(
+        "recovery",
+        CAPACITY_PER_S,
+        load=Load(((0, 0),)),
+        interval_ms=INTERVAL_MS,
         fixed_ms=fixed_ms,
+        partitions=PARTITIONS,
+        backlog=round(script.batches * 10 * CAPACITY_PER_S * INTERVAL_MS / 1000),
+        initial_rate_per_s=INITIAL_PER_S,
     )
-    return batches[: script.batches]
+    from_s, end_s = script.steady * INTERVAL_MS / 1000, script.batches * INTERVAL_MS / 500
+
+    def batches(until_s: float) -> list[BatchProgress]:
+        slow = Slow(stage.name, from_s, until_s, factor=SLOW_PER_S / CAPACITY_PER_S)
+        result = run(Scenario((stage,), end_s, (slow,)), Policy.NONE, Random(0))
+        return [batch.progress for batch in result.batches[stage.name]]
+
+    # It is slow for a number of batches: until the first after them begins.
+    first_fast = batches(end_s)[script.steady + script.slow]
+    return batches(first_fast.start_ms / 1000)[: script.batches]
 
 
-def _as_simulated(progress: StreamingQueryProgress) -> SimulatedBatch:
+def _as_simulated(progress: StreamingQueryProgress) -> BatchProgress:
     """A real batch in the terms of the simulation; its place in time is its number's."""
-    batch = BatchProgress(
+    return BatchProgress(
         start_ms=progress.batchId,
         duration_ms=progress.durationMs["triggerExecution"],
         records=progress.numInputRows,
         left_over=0,
     )
-    return SimulatedBatch(batch, lag=0, rate_per_s=None, reason=Reason.RATE)

@@ -4,11 +4,18 @@ import sys
 import pytest
 
 import headrace
+import headrace.simulation
 
 
 def test_everything_that_is_public_is_there_and_in_order() -> None:
     assert headrace.__all__ == sorted(headrace.__all__)
     assert all(getattr(headrace, name).__name__ == name for name in headrace.__all__)
+
+
+def test_what_simulations_export_is_there_once_and_in_order() -> None:
+    names = headrace.simulation.__all__
+    assert names == sorted(set(names))
+    assert all(hasattr(headrace.simulation, name) for name in names)
 
 
 def test_what_is_not_public_is_not_there() -> None:

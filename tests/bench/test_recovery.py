@@ -5,15 +5,11 @@ import math
 import pytest
 from bench.recovery import INTERVAL_MS, Script, in_simulation, settled_after
 
-from headrace.control import BatchProgress, Reason
-from headrace.simulation import SimulatedBatch
+from headrace.control import BatchProgress
 
 
-def batches(*durations_ms: int) -> list[SimulatedBatch]:
-    return [
-        SimulatedBatch(BatchProgress(number, duration_ms, 1, 0), 0, None, Reason.RATE)
-        for number, duration_ms in enumerate(durations_ms)
-    ]
+def batches(*durations_ms: int) -> list[BatchProgress]:
+    return [BatchProgress(number, took_ms, 1, 0) for number, took_ms in enumerate(durations_ms)]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +31,7 @@ def test_in_simulation_the_first_slow_batch_is_the_longest_and_the_loop_settles_
     script = Script(steady=12, slow=12)
     simulated = in_simulation(script, fixed_ms=150)
     slow, fast = simulated[12:24], simulated[24:]
-    times_ms = [batch.progress.duration_ms for batch in slow]
+    times_ms = [batch.duration_ms for batch in slow]
     assert len(simulated) == script.batches
     assert times_ms[0] == max(times_ms) > 3 * INTERVAL_MS
     assert settled_after(slow) < 12

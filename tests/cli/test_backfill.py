@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from tests.cli.commands import interrupted, run
-from tests.cli.failed import add_failed
-from tests.cli.outcomes import invoke
+from tests.cli.outcomes import add_failed, invoke
 from tests.execution.queries import finish, read
 from tests.services.kafka import Topic, TopicFactory
 from tests.services.waiting import wait_until
@@ -29,7 +28,7 @@ from headrace.cli.backfill_run import (
     summary,
 )
 from headrace.cli.interrupts import stopped_by_signals
-from headrace.cli.options import SourceAccess
+from headrace.cli.shared_options import SourceAccess
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate, OnFailure
 from headrace.execution.policy import STOP
@@ -87,9 +86,14 @@ class Scene:
         return ManualBackfill(self.ledger, self.spark, job, view or ProgressLines(), self.batches)
 
     @property
-    def statuses(self) -> list[Status]:
+    def now(self) -> list[BatchRecord]:
+        """The batches as they are by now."""
         found = [self.ledger.batches.get(batch.schedule_id) for batch in self.batches]
-        return [batch.status for batch in found if batch is not None]
+        return [batch for batch in found if batch is not None]
+
+    @property
+    def statuses(self) -> list[Status]:
+        return [batch.status for batch in self.now]
 
 
 @pytest.fixture
@@ -201,8 +205,7 @@ def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scen
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             work.run()
-    first = scene.ledger.batches.get(scene.batches[0].schedule_id)
-    assert first is not None
+    first = scene.now[0]
     assert (first.status, first.attempts, first.owner) == (Status.FAILED, 4, None)
     assert first.error is not None
     assert first.error.error_class == "Interrupted"
@@ -218,10 +221,9 @@ def test_sys_exit_in_a_handler_fails_its_batch_and_does_not_end_the_command_as_i
     work = scene.work(Sink(during=leave))
     work.run()
     assert scene.statuses == [Status.FAILED] * 3
-    first = scene.ledger.batches.get(scene.batches[0].schedule_id)
-    assert first is not None
-    assert first.error is not None
-    assert "SystemExit: 0" in first.error.message
+    error = scene.now[0].error
+    assert error is not None
+    assert "SystemExit: 0" in error.message
     assert not work.tally.is_good
 
 
@@ -260,9 +262,7 @@ def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
     # Spark's own workers, which get the signal too, may show where it found them.
     assert "headrace/cli/" not in ended.stderr
     assert ended.stdout.endswith("3 batches: 3 not run; 30 records: 30 not run.\n")
-    first = scene.ledger.batches.get(scene.batches[0].schedule_id)
-    assert first is not None
-    assert (first.status, first.attempts) == (Status.FAILED, 2)
+    assert (scene.now[0].status, scene.now[0].attempts) == (Status.FAILED, 2)
 
 
 def test_a_terminal_has_a_bar_and_is_told_what_fails(scene: Scene) -> None:
@@ -296,7 +296,7 @@ def test_what_a_dry_run_would_run_is_shown_with_what_has_left_kafka(scene: Scene
     assert set(scene.statuses) == {Status.FAILED}
 
 
-def test_what_a_stream_deferred_is_made_good_by_the_command(
+def test_what_a_stream_deferred_is_backfilled_by_the_command(
     spark: SparkSession, topic: TopicFactory, tmp_path: Path
 ) -> None:
     orders = topic()

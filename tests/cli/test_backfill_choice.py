@@ -4,8 +4,7 @@ import json
 
 import pytest
 from tests.cli.conftest import Complain
-from tests.cli.failed import add_failed, one_range
-from tests.cli.outcomes import Shop, invoke
+from tests.cli.outcomes import Shop, add_failed, invoke, one_range
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Complain
 from tests.cli.outcomes import ERROR, GONE, LETTER, NOW_MS, Shop, invoke, planned, rows, told
+from tests.services.ledgers import gated_ledger, succeed
 
-from headrace.core.clock import wall_clock_ms
 from headrace.ledger import DeadLetterStatus, Kind, Ledger, Status
 
 NEWEST_FIRST = ("open", "good_part", "bad_part", "split", "dead", "left", "busy", "failed", "good")
@@ -165,11 +165,9 @@ def test_failures_have_their_errors_and_letters_not_their_records(shop: Shop) ->
 
 def test_nothing_that_failed_is_0(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
-    Ledger.open(url).close()
-    assert told(url, "batches") == "The ledger has no batch yet.\n"
-    with Ledger.open(url) as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
-        ledger.batches.succeed(ledger.batches.begin(planned(0, 10)).schedule_id)
+    with gated_ledger(url) as ledger:
+        assert told(url, "batches") == "The ledger has no batch yet.\n"
+        succeed(ledger, planned(0, 10))
         ledger.batches.begin(planned(10, 20))
     assert "Nothing is unresolved" in told(url, "failures")
     assert rows(url, "failures") == []
@@ -198,11 +196,10 @@ def test_a_letter_alone_is_3_until_it_is_resolved_and_so_is_a_dead_batch(
 
 def test_what_ended_long_ago_is_deleted_and_verify_counts_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
-    for clock, starts in ((lambda: 1_000, (0, 10, 20)), (wall_clock_ms, (30,))):
-        with Ledger.open(url, clock=clock) as ledger:
-            ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
-            for start in starts:
-                ledger.batches.succeed(ledger.batches.begin(planned(start, start + 10)).schedule_id)
+    old = [planned(start, start + 10) for start in (0, 10, 20)]
+    gated_ledger(url, "orders", *old, clock=lambda: 1_000).close()
+    with Ledger.open(url) as ledger:
+        succeed(ledger, planned(30, 40))
     prune = "prune --older-than '30 days'"
     assert told(url, prune) == "Deleted: 3 batches and 0 rates.\n"
     ((span,),) = [each["spans"] for each in rows(url, "verify")]

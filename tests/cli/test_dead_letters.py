@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
 from tests.cli.outcomes import ERROR, LETTER, NOW_MS, Shop, invoke, planned, rows, told
-from tests.services.kafka import Topic, TopicFactory
+from tests.services.kafka import Topic, TopicFactory, records_in
 
-from headrace.cli.dead_letters import PAGE
+from headrace.cli.dead_letters_command import PAGE
 from headrace.ledger import DeadLetter, DeadLetterRecord, DeadLetterStatus, Ledger
 
 EDITS = """
@@ -142,19 +141,6 @@ def send(topic: Topic, options: str) -> str:
     """The command that sends to a topic of the shared broker."""
     servers = f"kafka.bootstrap.servers={topic.bootstrap_servers}"
     return f"dead-letters send --topic {topic.name} --option {servers} {options}"
-
-
-def records_in(topic: Topic) -> list[Message]:
-    """All records of a topic's partition 0."""
-    consumer = Consumer(
-        {"bootstrap.servers": topic.bootstrap_servers, "group.id": "t", "log_level": 0}
-    )
-    place = TopicPartition(topic.name, 0, 0)
-    _, end = consumer.get_watermark_offsets(place, timeout=20)
-    consumer.assign([place])
-    found = [consumer.poll(20) for _ in range(end)]
-    consumer.close()
-    return [each for each in found if each is not None]
 
 
 def test_all_that_wait_are_sent_with_where_they_were(url: str, orders: Topic) -> None:

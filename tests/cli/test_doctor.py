@@ -88,12 +88,11 @@ def test_a_version_is_compared_and_what_is_to_be_done_is_said(check: Check, leve
 
 def test_no_java_is_a_problem_with_its_way_out() -> None:
     def find() -> Java:
-        raise SetupError("No Java 17 or newer was found (PATH is 11.0.2); install one.")
+        raise SetupError("No Java 17 or newer (a is 8; b is 11.0.2); install one, or (b); run c.")
 
     check = doctor.check_java(find)
-    assert check.level is Level.PROBLEM
-    assert "11.0.2" in check.found
-    assert check.advice == "install one"
+    assert (check.level, check.advice) == (Level.PROBLEM, "install one, or (b); run c")
+    assert check.found == "No Java 17 or newer (a is 8; b is 11.0.2)"
 
 
 def test_a_java_that_spark_would_not_find_by_itself_is_warned_of(

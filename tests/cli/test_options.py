@@ -11,9 +11,9 @@ import typer
 from tests.cli.outcomes import Shop
 from typer.testing import CliRunner
 
-from headrace.cli.options import SourceAccess, moment_ms, source_access, source_options
 from headrace.cli.printing import full_time, short_time
 from headrace.cli.settings_options import OptionValues, options_from
+from headrace.cli.shared_options import SourceAccess, moment_ms, source_access, source_options
 from headrace.errors import OptionError
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import Ledger

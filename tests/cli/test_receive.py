@@ -20,7 +20,7 @@ from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
-from headrace.cli.options import DEFAULT_LEDGER
+from headrace.cli.shared_options import DEFAULT_LEDGER
 from headrace.journal import Journal
 from headrace.ledger import Ledger
 

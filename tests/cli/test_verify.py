@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Executable, delete, update
 from tests.cli.outcomes import ERROR, NOW_MS, Shop, damage, invoke, planned, rows, told
 from tests.journal.samples import numbered
+from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
@@ -28,10 +29,7 @@ from headrace.ledger.tables import control, failure, gate
 def ledger_url(tmp_path: Path) -> str:
     """A ledger whose gate has processed 50 offsets in five batches."""
     url = f"sqlite:///{tmp_path}/headrace.db"
-    with Ledger.open(url) as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
-        for at in range(0, 50, 10):
-            ledger.batches.succeed(ledger.batches.begin(planned(at, at + 10)).schedule_id)
+    gated_ledger(url, "orders", *(planned(at, at + 10) for at in range(0, 50, 10))).close()
     return url
 
 
@@ -47,14 +45,10 @@ def test_a_gate_that_is_proven_is_0(ledger_url: str) -> None:
     assert "It cannot see from the ledger alone that all of these rows were changed alike" in said
 
 
-def test_a_topic_that_was_made_anew_is_told_from_the_one_before(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/headrace.db"
-    with Ledger.open(url) as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
-        for topic_id in ("AAAA", "BBBB"):
-            batch = planned(0, 10)
-            ranges = tuple(replace(each, topic_id=topic_id) for each in batch.ranges)
-            ledger.batches.succeed(ledger.batches.begin(replace(batch, ranges=ranges)).schedule_id)
+def test_a_topic_that_was_recreated_is_another_than_the_one_before(tmp_path: Path) -> None:
+    url, batch = f"sqlite:///{tmp_path}/headrace.db", planned(0, 10)
+    both = [replace(batch.ranges[0], topic_id=topic_id) for topic_id in ("AAAA", "BBBB")]
+    gated_ledger(url, "orders", *(replace(batch, ranges=(each,)) for each in both)).close()
     said = told(url, "verify")
     assert "orders-0 [0, 10) topic id AAAA " in said
     assert "orders-0 [0, 10) topic id BBBB " in said
@@ -116,8 +110,7 @@ def test_the_worst_of_several_gates_is_the_exit_status(ledger_url: str) -> None:
 
 def test_a_gate_that_has_begun_no_batch_has_nothing_to_prove(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headrace.db"
-    with Ledger.open(url) as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
+    gated_ledger(url).close()
     result = invoke(url, "verify")
     assert result.exit_code == 0
     assert result.stdout.startswith("nothing to prove yet: gate orders has begun no batch\n")
@@ -178,10 +171,7 @@ def test_a_gate_that_the_ledger_does_not_have_is_3(ledger_url: str) -> None:
 
 def test_the_file_of_a_ledger_that_is_copied_without_its_wal_is_3(tmp_path: Path) -> None:
     path = tmp_path / "headrace.db"
-    Ledger.open(f"sqlite:///{path}").close()
-    with Ledger.open(f"sqlite:///{path}") as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
-        ledger.batches.succeed(ledger.batches.begin(planned(0, 10)).schedule_id)
+    with gated_ledger(f"sqlite:///{path}", "orders", planned(0, 10)):
         shutil.copy(path, tmp_path / "copy.db")
         assert invoke(f"sqlite:///{path}", "verify").exit_code == 0
     assert invoke(f"sqlite:///{tmp_path}/copy.db", "verify").exit_code == 3
@@ -211,12 +201,10 @@ def test_a_journal_is_asked_where_it_ends(tmp_path: Path) -> None:
     with journal.writer(0) as writer:
         writer.append(numbered(0, 12))
     url = f"sqlite:///{tmp_path}/headrace.db"
-    with Ledger.open(url) as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
+    with gated_ledger(url, source="journal") as ledger:
         for start, until in ((3, 10), (10, 14)):
             offsets = PlannedRange(OffsetRange("orders", 0, start, until), topic_id=journal.id)
-            batch = PlannedBatch("orders", "run", (offsets,), "rate", journal.storage.url)
-            ledger.batches.succeed(ledger.batches.begin(batch).schedule_id)
+            succeed(ledger, PlannedBatch("orders", "run", (offsets,), "rate", journal.storage.url))
             said = told(url, "verify --source", 0 if until <= 12 else 4, width=200)
     assert "has orders-0 [0, 3), which lies before all that was planned." in said
     assert (

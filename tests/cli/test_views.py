@@ -1,15 +1,15 @@
 """What the commands show, compared with stored output: ``tests/cli/expected``.
 
-``UPDATE_VIEWS=1 pytest tests/cli/test_views.py`` writes these files anew; look at their difference
+``UPDATE_VIEWS=1 pytest tests/cli/test_views.py`` writes these files again; look at their difference
 before it is committed.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -22,14 +22,14 @@ from tests.cli import histories as past
 from tests.cli.outcomes import LETTER, NOW_MS, Shop, damage, planned
 from tests.flow.samples import state_of_stage
 from tests.journal.samples import numbered
-from tests.services.ledgers import new_ledger
+from tests.services.ledgers import gated_ledger, new_ledger
 
 from headrace.cli.backfill import plan_table
-from headrace.cli.batches import batch_view, batches_view
-from headrace.cli.dead_letters import letters_table
+from headrace.cli.batches_command import batch_view, batches_view
+from headrace.cli.dead_letters_command import letters_table
 from headrace.cli.failures import failures_view
 from headrace.cli.gate_view import gate_view, overview
-from headrace.cli.journal import journal_view, pruned_table
+from headrace.cli.journal_command import journal_view, pruned_table
 from headrace.cli.snapshot import GateHistory, take_snapshot
 from headrace.cli.status import stages_of, stages_view
 from headrace.cli.verify import verification_view
@@ -69,6 +69,7 @@ from headrace.ledger.tables import failure
 EXPECTED: Final = Path(__file__).parent / "expected"
 WIDTH: Final = 100
 LATER_MS: Final = NOW_MS + 60_000
+FIVE: Final = [planned(at, at + 10) for at in range(0, 50, 10)]
 
 
 def gate(history: GateHistory) -> RenderableType:
@@ -214,15 +215,12 @@ def what_is_open(folder: Path) -> RenderableType:
 
 def what_is_broken(folder: Path) -> RenderableType:
     url = f"sqlite:///{folder}/broken.db"
-    with Ledger.open(url, clock=lambda: NOW_MS) as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
+    others = tuple(
+        planned(start, 80, checkpoint_id=name)
+        for start, name in ((70, "another run"), (75, "a third run"))
+    )
+    with gated_ledger(url, "orders", *FIVE, *others, clock=lambda: NOW_MS) as ledger:
         ledger.gates.declare("new", interval_ms=1, source="kafka", estimator="pid")
-        for at in range(0, 50, 10):
-            ledger.batches.succeed(ledger.batches.begin(planned(at, at + 10)).schedule_id)
-        for start, checkpoint_id in ((70, "another run"), (75, "a third run")):
-            ledger.batches.succeed(
-                ledger.batches.begin(planned(start, 80, checkpoint_id=checkpoint_id)).schedule_id
-            )
         ledger.history.record_losses("orders", [OffsetRange("orders", 0, 50, 60)])
         damage(url, delete(failure).where(failure.c.start_offset == 20))
         shown = [verification_view(each, verify_gate(ledger, each)) for each in ("orders", "new")]
@@ -230,10 +228,8 @@ def what_is_broken(folder: Path) -> RenderableType:
 
 
 def what_is_pruned(folder: Path) -> RenderableType:
-    with Ledger.open(f"sqlite:///{folder}/pruned.db", clock=lambda: NOW_MS) as ledger:
-        ledger.gates.declare("orders", interval_ms=1, source="kafka", estimator="pid")
-        for at in range(0, 50, 10):
-            ledger.batches.succeed(ledger.batches.begin(planned(at, at + 10)).schedule_id)
+    url = f"sqlite:///{folder}/pruned.db"
+    with gated_ledger(url, "orders", *FIVE, clock=lambda: NOW_MS) as ledger:
         ledger.history.prune(NOW_MS * 2)
         return verification_view("orders", verify_gate(ledger, "orders"))
 
@@ -307,7 +303,7 @@ def test_a_view_is_as_it_was(name: str, tmp_path: Path) -> None:
     file = EXPECTED / f"{name}.txt"
     if os.environ.get("UPDATE_VIEWS"):
         file.write_text(text)
-    assert file.read_text() == text, "UPDATE_VIEWS=1 writes what is expected anew"
+    assert file.read_text() == text, "UPDATE_VIEWS=1 writes what is expected"
 
 
 def test_nothing_is_expected_of_views_that_are_gone() -> None:
@@ -323,81 +319,48 @@ def test_many_findings_of_a_journal_are_counted() -> None:
 
 
 whole = st.integers(0, 2**63 - 1)
-maybe = st.none() | whole
-numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 words = st.text(max_size=30)
 errors = st.builds(ErrorReport, words, st.text(max_size=200), words)
-any_batch = st.builds(
-    BatchRecord,
-    schedule_id=words,
-    gate=words,
-    checkpoint_id=st.sampled_from(["a", "b"]),
-    kind=st.just(Kind.LIVE),
-    status=st.sampled_from(Status),
-    attempts=st.integers(1, 3),
-    query_batch_id=maybe,
-    created_time_ms=whole,
-    start_time_ms=maybe,
-    end_time_ms=maybe,
-    reason=words,
-    planned_records=whole,
-    lag=maybe,
-    rate_per_s=numbers,
-    records=maybe,
-    error=st.none() | errors,
-)
-samples = st.builds(
-    RateSample,
-    gate=words,
-    time_ms=whole,
-    rate_per_s=numbers,
-    records=whole,
-    processing_delay_ms=whole,
-    scheduling_delay_ms=whole,
-    processing_rate_per_s=numbers,
-    proportional=numbers,
-    integral=numbers,
-    derivative=numbers,
-)
+OF_TYPE: Final[dict[object, st.SearchStrategy[Any]]] = {
+    int: whole,
+    str: words,
+    float: st.floats(0, 1e300),
+    int | None: st.none() | whole,
+    str | None: st.none() | words,
+    float | None: st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    ErrorReport | None: st.none() | errors,
+    Status: st.sampled_from(Status),
+    Kind: st.just(Kind.LIVE),
+}
 offsets = st.builds(OffsetRange, words, st.integers(0, 2**31), whole, whole)
-planned_ranges = st.builds(PlannedRange, offsets, maybe, st.none() | words)
-any_receiver = st.builds(
-    ReceiverRecord,
-    gate=words,
-    journal_id=words,
-    lane=st.integers(0, 99_999),
-    journal=words,
-    owner=words,
-    started_ms=whole,
-    limit_per_s=numbers,
-    records_per_s=st.floats(0, 1e300),
-    records=whole,
-    bytes=whole,
-    buffered_bytes=whole,
-    waiting_records=whole,
-    seen_ms=whole,
-)
-histories = st.builds(
-    GateHistory,
-    gate=st.builds(
-        GateRecord,
-        name=words,
-        interval_ms=st.integers(1, 2**40),
-        source=words,
-        estimator=words,
-        created_ms=whole,
-        rate_per_s=numbers,
-        rate_time_ms=maybe,
-    ),
-    batches=st.lists(any_batch, max_size=20).map(tuple),
-    samples=st.lists(samples, max_size=3).map(tuple),
-    ranges=st.lists(planned_ranges, max_size=30).map(tuple),
-    losses=st.lists(st.builds(Loss, words, whole, offsets), max_size=2).map(tuple),
-    receivers=st.lists(any_receiver, max_size=3).map(tuple),
-)
 
 
-@given(histories, st.sampled_from([20, 80, 100, 200]), whole)
+def any_of(record: type, **own: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A record with any values in those fields whose type has some, or that are named."""
+    types = get_type_hints(record)
+    known = [each.name for each in fields(record) if types[each.name] in OF_TYPE]
+    return st.builds(record, **{name: OF_TYPE[types[name]] for name in known} | own)
+
+
+def some(records: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[Any]:
+    return st.lists(records, max_size=most).map(tuple)
+
+
+def any_history() -> st.SearchStrategy[GateHistory]:
+    either = st.sampled_from(["a", "b"])
+    batch = any_of(BatchRecord, checkpoint_id=either, attempts=st.integers(1, 3))
+    return st.builds(
+        GateHistory,
+        gate=any_of(GateRecord, interval_ms=st.integers(1, 2**40)),
+        batches=some(batch, 20),
+        samples=some(any_of(RateSample), 3),
+        ranges=some(any_of(PlannedRange, offsets=offsets), 30),
+        losses=some(any_of(Loss, offsets=offsets), 2),
+        receivers=some(any_of(ReceiverRecord, lane=st.integers(0, 99_999)), 3),
+    )
+
+
+@given(any_history(), st.sampled_from([20, 80, 100, 200]), whole)
 def test_whatever_the_ledger_holds_is_shown_within_the_terminal(
     history: GateHistory, width: int, now_ms: int
 ) -> None:

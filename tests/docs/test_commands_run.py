@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.cli.failed import add_failed
-from tests.cli.outcomes import invoke
+from tests.cli.outcomes import add_failed, invoke
 from tests.docs.test_pages import PAGES
 from tests.journal.journals import fill
 

@@ -1,4 +1,4 @@
-"""Assertions and states for the tests of flows."""
+"""Signals and states for the tests of flows."""
 
 from headrace.control.pressure import Epoch, PressureSignal
 from headrace.flow import StageState
@@ -6,7 +6,7 @@ from headrace.flow import StageState
 RUN = Epoch(1_700_000_000_000, "run")
 
 
-def pressing(
+def a_signal(
     level: float = 1,
     *,
     sequence: int = 0,

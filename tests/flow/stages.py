@@ -78,7 +78,7 @@ class RunningStage:
         planned = (PlannedRange(offsets),)
         self._ledger.batches.begin(PlannedBatch(self._gate, "run", planned, "rate", ""))
 
-    def held_by(self) -> str | None:
+    def throttled_by(self) -> str | None:
         """The stage that throttles it."""
         held = self._ledger.gates.admission(self._gate).rate_limit
         return None if held is None else held.throttled_by

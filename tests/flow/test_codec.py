@@ -1,4 +1,4 @@
-"""Signals as text: what is written comes back, and nothing else is believed."""
+"""Signals and states as text: what is written comes back; and who the bottleneck is by them."""
 
 import json
 from dataclasses import asdict
@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.flow.samples import pressing, state_of_stage
+from tests.flow.samples import a_signal, state_of_stage
 
 from headrace.control.pressure import MAX_LEASE_MS, MAX_LEVEL, Epoch, PressureSignal
 from headrace.errors import OptionError
 from headrace.flow import StageState
-from headrace.flow.signals.codec import MAX_BYTES, decode_assertion, decode_state, encode
+from headrace.flow.signals.codec import MAX_BYTES, bottlenecks, decode_signal, decode_state, encode
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 wholes = st.integers(0, 2**63 - 1)
 levels = st.floats(0, MAX_LEVEL) | st.integers(0, MAX_LEVEL)
 leases = st.integers(1, MAX_LEASE_MS)
-assertions = st.builds(
+signals = st.builds(
     PressureSignal, names, names, names, st.builds(Epoch, wholes, names), wholes, levels, leases
 )
 free = st.builds(
     StageState, names, names, st.none(), st.just(0), st.none(), st.none() | wholes, leases
 )
-held = st.builds(
+throttled = st.builds(
     StageState,
     names,
     names,
@@ -36,21 +36,21 @@ held = st.builds(
 )
 
 
-@given(assertions)
-def test_an_assertion_comes_back_from_its_text(assertion: PressureSignal) -> None:
-    text = encode(assertion)
-    assert decode_assertion(text) == decode_assertion(text.encode()) == assertion
+@given(signals)
+def test_a_signal_comes_back_from_its_text(signal: PressureSignal) -> None:
+    text = encode(signal)
+    assert decode_signal(text) == decode_signal(text.encode()) == signal
     assert text.isascii()
     assert len(text) <= MAX_BYTES
 
 
-@given(free | held)
+@given(free | throttled)
 def test_a_state_comes_back_from_its_text(state: StageState) -> None:
     assert decode_state(encode(state)) == state
 
 
 def changed(**values: Any) -> str:
-    return json.dumps(asdict(pressing()) | values)
+    return json.dumps(asdict(a_signal()) | values)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def changed(**values: Any) -> str:
         pytest.param(encode(state_of_stage("b")), id="a state"),
     ],
 )
-def test_what_is_no_assertion_is_refused_with_one_sentence(text: str | bytes) -> None:
+def test_what_is_no_signal_is_refused_with_one_sentence(text: str | bytes) -> None:
     with pytest.raises(OptionError, match=r"^[A-Z][^\n]*\.$"):
-        decode_assertion(text)
+        decode_signal(text)
 
 
 @given(st.binary(max_size=200) | st.text().map(lambda text: json.dumps(text).encode()))
 def test_any_bytes_are_refused(data: bytes) -> None:
-    for read in (decode_assertion, decode_state):
+    for read in (decode_signal, decode_state):
         with pytest.raises(OptionError):
             read(data)
 
@@ -119,3 +119,18 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 def test_a_state_that_contradicts_itself_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         StageState(**(asdict(state_of_stage("a")) | values))
+
+
+@pytest.mark.parametrize(
+    ("throttled_by", "blamed"),
+    [
+        ({}, []),
+        ({"a": None, "b": None}, []),
+        ({"a": "b", "c": None}, []),  # b does not run
+        ({"a": "b", "b": "c", "c": None, "d": "e", "e": None}, ["c", "e"]),
+    ],
+)
+def test_every_stage_at_the_end_of_a_row_of_throttled_ones_is_to_blame(
+    throttled_by: dict[str, str | None], blamed: list[str]
+) -> None:
+    assert bottlenecks(state_of_stage(*each) for each in throttled_by.items()) == blamed

@@ -38,8 +38,8 @@ class RecordedSignals(Signals):
         self.others: dict[str, str | None] = {"parse": None, "store": None}
         """The stages around it, with what throttles each."""
 
-    def send(self, assertion: PressureSignal) -> None:
-        self.sent.append(assertion)
+    def send(self, signal: PressureSignal) -> None:
+        self.sent.append(signal)
 
     def publish(self, state: StageState) -> None:
         self.published.append(state)
@@ -91,14 +91,14 @@ class Driven:
 
     @property
     def level(self) -> float:
-        """How hard it presses the stage before it."""
+        """How hard it throttles the stage before it."""
         return self.signals.sent[-1].level if self.signals.sent else 0
 
     @property
     def state(self) -> StageState:
         return self.signals.published[-1]
 
-    def held(self) -> RateLimit | None:
+    def rate_limit(self) -> RateLimit | None:
         return self.ledger.gates.admission(SPEC.gate).rate_limit
 
     def step(self, now_ms: int, *received: PressureSignal, wall_ms: int | None = None) -> None:
@@ -108,8 +108,8 @@ class Driven:
         for time_ms in range(from_ms, until_ms, 250):
             self.step(time_ms)
 
-    def press(self, wall_ms: int | None = None) -> int:
-        """Have too much wait, until it presses; when that is."""
+    def overload(self, wall_ms: int | None = None) -> int:
+        """Have too much wait, until it throttles; when that is."""
         for time_ms in range(0, 3001, 250):
             self.queue.grow(2000)
             self.step(time_ms, wall_ms=wall_ms)
@@ -154,10 +154,10 @@ def says(
     return PressureSignal("shop", sender, "enrich", RUN, sequence, level, lease_ms)
 
 
-def test_a_stage_that_is_overloaded_presses_the_one_before_it_until_it_ends(
+def test_a_stage_that_is_overloaded_throttles_the_one_before_it_until_it_ends(
     driven: Driven,
 ) -> None:
-    driven.press()
+    driven.overload()
     said = driven.signals.sent[0]
     assert (said.sender, said.receiver) == ("enrich", "parse")
     assert said.level > 0
@@ -176,14 +176,14 @@ def test_an_idle_stage_says_nothing_however_long(driven: Driven) -> None:
     assert driven.signals.sent == []
 
 
-def test_a_stage_that_is_pressed_has_its_gate_held_back(driven: Driven) -> None:
+def test_the_gate_of_a_stage_that_is_throttled_has_a_rate_limit(driven: Driven) -> None:
     now_ms = driven.emit()
     driven.step(now_ms, says(1, 1))
-    assert driven.held() == RateLimit(50.0, "store", 1, 100.0)
+    assert driven.rate_limit() == RateLimit(50.0, "store", 1, 100.0)
     state = driven.state
     assert (state.throttled_by, state.throttle_level, state.rate_limit_per_s) == ("store", 1, 50.0)
     driven.step(now_ms + 250, says(2, 0))
-    assert driven.held() is None
+    assert driven.rate_limit() is None
     assert driven.state.throttled_by is None
 
 
@@ -193,9 +193,9 @@ def test_a_stage_is_free_when_the_lease_is_over_and_says_so(
     now_ms = driven.emit()
     driven.step(now_ms, says(1, 1))
     driven.step(now_ms + 9_999)
-    assert driven.held() is not None
+    assert driven.rate_limit() is not None
     driven.step(now_ms + 10_000)
-    assert driven.held() is None
+    assert driven.rate_limit() is None
     assert driven.state.throttled_by is None
     assert "Stage 'enrich' of flow 'shop' is free of 'store'" in caplog.text
 
@@ -205,27 +205,27 @@ def test_a_stranger_is_logged_and_changes_nothing(
 ) -> None:
     driven.step(driven.emit(), says(1, 5, sender="nobody"), says(1, 1))
     assert "signal comes from stage 'nobody'" in caplog.text
-    held = driven.held()
-    assert held is not None
-    assert held.throttled_by == "store"
+    limit = driven.rate_limit()
+    assert limit is not None
+    assert limit.throttled_by == "store"
 
 
-def test_a_stage_that_restarts_while_it_is_held_keeps_its_origin(driven: Driven) -> None:
+def test_a_stage_that_restarts_while_it_is_throttled_keeps_its_origin(driven: Driven) -> None:
     driven.step(driven.emit(), says(1, 2))
     driven.ledger.gates.throttle(SPEC.gate, None, 0, driven.ledger.gates.pressures(SPEC.gate) or "")
     driven.restarted().step(monotonic_ms())
-    assert driven.held() == RateLimit(25.0, "store", 2, 100.0)
+    assert driven.rate_limit() == RateLimit(25.0, "store", 2, 100.0)
 
 
-@pytest.mark.parametrize(("ago_ms", "presses"), [(0, True), (60_000, False)])
-def test_a_stage_that_restarts_presses_as_before_unless_that_was_over_a_lease_ago(
-    driven: Driven, ago_ms: int, presses: bool
+@pytest.mark.parametrize(("ago_ms", "throttles"), [(0, True), (60_000, False)])
+def test_a_stage_that_restarts_throttles_as_before_unless_that_was_over_a_lease_ago(
+    driven: Driven, ago_ms: int, throttles: bool
 ) -> None:
     wall_ms = wall_clock_ms() - ago_ms
-    driven.press(wall_ms)
+    driven.overload(wall_ms)
     again = driven.restarted()
     again.step(monotonic_ms(), wall_ms=wall_ms)
-    assert again.level == (driven.level if presses else 0)
+    assert again.level == (driven.level if throttles else 0)
     for said in again.signals.sent:
         assert said.epoch > driven.signals.sent[-1].epoch
 
@@ -254,7 +254,7 @@ def test_a_queue_that_cannot_be_measured_is_logged_once_and_tried_again(
     now_ms = driven.emit()
     driven.step(now_ms, says(1, 1))
     assert caplog.text.count("cannot see to its queue at present: The journal is gone.") == 1
-    assert driven.held() is not None
+    assert driven.rate_limit() is not None
     assert driven.state.queue_bytes is None
     driven.queue.fault = None
     driven.step(now_ms + 1000)
@@ -283,7 +283,7 @@ def test_a_poll_is_late_neither_where_an_overload_begins_nor_where_it_has_lasted
     driven.step(2300)
     driven.queue.found = InputQueue(5001, 5001, driven.queue.found.arrived_bytes)
     driven.step(2400)
-    assert driven.agent.next_poll_s(2400) == POLL_S, "for it presses already"
+    assert driven.agent.next_poll_s(2400) == POLL_S, "for it throttles already"
 
 
 def test_a_stage_whose_signals_are_elsewhere_publishes_its_state_in_the_ledger_too(
@@ -301,7 +301,7 @@ def test_a_stage_whose_signals_are_elsewhere_publishes_its_state_in_the_ledger_t
     assert ledger.signals.published("shop") == ()
 
 
-def test_a_batch_that_takes_minutes_presses_no_further_than_its_time_says(driven: Driven) -> None:
+def test_a_batch_that_takes_minutes_throttles_no_further_than_its_time_says(driven: Driven) -> None:
     """Nothing is taken meanwhile, for longer than sizes of records are remembered."""
     report_sample(driven.ledger, RateSample(SPEC.gate, 0, 100.0, 100, 1000, 0))
     for number in range(2):
@@ -320,15 +320,15 @@ def test_a_batch_that_takes_minutes_presses_no_further_than_its_time_says(driven
 
 
 @pytest.mark.parametrize("others", [{"store": None}, {"parse": "audit", "store": None}])
-def test_a_light_load_lets_nobody_go_who_does_not_run_or_is_held_back_by_another(
+def test_a_light_load_lets_nobody_go_who_does_not_run_or_is_throttled_by_another(
     driven: Driven, others: dict[str, str | None]
 ) -> None:
-    now_ms = driven.press()
-    pressed = driven.level
+    now_ms = driven.overload()
+    before = driven.level
     driven.signals.others = others
     driven.queue.drain()
     driven.steps(now_ms + 250, now_ms + 200_000)
-    assert driven.level == pressed > 0
+    assert driven.level == before > 0
     driven.signals.others = {"parse": "enrich", "store": None}
     driven.steps(now_ms + 200_000, now_ms + 230_000)
     assert driven.level == 0
@@ -344,7 +344,7 @@ def test_a_stage_says_which_stage_before_it_does_not_run(driven: Driven) -> None
 
 
 def test_while_the_signals_are_unreachable_the_others_count_as_running(driven: Driven) -> None:
-    now_ms = driven.press()
+    now_ms = driven.overload()
     driven.signals.others = {}
     driven.signals.is_connected = False
     driven.queue.drain()
@@ -353,21 +353,21 @@ def test_while_the_signals_are_unreachable_the_others_count_as_running(driven: D
     assert driven.state.missing_upstream is None
 
 
-def test_who_does_not_publish_that_it_runs_presses_nobody_but_may_let_go(
+def test_who_does_not_publish_that_it_runs_throttles_nobody_but_may_let_go(
     driven: Driven, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_ms = driven.emit() + 2_000
     driven.signals.others = {"parse": None}
     for sequence in range(1, 10):
         driven.step(now_ms, says(sequence, 1))
-    assert driven.held() is None
+    assert driven.rate_limit() is None
     assert caplog.text.count("'store' seems to have sent is ignored") == 1
     driven.signals.others = {"parse": None, "store": None}
     driven.step(now_ms, says(10, 1))
-    assert driven.held() is not None
+    assert driven.rate_limit() is not None
     driven.signals.others = {"parse": None}
     driven.step(now_ms + 2_000, says(11, 0))
-    assert driven.held() is None
+    assert driven.rate_limit() is None
 
 
 def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_restart(
@@ -379,29 +379,29 @@ def test_a_lease_is_at_most_the_one_that_the_flow_has_declared_also_after_a_rest
     assert caplog.text.count("it gets 10000 ms, which the flow has declared") == 1
     text = driven.ledger.gates.pressures(SPEC.gate) or ""
     driven.step(now_ms + 10_000)
-    assert driven.held() is None
+    assert driven.rate_limit() is None
     driven.ledger.gates.throttle(SPEC.gate, None, 0, text.replace("10000", "600000"))
     again, began_ms = driven.restarted(), monotonic_ms()
     again.step(began_ms + 5_000)
-    assert driven.held() is not None
+    assert driven.rate_limit() is not None
     again.step(began_ms + 11_000)
-    assert driven.held() is None
+    assert driven.rate_limit() is None
 
 
-def test_an_overloaded_stage_holds_the_one_before_it_until_it_ends(tmp_path: Path) -> None:
+def test_an_overloaded_stage_throttles_the_one_before_it_until_it_ends(tmp_path: Path) -> None:
     """With threads of their own, and signals over the ledger's database."""
     url, chain = f"sqlite:///{tmp_path}/flow.db", ("parse", "store")
     with LedgerWorld("shop", url) as world, Ledger.open(url) as ledger:
         parse, store = (RunningStage(world, ledger, name, chain) for name in chain)
 
-        def held_by() -> str | None:
+        def throttled_by() -> str | None:
             parse.admit()
-            return parse.held_by()
+            return parse.throttled_by()
 
         store.queue.flood()
-        wait_until(lambda: held_by() == "store", timeout_s=100)
+        wait_until(lambda: throttled_by() == "store", timeout_s=100)
         wait_until(lambda: len(ledger.signals.published("shop")) == 2, timeout_s=100)
         store.close()
-        wait_until(lambda: held_by() is None, timeout_s=50)
+        wait_until(lambda: throttled_by() is None, timeout_s=50)
         parse.close()
         assert ledger.signals.published("shop") == ()

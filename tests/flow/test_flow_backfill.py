@@ -1,4 +1,4 @@
-"""What a stage deferred is made good by hand as the stage would have done it."""
+"""What a stage deferred is backfilled manually as the stage would have done it."""
 
 import importlib
 from pathlib import Path
@@ -50,7 +50,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{name}:flow"
 
 
-def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_hand(
+def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_a_backfill(
     spark: SparkSession, shop: str, tmp_path: Path
 ) -> None:
     fill(tmp_path / "raw", {0: [30]})
@@ -58,21 +58,8 @@ def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_hand(
     with flow.start(spark), Ledger.open(flow.ledger) as ledger:
         wait_until(lambda: ledger.batches.failed("shop.clean", 100), timeout_s=100)
     (tmp_path / "mended").touch()
-    ended = run(
-        *(
-            "backfill",
-            "--flow",
-            shop,
-            "--gate",
-            "shop.clean",
-            "--all",
-            "--ledger",
-            flow.ledger,
-            "--json",
-        ),
-        folder=tmp_path,
-        timeout_s=200,
-    )
+    command = f"backfill --flow {shop} --gate shop.clean --all --json --ledger {flow.ledger}"
+    ended = run(*command.split(), folder=tmp_path, timeout_s=200)
     assert ended.returncode == 0, ended.stderr
     with Ledger.open(flow.ledger) as ledger:
         found = ledger.batches.newest("shop.clean", limit=100)

@@ -60,8 +60,49 @@ def test_an_error_names_the_stage_and_the_line_of_its_declaration(flow: Flow) ->
     )
 
 
-def test_a_flow_without_stages_is_refused(flow: Flow) -> None:
-    refused(flow, "Flow 'shop' has no stage")
+@pytest.mark.parametrize(
+    ("stages", "channels", "sentence"),
+    [
+        ([], {}, "Flow 'shop' has no stage"),
+        (
+            [("clean", "raw", ["clean", "bad"])],
+            {},
+            "Stage 'clean' .* writes the channel 'bad', which is not declared; .* 'raw', 'cl",
+        ),
+        ([("clean", "raw", ["clean", "clean"])], {}, "Stage 'clean' .* names a channel twice"),
+        (
+            [("sink", "raw", [])],
+            {},
+            rf"Channel 'clean' \(.*{HERE}:\d+\) is neither written",
+        ),
+        (
+            [("clean", "raw", ["clean", "again"])],
+            {"again": NoChannel("kafka raw")},
+            "Channel 'again' .* is what Channel 'raw' .* is: kafka raw; declare it once",
+        ),
+        (
+            [("one", "raw", ["lane"]), ("other", "clean", ["lane"])],
+            {"lane": NoChannel("journal lane", has_one_writer=True)},
+            "Stage 'other' .* writes the channel 'lane' .* and so does Stage 'one' .*",
+        ),
+    ],
+)
+def test_stages_and_channels_that_do_not_fit_are_refused(
+    flow: Flow,
+    stages: list[tuple[str, str, list[str]]],
+    channels: dict[str, NoChannel],
+    sentence: str,
+) -> None:
+    for name, channel in channels.items():
+        flow.channel(name, channel)
+    for name, reads, writes in stages:
+        flow.stage(name, reads=reads, writes=writes)(nothing)
+    refused(flow, sentence)
+
+
+def test_a_handler_must_be_a_function(flow: Flow) -> None:
+    flow.stage("clean", reads="raw", writes="clean")("clean")  # type: ignore[arg-type]
+    refused(flow, "Stage 'clean' .* decorates 'clean', which cannot be called")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 101, None])
@@ -87,27 +128,6 @@ def test_a_name_is_declared_once(flow: Flow) -> None:
         flow.channel("raw", NoChannel("elsewhere"))
 
 
-def test_an_unknown_channel_that_is_written_is_refused(flow: Flow) -> None:
-    flow.stage("clean", reads="raw", writes=["clean", "bad"])(nothing)
-    refused(flow, "Stage 'clean' .* writes the channel 'bad', which is not declared; .* 'raw', 'cl")
-
-
-def test_a_channel_is_named_once(flow: Flow) -> None:
-    flow.stage("clean", reads="raw", writes=["clean", "clean"])(nothing)
-    refused(flow, "Stage 'clean' .* names a channel twice")
-
-
-def test_a_channel_that_nobody_uses_is_refused(flow: Flow) -> None:
-    flow.stage("sink", reads="raw")(nothing)
-    refused(flow, rf"Channel 'clean' \(.*{HERE}:\d+\) is neither written nor read")
-
-
-def test_two_channels_are_not_one(flow: Flow) -> None:
-    flow.channel("again", NoChannel("kafka raw"))
-    flow.stage("clean", reads="raw", writes=["clean", "again"])(nothing)
-    refused(flow, "Channel 'again' .* is what Channel 'raw' .* is: kafka raw; declare it once")
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -124,13 +144,6 @@ def test_two_channels_are_not_one_however_they_are_read(
     flow.stage("clean", reads="raw", writes=["clean", "one"])(nothing)
     flow.stage("dirty", reads="raw", writes=["other"])(nothing)
     refused(flow, rf"Channel 'other' \(.*{HERE}:\d+\) is what Channel 'one' .* is: .*lane")
-
-
-def test_what_has_one_writer_is_written_by_one_stage(flow: Flow) -> None:
-    flow.channel("lane", NoChannel("journal lane", has_one_writer=True))
-    flow.stage("one", reads="raw", writes="lane")(nothing)
-    flow.stage("other", reads="clean", writes="lane")(nothing)
-    refused(flow, "Stage 'other' .* writes the channel 'lane' .* and so does Stage 'one' .*")
 
 
 def test_two_stages_that_write_lanes_of_one_journal_are_both_before_who_reads_it(
@@ -166,11 +179,6 @@ def test_what_a_gate_refuses_is_refused_with_the_stages_line(
 ) -> None:
     flow.stage("clean", reads="raw", writes="clean", **declared)(nothing)  # type: ignore[arg-type]
     refused(flow, rf"Stage 'clean' \(.*{HERE}:\d+\): .*{sentence}")
-
-
-def test_a_handler_must_be_a_function(flow: Flow) -> None:
-    flow.stage("clean", reads="raw", writes="clean")("clean")  # type: ignore[arg-type]
-    refused(flow, "Stage 'clean' .* decorates 'clean', which cannot be called")
 
 
 def test_thresholds_in_the_wrong_order_are_refused_where_they_are_made() -> None:

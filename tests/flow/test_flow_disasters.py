@@ -73,21 +73,23 @@ def disasters(
     }
 
 
-def press(stages: Sequence[RunningStage], pressing: Sequence[RunningStage]) -> bool:
-    """Whether each of these holds the one before it."""
-    return all(stages[CHAIN.index(each.name) - 1].held_by() == each.name for each in pressing)
+def all_throttle(stages: Sequence[RunningStage], overloaded: Sequence[RunningStage]) -> bool:
+    """Whether each of these throttles the one before it."""
+    return all(
+        stages[CHAIN.index(each.name) - 1].throttled_by() == each.name for each in overloaded
+    )
 
 
 def all_free(stages: Sequence[RunningStage]) -> bool:
-    return not any(stage.held_by() for stage in stages)
+    return not any(stage.throttled_by() for stage in stages)
 
 
-def overload(stages: Sequence[RunningStage], pressing: Sequence[RunningStage]) -> None:
-    """Have more and more wait for these, until each holds the one before it."""
-    for stage in pressing:
+def overload(stages: Sequence[RunningStage], overloaded: Sequence[RunningStage]) -> None:
+    """Have more and more wait for these, until each throttles the one before it."""
+    for stage in overloaded:
         stage.queue.flood()
-    wait_until(partial(press, stages, pressing), ALL_IS_WELL_S)
-    for stage in pressing:
+    wait_until(partial(all_throttle, stages, overloaded), ALL_IS_WELL_S)
+    for stage in overloaded:
         stage.queue.hold()
 
 
@@ -106,14 +108,14 @@ def test_no_stage_stays_throttled_when_the_one_after_it_is_light_or_gone_and_non
         wait_until(lambda: all(stage.signals.is_connected for stage in stages), ALL_IS_WELL_S)
         what = list(happens)[number % len(happens)]
         begin, end = happens[what]
-        pressing = [stage for stage in stages[1:] if chance.random() < 0.5] or [stages[-1]]
+        overloaded = [stage for stage in stages[1:] if chance.random() < 0.5] or [stages[-1]]
         ends_first, vanishes = chance.random() < 0.5, chance.random() < 0.5
-        overload(stages, pressing)
+        overload(stages, overloaded)
         begin()
         if ends_first:
             end()
-            wait_until(partial(press, stages, pressing), ALL_IS_WELL_S)
-        for stage in pressing:
+            wait_until(partial(all_throttle, stages, overloaded), ALL_IS_WELL_S)
+        for stage in overloaded:
             if vanishes:
                 stage.vanish()
             stage.queue.drain()
@@ -123,9 +125,9 @@ def test_no_stage_stays_throttled_when_the_one_after_it_is_light_or_gone_and_non
         if not ends_first:
             end()
         if vanishes:  # and comes back, at the level that it had if that was a moment ago
-            for stage in pressing:
+            for stage in overloaded:
                 stage.begin()
-        names, how = [stage.name for stage in pressing], "gone" if vanishes else "light"
+        names, how = [stage.name for stage in overloaded], "gone" if vanishes else "light"
         print(f"{number}: {what}, {names} {how}: free after {free_s:.1f} s")  # noqa: T201
     wait_until(partial(all_free, stages), ALL_IS_WELL_S)
     for stage in stages[1:]:

@@ -190,7 +190,7 @@ def test_a_stream_with_state_cannot_be_deferred_and_nothing_starts(
 
 
 @pytest.mark.soak  # its stages must keep up with their senders, which a busy machine prevents
-def test_a_stage_that_is_slow_has_the_one_before_it_held_back_and_nothing_is_lost(
+def test_a_stage_that_is_slow_has_the_one_before_it_throttled_and_nothing_is_lost(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     flow = journals(tmp_path, MANY, pressure=SMALL)

@@ -37,12 +37,12 @@ class Flow:
         self.message = f"{world.root}/taskmessage/parse/store"
         self.presence = f"{world.root}/taskpresence/store"
 
-    def held_by(self) -> str | None:
+    def throttled_by(self) -> str | None:
         self.parse.admit()
-        return self.parse.held_by()
+        return self.parse.throttled_by()
 
     def forge(self, *, started_ms: int | None = None, ephemeral: bool = True) -> None:
-        """Put an assertion where the one of ``store`` would be, instead of whatever is there."""
+        """Put a signal where the one of ``store`` would be, instead of whatever is there."""
         body = {
             "flow": self.world.flow,
             "sender": "store",
@@ -57,16 +57,16 @@ class Flow:
             stranger.delete(self.message)
         stranger.create(self.message, json.dumps(body).encode(), ephemeral=ephemeral, makepath=True)
 
-    def assert_forgery_holds_nobody(self) -> None:
+    def assert_forgery_throttles_nobody(self) -> None:
         wait_until(lambda: self.world.stranger.exists(self.message) is None, WAIT_S)
-        assert self.held_by() is None
+        assert self.throttled_by() is None
         assert bottlenecks(ledger_states(self.ledger, self.world.flow).values()) == []
 
-    def assert_store_can_press(self) -> None:
+    def assert_store_can_throttle(self) -> None:
         self.store.queue.flood()
-        wait_until(lambda: self.held_by() == "store", WAIT_S)
+        wait_until(lambda: self.throttled_by() == "store", WAIT_S)
         self.store.queue.drain()
-        wait_until(lambda: self.held_by() is None, WAIT_S)
+        wait_until(lambda: self.throttled_by() is None, WAIT_S)
 
 
 @pytest.fixture
@@ -82,26 +82,26 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in caplog.messages if "ignores what 'store' seems to have sent" in line]
 
 
-def test_a_forged_assertion_holds_nobody_and_is_told_once(
+def test_a_forged_signal_throttles_nobody_and_is_logged_once(
     flow_of_two: Flow, own_zookeeper: ZookeeperServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Through a session that is lost and a server that restarts; and no stage is blamed for it."""
     flow, world = flow_of_two, flow_of_two.world
     for started_ms, ephemeral in ((None, True), (FUTURE, True), (None, False), (FUTURE, False)):
         flow.forge(started_ms=started_ms, ephemeral=ephemeral)
-        flow.assert_forgery_holds_nobody()
+        flow.assert_forgery_throttles_nobody()
     assert len(refusals(caplog)) == 1
     before = world.sessions["parse"].id
     flow.forge(started_ms=FUTURE)
     world.expire("parse")
     wait_until(lambda: world.sessions["parse"].id != before, WAIT_S)
-    flow.assert_forgery_holds_nobody()
+    flow.assert_forgery_throttles_nobody()
     flow.forge(started_ms=FUTURE, ephemeral=False)
     own_zookeeper.stop()
     own_zookeeper.start()
-    flow.assert_forgery_holds_nobody()
+    flow.assert_forgery_throttles_nobody()
     assert len(refusals(caplog)) == 1
-    flow.assert_store_can_press()
+    flow.assert_store_can_throttle()
 
 
 def test_what_a_stage_has_said_nobody_else_can_write_over(flow_of_two: Flow) -> None:
@@ -113,7 +113,7 @@ def test_what_a_stage_has_said_nobody_else_can_write_over(flow_of_two: Flow) -> 
             stranger.set(path, b"{}")
 
 
-def test_who_takes_the_presence_of_a_stage_presses_nobody_and_loses_it_again(
+def test_who_takes_the_presence_of_a_stage_throttles_nobody_and_loses_it_again(
     flow_of_two: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow, stranger = flow_of_two, flow_of_two.world.stranger
@@ -128,7 +128,7 @@ def test_who_takes_the_presence_of_a_stage_presses_nobody_and_loses_it_again(
 
     wait_until(is_taken, WAIT_S)
     flow.forge()
-    flow.assert_forgery_holds_nobody()
+    flow.assert_forgery_throttles_nobody()
 
     def is_back() -> bool:
         stat = stranger.exists(flow.presence)
@@ -136,4 +136,4 @@ def test_who_takes_the_presence_of_a_stage_presses_nobody_and_loses_it_again(
 
     wait_until(is_back, WAIT_S)
     assert "was made by somebody else and is replaced" in caplog.text
-    flow.assert_store_can_press()
+    flow.assert_store_can_throttle()

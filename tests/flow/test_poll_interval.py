@@ -13,7 +13,7 @@ def looks(grows_for_ms: int, begins_ms: int) -> list[int]:
     pace, now_ms, times_ms = PollInterval(OVERLOAD_BYTES), 0, list[int]()
     while True:
         waiting = OVERLOAD_BYTES * max(now_ms - begins_ms, 0) // grows_for_ms
-        pace.observe(now_ms, waiting, is_pressing=False)
+        pace.observe(now_ms, waiting, throttles=False)
         times_ms.append(now_ms)
         if waiting >= OVERLOAD_BYTES:
             return times_ms
@@ -36,5 +36,5 @@ def test_a_queue_that_grows_costs_few_looks_more(grows_for_ms: int) -> None:
 def test_a_look_is_never_later_than_usual_nor_sooner_than_is_of_use(waiting: list[int]) -> None:
     pace = PollInterval(OVERLOAD_BYTES)
     for time_ms, waits in enumerate(waiting):
-        pace.observe(time_ms, waits, is_pressing=False)
+        pace.observe(time_ms, waits, throttles=False)
         assert MIN_POLL_S <= pace.next_s(time_ms, []) <= POLL_S

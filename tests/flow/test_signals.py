@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.flow.samples import RUN, pressing, state_of_stage
+from tests.flow.samples import RUN, a_signal, state_of_stage
 from tests.flow.worlds import World
 from tests.services.waiting import wait_until
 
@@ -20,10 +20,10 @@ WAIT_S = 30.0
 
 
 def to_a(world: World, sequence: int, sender: str = "b", level: float = 1) -> PressureSignal:
-    return pressing(level, sequence=sequence, sender=sender, flow=world.flow)
+    return a_signal(level, sequence=sequence, sender=sender, flow=world.flow)
 
 
-def test_an_assertion_reaches_its_receiver_once(world: World) -> None:
+def test_a_signal_reaches_its_receiver_once(world: World) -> None:
     a, b = world.join("a", ["b"]), world.join("b")
     b.send(to_a(world, 1))
     assert a.receive(WAIT_S) == [to_a(world, 1)]
@@ -32,7 +32,7 @@ def test_an_assertion_reaches_its_receiver_once(world: World) -> None:
     assert a.receive(WAIT_S) == [to_a(world, 2)], "and not the first one again"
 
 
-def test_the_assertions_of_a_pair_come_in_their_order(world: World) -> None:
+def test_the_signals_of_a_pair_come_in_their_order(world: World) -> None:
     a, b = world.join("a", ["b"]), world.join("b")
     for sequence in range(50):
         b.send(to_a(world, sequence))
@@ -40,7 +40,7 @@ def test_the_assertions_of_a_pair_come_in_their_order(world: World) -> None:
     while not came or came[-1] < 49:
         received = a.receive(WAIT_S)
         assert received, f"nothing after {came}"
-        came += [assertion.sequence for assertion in received]
+        came += [signal.sequence for signal in received]
     assert came == sorted(set(came))
 
 
@@ -133,9 +133,9 @@ def test_what_was_sent_last_is_delivered_at_the_end(world: World) -> None:
 
 def test_a_stage_speaks_for_itself_only(world: World) -> None:
     b = world.join("b")
-    for assertion in (to_a(world, 1, sender="c"), replace(to_a(world, 1), flow="another")):
+    for signal in (to_a(world, 1, sender="c"), replace(to_a(world, 1), flow="another")):
         with pytest.raises(OptionError, match="speaks for itself only"):
-            b.send(assertion)
+            b.send(signal)
     for state in (state_of_stage("c", flow=world.flow), state_of_stage("b", flow="another")):
         with pytest.raises(OptionError, match="speaks for itself only"):
             b.publish(state)
@@ -153,9 +153,9 @@ def test_everybody_sees_the_newest_state_of_every_stage(world: World) -> None:
     a.publish(state_of_stage("a", flow=world.flow))
     b.publish(state_of_stage("b", "c", flow=world.flow))
     wait_until(lambda: set(onlooker.states()) == {"a", "b"})
-    held = state_of_stage("a", "b", flow=world.flow, queue_bytes=None)
-    a.publish(held)
-    wait_until(lambda: onlooker.states().get("a") == held)
+    throttled = state_of_stage("a", "b", flow=world.flow, queue_bytes=None)
+    a.publish(throttled)
+    wait_until(lambda: onlooker.states().get("a") == throttled)
     assert a.states() == b.states() == onlooker.states()
     assert onlooker.states()["b"] == state_of_stage("b", "c", flow=world.flow)
 

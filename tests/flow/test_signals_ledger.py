@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 from sqlalchemy import text
-from tests.flow.samples import pressing, state_of_stage
+from tests.flow.samples import a_signal, state_of_stage
 from tests.flow.worlds import LedgerWorld
 from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.waiting import wait_until
@@ -45,13 +45,13 @@ def test_an_outage_passes_and_what_counts_is_delivered(
         a.publish(state_of_stage("a", flow=flow))
         wait_until(lambda: "a" in b.states())
         server.stop(how)
-        b.send(pressing(sequence=1, flow=flow))
+        b.send(a_signal(sequence=1, flow=flow))
         wait_until(lambda: not a.is_connected and not b.is_connected)
-        b.send(pressing(sequence=2, flow=flow))
+        b.send(a_signal(sequence=2, flow=flow))
         assert a.receive() == []
         assert set(b.states()) == {"a"}, "what is known is known until its lease is over"
         server.start()
-        assert a.receive(WAIT_S) == [pressing(sequence=2, flow=flow)]
+        assert a.receive(WAIT_S) == [a_signal(sequence=2, flow=flow)]
         wait_until(lambda: a.is_connected and b.is_connected)
     lines = [line for line in caplog.messages if flow in line]
     assert len([line for line in lines if "can neither signal nor be signalled" in line]) == 2

@@ -1,7 +1,7 @@
 """What waits to be delivered, and what is warned of."""
 
 import pytest
-from tests.flow.samples import pressing, state_of_stage
+from tests.flow.samples import a_signal, state_of_stage
 
 from headrace.flow.signals.stage_signals import MAX_WARNINGS, Outbox, WarnOnce
 
@@ -10,11 +10,11 @@ def test_of_each_pair_and_of_the_state_only_the_newest_is_due_until_its_lease_is
     outbox = Outbox()
     for sequence in range(100):
         for receiver in ("a", "x"):
-            outbox.put(pressing(sequence=sequence, receiver=receiver, lease_ms=1_000), 5.0)
+            outbox.put(a_signal(sequence=sequence, receiver=receiver, lease_ms=1_000), 5.0)
         outbox.put(state_of_stage("b", queue_bytes=sequence), 5.0)
     newest = state_of_stage("b", queue_bytes=99)
     assert outbox.due(5.999) == [
-        *(pressing(sequence=99, receiver=receiver, lease_ms=1_000) for receiver in ("a", "x")),
+        *(a_signal(sequence=99, receiver=receiver, lease_ms=1_000) for receiver in ("a", "x")),
         newest,
     ]
     assert outbox.due(6.0) == [newest]
@@ -24,7 +24,7 @@ def test_of_each_pair_and_of_the_state_only_the_newest_is_due_until_its_lease_is
 
 def test_what_is_delivered_is_due_again_where_it_may_be_lost_and_what_replaced_it_is_due() -> None:
     outbox = Outbox()
-    old, new = pressing(sequence=1), pressing(sequence=2)
+    old, new = a_signal(sequence=1), a_signal(sequence=2)
     outbox.put(old, 0)
     outbox.delivered(old)
     assert outbox.due(0) == []

@@ -7,7 +7,7 @@ import traceback
 from typing import Any
 
 import pytest
-from tests.flow.samples import pressing
+from tests.flow.samples import a_signal
 from tests.flow.worlds import BRIEF_SESSION_S, ZookeeperWorld
 from tests.services.waiting import wait_until
 from tests.services.zookeeper import ZookeeperServer
@@ -57,11 +57,11 @@ def test_an_unreachable_zookeeper_is_told_and_waited_for_where_that_is_set(
             a, b = world.join("a", ["b"]), world.join("b")
             assert time.monotonic() - began_s < 30, "it does not wait at the beginning"
             assert not a.is_connected
-            b.send(pressing(flow=flow))
+            b.send(a_signal(flow=flow))
             assert (a.receive(0.1), a.states()) == ([], {})
             wait_until(lambda: caplog.text.count("is unreachable: ") == 2)
             server.start()
-            assert a.receive(30) == [pressing(flow=flow)]
+            assert a.receive(30) == [a_signal(flow=flow)]
     finally:
         server.close()
 
@@ -85,7 +85,7 @@ def test_an_answer_that_nobody_understands_is_none(zookeeper: ZookeeperServer) -
 def test_signals_that_never_had_a_zookeeper_close_at_once(hosts: str, flow: str) -> None:
     with ZookeeperWorld(flow, hosts) as world:
         b = world.join("b")
-        b.send(pressing(flow=flow))
+        b.send(a_signal(flow=flow))
     assert not b.is_connected
 
 
@@ -99,7 +99,7 @@ def test_the_password_is_shown_nowhere(
         b = world.join("b")
         wait_until(lambda: b.is_connected)
         world.expire("b")
-        b.send(pressing(flow=flow))
+        b.send(a_signal(flow=flow))
         wait_until(lambda: b.is_delivered)
         shown = f"{world.settings!r} {world.sessions['b']!r} {b!r} {world.sessions['b'].id}"
     assert SECRET not in shown

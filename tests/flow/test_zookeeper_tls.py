@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flow.samples import pressing
+from tests.flow.samples import a_signal
 from tests.flow.worlds import ZookeeperWorld
 from tests.kafka.client_certificates import CERTIFICATE, KEY
 from tests.services.waiting import wait_until
@@ -60,8 +60,8 @@ def test_what_is_sent_over_tls_is_received(
 ) -> None:
     with ZookeeperWorld(flow, f"{host}:{secure_port}", tls=True, **files) as world:
         a, b = world.join("a", ["b"]), world.join("b")
-        b.send(pressing(flow=flow))
-        assert a.receive(WAIT_S) == [pressing(flow=flow)]
+        b.send(a_signal(flow=flow))
+        assert a.receive(WAIT_S) == [a_signal(flow=flow)]
 
 
 def test_certificate_and_key_may_be_in_one_file(secure_port: int, files: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
@@ -223,7 +224,10 @@ class ZookeeperWorld(World):
             **{"hosts": hosts, "session_timeout_s": SESSION_TIMEOUT_S, **settings}
         )
         self.sessions: dict[str, ZookeeperSession] = {}
+        self.clients: dict[str, list[KazooClient]] = {}
+        """Of each stage, in the order in which they were made."""
         self.answer_timeout_s = 3.0
+        self.make_client: Callable[..., KazooClient] = KazooClient
         self._stranger: KazooClient | None = None
 
     @property
@@ -241,8 +245,16 @@ class ZookeeperWorld(World):
         return self._stranger
 
     def join(self, stage: str, downstream: Collection[str] = ()) -> Signals:
+        made = self.clients[stage] = []
+
+        def make_client(**options: Any) -> KazooClient:
+            made.append(self.make_client(**options))
+            return made[-1]
+
         session = self.enter_context(
-            ZookeeperSession(self.settings, answer_timeout_s=self.answer_timeout_s)
+            ZookeeperSession(
+                self.settings, answer_timeout_s=self.answer_timeout_s, make_client=make_client
+            )
         )
         self.sessions[stage] = session
         return self.enter_context(zookeeper_signals(session, self.flow, stage, downstream))
@@ -252,13 +264,19 @@ class ZookeeperWorld(World):
 
     def expire(self, stage: str) -> None:
         """End a stage's session behind its back, as servers do that have not heard of it."""
-        session = self.sessions[stage]
-        session_id = wait_until(lambda: session._client.client_id)
-        with session._lock:  # which its client waits for before it takes the session back
-            thief = KazooClient(self.settings.servers, client_id=session_id, timeout=10)
-            thief.start(30)
-            thief.stop()
-            thief.close()
+        client, gone = self.clients[stage][-1], threading.Event()
+        session_id = wait_until(lambda: client.client_id)
+
+        def wait(_state: str) -> None:
+            gone.wait(60)  # before it takes the session back
+
+        client.add_listener(wait)
+        thief = KazooClient(self.settings.servers, client_id=session_id, timeout=10)
+        thief.start(30)
+        thief.stop()
+        thief.close()
+        client.remove_listener(wait)
+        gone.set()
 
     def forge_message(self, receiver: str, sender: str, body: bytes) -> None:
         self.forge(f"taskmessage/{receiver}/{sender}", body)

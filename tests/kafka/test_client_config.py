@@ -112,7 +112,7 @@ def test_the_brokers_addresses_are_required(options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("address", ["kafka", "kafka:", ":9092", "kafka:0", "kafka:65536", "a b:1"])
-def test_an_address_that_is_none_is_describe(address: str) -> None:
+def test_an_address_that_is_none_is_named(address: str) -> None:
     message = refusal({"bootstrap.servers": f"good:9092,{address}"})
     assert message == (
         f"kafka.bootstrap.servers has {address!r}, which is not an address; write"
@@ -340,7 +340,7 @@ def test_secrets_are_known_with_and_without_prefix_in_any_case(option: str) -> N
         "kafka.ssl.keymanager.algorithm",
     ],
 )
-def test_what_helps_to_find_a_mistake_is_describe(option: str) -> None:
+def test_what_helps_to_find_a_mistake_is_shown(option: str) -> None:
     assert not is_secret(option)
     assert redact({option: "value"}) == {option: "value"}
 
@@ -352,12 +352,12 @@ def test_of_a_ledgers_url_only_the_password_is_hidden() -> None:
         assert redact({name: url}) == {name: "postgresql+psycopg://app:***@db/orders"}
 
 
-def test_of_what_is_no_ledgers_url_nothing_is_describe() -> None:
+def test_of_what_is_no_ledgers_url_nothing_is_shown() -> None:
     assert redact({"headrace.ledger": "hunter2 at db"}) == {"headrace.ledger": "***(redacted)"}
 
 
 @given(st.sampled_from(SECRETS), st.text(min_size=6).filter(lambda text: text not in REDACTED))
-def test_a_secrets_value_is_not_describe(option: str, value: str) -> None:
+def test_a_secrets_value_is_not_shown(option: str, value: str) -> None:
     assert value not in redact({option: value})[option]
     assert describe(option, value) == f"kafka.{option}=***(redacted)"
 

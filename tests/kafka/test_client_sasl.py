@@ -28,6 +28,11 @@ def sasl(options: Mapping[str, str]) -> dict[str, object]:
     return {name: value for name, value in config.items() if name.startswith("sasl.")}
 
 
+def login(text: str, mechanism: str = "PLAIN") -> dict[str, str]:
+    """A login module's line, for a mechanism."""
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": text}
+
+
 def refusal(options: Mapping[str, str]) -> str:
     with pytest.raises(OptionError) as refused:
         client_config({**SERVERS, **options})
@@ -48,7 +53,7 @@ def test_name_and_password_come_from_the_login_module(
     mechanism: str, module: str, username: str, password: str
 ) -> None:
     jaas = f"{module} username={quoted(username)} password={quoted(password)};"
-    assert sasl({"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}) == {
+    assert sasl(login(jaas, mechanism)) == {
         "sasl.mechanism": mechanism,
         "sasl.username": username,
         "sasl.password": password,
@@ -69,30 +74,17 @@ def test_without_a_protocol_that_has_it_sasl_is_not_looked_at() -> None:
     ("options", "what"),
     [
         ({"sasl.mechanism": "PLAIN"}, "gives no username and password"),
-        (
-            {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{PLAIN} password=hunter2;"},
-            "gives no username and password",
-        ),
-        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": "hunter2"}, "the word required"),
+        (login(f"{PLAIN} password=hunter2;"), "gives no username and password"),
+        (login("hunter2"), "the word required"),
         ({"sasl.jaas.config": f"{PLAIN} password=hunter2;"}, "GSSAPI where none is given"),
+        (login(f"{KERBEROS} keyTab=hunter2;"), "PlainLoginModule or ScramLoginModule"),
         (
-            {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{KERBEROS} keyTab=hunter2;"},
-            "PlainLoginModule or ScramLoginModule",
-        ),
-        (
-            {
-                "sasl.mechanism": "SCRAM-SHA-256",
-                "sasl.jaas.config": f"{SCRAM} username=u password=hunter2 tokenauth='true';",
-            },
+            login(f"{SCRAM} username=u password=hunter2 tokenauth='true';", "SCRAM-SHA-256"),
             "no delegation tokens",
         ),
         (
-            {
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": "u",
-                "sasl.password": "hunter2",
-                "sasl.jaas.config": f"{PLAIN} username=u password=hunter2;",
-            },
+            login(f"{PLAIN} username=u password=hunter2;")
+            | {"sasl.username": "u", "sasl.password": "hunter2"},
             "kafka.sasl.username and kafka.sasl.jaas.config are both given",
         ),
         ({"sasl.mechanism": "AWS_MSK_IAM"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
@@ -277,9 +269,9 @@ def test_any_name_and_password_come_back_as_they_were_quoted(
     username: str, password: str, quote: str
 ) -> None:
     text = f"{PLAIN} username={quoted(username, quote)} password={quoted(password)};"
-    login = parse_jaas(text)
-    assert login.module == "PlainLoginModule"
-    assert login.options == {"username": username, "password": password}
+    parsed = parse_jaas(text)
+    assert parsed.module == "PlainLoginModule"
+    assert parsed.options == {"username": username, "password": password}
 
 
 @pytest.mark.parametrize(
@@ -310,8 +302,8 @@ def test_a_value_is_read_as_java_reads_it(written: str, meant: str) -> None:
     ],
 )
 def test_space_comments_flags_and_packages_do_not_matter(text: str) -> None:
-    login = parse_jaas(text)
-    assert (login.module, login.options) == ("PlainLoginModule", {"k": "v"})
+    parsed = parse_jaas(text)
+    assert (parsed.module, parsed.options) == ("PlainLoginModule", {"k": "v"})
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,17 @@ TRUST = {"ssl.truststore.type": "PEM"}
 KEYS = {"ssl.keystore.type": "PEM"}
 
 
+OPENED = {"ssl.keystore.password": "hunter2"}
+
+
+def key_store(location: str, form: str = "PEM") -> dict[str, str]:
+    return {"ssl.keystore.type": form, "ssl.keystore.location": location}
+
+
+def trust_store(location: str) -> dict[str, str]:
+    return {**TRUST, "ssl.truststore.location": location}
+
+
 def tls(options: Mapping[str, str]) -> dict[str, object]:
     """What client_config makes of these, of TLS alone; librdkafka makes a client of it."""
     config = client_config({**SERVERS, **options})
@@ -48,7 +59,7 @@ SUITES = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_AES_256_GCM_SHA384"
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({**TRUST, "ssl.truststore.location": "STORE/ca.pem"}, {"ssl.ca.location": "STORE/ca.pem"}),
+        (trust_store("STORE/ca.pem"), {"ssl.ca.location": "STORE/ca.pem"}),
         ({**TRUST, "ssl.truststore.certificates": CERTIFICATE}, {"ssl.ca.pem": CERTIFICATE}),
         # Certificates on one line, as properties files and --conf have them, and Java reads them.
         (
@@ -56,18 +67,14 @@ SUITES = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_AES_256_GCM_SHA384"
             {"ssl.ca.pem": CERTIFICATE},
         ),
         (
-            {**KEYS, "ssl.keystore.location": "STORE/client.pem"},
+            key_store("STORE/client.pem"),
             {
                 "ssl.certificate.location": "STORE/client.pem",
                 "ssl.key.location": "STORE/client.pem",
             },
         ),
         (
-            {
-                **KEYS,
-                "ssl.keystore.location": "STORE/encrypted.pem",
-                "ssl.key.password": PASSWORD,
-            },
+            key_store("STORE/encrypted.pem") | {"ssl.key.password": PASSWORD},
             {
                 "ssl.certificate.location": "STORE/encrypted.pem",
                 "ssl.key.location": "STORE/encrypted.pem",
@@ -87,11 +94,7 @@ SUITES = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_AES_256_GCM_SHA384"
             },
         ),
         (
-            {
-                "ssl.keystore.type": "pkcs12",
-                "ssl.keystore.location": "STORE/client.p12",
-                "ssl.keystore.password": PASSWORD,
-            },
+            key_store("STORE/client.p12", "pkcs12") | {"ssl.keystore.password": PASSWORD},
             {"ssl.keystore.location": "STORE/client.p12", "ssl.keystore.password": PASSWORD},
         ),
         ({IDENTIFICATION: ""}, {IDENTIFICATION: "none"}),
@@ -131,15 +134,15 @@ def test_the_headers_of_an_old_encrypted_key_are_left_alone() -> None:
         ({"ssl.truststore.location": "/t", "ssl.truststore.type": "PKCS12"}, "keytool -list -rfc"),
         ({"ssl.truststore.certificates": CERTIFICATE}, "kafka.ssl.truststore.type=PEM"),
         (
-            {**TRUST, "ssl.truststore.location": "/t", "ssl.truststore.password": "hunter2"},
+            trust_store("/t") | {"ssl.truststore.password": "hunter2"},
             "kafka.ssl.truststore.password",
         ),
         (
-            {**TRUST, "ssl.truststore.location": "/t", "ssl.truststore.certificates": "c"},
+            trust_store("/t") | {"ssl.truststore.certificates": "c"},
             "kafka.ssl.truststore.certificates and kafka.ssl.truststore.location are both given",
         ),
         (
-            {**TRUST, "ssl.truststore.location": "/nowhere/ca.pem"},
+            trust_store("/nowhere/ca.pem"),
             "librdkafka refuses kafka.ssl.truststore.location='/nowhere/ca.pem' (",
         ),
         (
@@ -147,40 +150,23 @@ def test_the_headers_of_an_old_encrypted_key_are_left_alone() -> None:
             "librdkafka refuses kafka.ssl.truststore.certificates='no certificate' (",
         ),
         ({"ssl.keystore.location": "/k.jks"}, "keytool -importkeystore"),
-        ({"ssl.keystore.location": "/k", "ssl.keystore.type": "PKCS12"}, "password is missing"),
+        (key_store("/k", "PKCS12"), "password is missing"),
         (
-            {
-                "ssl.keystore.location": "/nowhere/k",
-                "ssl.keystore.type": "PKCS12",
-                "ssl.keystore.password": "hunter2",
-            },
+            key_store("/nowhere/k", "PKCS12") | OPENED,
             "librdkafka refuses kafka.ssl.keystore.location='/nowhere/k' (",
         ),
         (
-            {
-                "ssl.keystore.location": "/k",
-                "ssl.keystore.type": "PKCS12",
-                "ssl.keystore.password": "hunter2",
-                "ssl.key.password": "hunter22",
-            },
+            key_store("/k", "PKCS12") | OPENED | {"ssl.key.password": "hunter22"},
             "kafka.ssl.key.password differs",
         ),
+        (key_store("/k") | OPENED, "kafka.ssl.key.password"),
         (
-            {**KEYS, "ssl.keystore.location": "/k", "ssl.keystore.password": "hunter2"},
-            "kafka.ssl.key.password",
-        ),
-        (
-            {**KEYS, "ssl.keystore.location": "/k", "ssl.keystore.key": "hunter2"},
+            key_store("/k") | {"ssl.keystore.key": "hunter2"},
             "kafka.ssl.keystore.key and kafka.ssl.keystore.location are both given",
         ),
         ({**KEYS, "ssl.keystore.key": "hunter2"}, "kafka.ssl.keystore.key is given alone"),
         (
-            {
-                **KEYS,
-                "ssl.keystore.certificate.chain": CERTIFICATE,
-                "ssl.keystore.key": ENCRYPTED_KEY,
-                "ssl.key.password": "hunter2",
-            },
+            {**INLINE, "ssl.keystore.key": ENCRYPTED_KEY, "ssl.key.password": "hunter2"},
             "librdkafka refuses kafka.ssl.keystore.key=***(redacted) (",
         ),
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "https, or empty"),

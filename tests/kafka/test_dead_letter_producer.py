@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
-from tests.services.kafka import Topic, TopicFactory
+from tests.services.kafka import Topic, TopicFactory, records_in
 from tests.services.waiting import wait_until
 
 from headrace.errors import BrokerError, OptionError
@@ -48,17 +47,6 @@ def options_of(topic: Topic) -> dict[str, str]:
         "kafka.isolation.level": "read_committed",
         "kafka.fetch.max.bytes": "100000",
     }
-
-
-def records_of(topic: Topic, count: int) -> list[Message]:
-    """The first records of a topic's partition 0."""
-    consumer = Consumer(
-        {"bootstrap.servers": topic.bootstrap_servers, "group.id": "t", "log_level": 0}
-    )
-    consumer.assign([TopicPartition(topic.name, 0, 0)])
-    found = [consumer.poll(20) for _ in range(count)]
-    consumer.close()
-    return [each for each in found if each is not None]
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -126,7 +114,7 @@ def test_the_broker_tells_where_each_message_is(topic: TopicFactory) -> None:
     assert [each.result(0) for each in sent[:2]] == [f"{orders.name}-0 at {n}" for n in (0, 1)]
     # Larger than its topic allows, which the broker says.
     assert "too large" in str(sent[2].exception(0))
-    first, second = records_of(orders, 2)
+    first, second = records_in(orders)
     assert (first.key(), first.value(), second.value()) == (LETTER.key, b"", b"xxx")
     headers = first.headers()
     assert isinstance(headers, list)
@@ -178,7 +166,7 @@ def test_dead_letters_are_sent_to_a_topic(
     letters.send(replace(LETTER, offset=51))
     letters.flush()
     letters.flush()
-    first, second = records_of(dead, 2)
+    first, second = records_in(dead)
     assert first.value() == LETTER.value
     assert first.headers() == [*(LETTER.headers or ()), *ORIGIN, *WHY]
     assert ("headrace.dead-letter.offset", b"51") in (second.headers() or ())

@@ -30,6 +30,15 @@ def half_read(topic: TopicFactory) -> tuple[Topic, dict[str, Any]]:
         return orders, next_batch(planner, planner.initial())[0]
 
 
+def begun(topic: TopicFactory, url: str) -> tuple[Topic, dict[str, Any], dict[str, Any]]:
+    """A topic of ten records, and the start and the end of a gate's batch of them all."""
+    orders = topic()
+    orders.produce(*[b"x"] * 10)
+    with planner_of(orders, gated(url)) as planner:
+        start = planner.initial()
+        return orders, start, next_batch(planner, start)[0]
+
+
 def refusal(orders: Topic, end: dict[str, Any]) -> str:
     """Why the next batch is not planned."""
     options = {"fetchOffset.numRetries": 0}
@@ -158,11 +167,7 @@ def test_offsets_that_are_gone_are_counted_once_and_passed_over_where_the_user_s
 def test_what_has_gone_of_a_planned_batch_is_seen_when_it_is_run_again(
     topic: TopicFactory, admin: AdminClient, url: str
 ) -> None:
-    orders = topic()
-    orders.produce(*[b"x"] * 10)
-    with planner_of(orders, gated(url)) as before:
-        start = before.initial()
-        end, _ = next_batch(before, start)
+    orders, start, end = begun(topic, url)
     delete_records(admin, orders, before=7)
     with planner_of(orders, gated(url)) as strict, Ledger.open(url) as ledger:
         with pytest.raises(DataLossError, match=rf"{orders.name}-0 \[0, 7\) is gone"):
@@ -183,11 +188,8 @@ def test_what_has_gone_of_a_planned_batch_is_seen_when_it_is_run_again(
 def test_a_batch_that_was_processed_loses_nothing_any_more(
     topic: TopicFactory, admin: AdminClient, url: str
 ) -> None:
-    orders = topic()
-    orders.produce(*[b"x"] * 10)
-    with planner_of(orders, gated(url)) as before, Ledger.open(url) as ledger:
-        start = before.initial()
-        end, _ = next_batch(before, start)
+    orders, start, end = begun(topic, url)
+    with Ledger.open(url) as ledger:
         ledger.batches.succeed(ledger.batches.newest("orders")[0].schedule_id)
     delete_records(admin, orders, before=7)
     with planner_of(orders, gated(url)) as after, Ledger.open(url) as ledger:
@@ -198,11 +200,7 @@ def test_a_batch_that_was_processed_loses_nothing_any_more(
 def test_a_batch_of_a_topic_that_was_created_again_is_lost_whatever_is_in_the_new_one(
     topic: TopicFactory, admin: AdminClient, url: str
 ) -> None:
-    orders = topic()
-    orders.produce(*[b"x"] * 10)
-    with planner_of(orders, gated(url)) as before:
-        start = before.initial()
-        end, _ = next_batch(before, start)
+    orders, start, end = begun(topic, url)
     create_again(admin, orders)
     orders.produce(*[b"another"] * 20)
     with planner_of(orders, gated(url)) as after, pytest.raises(DataLossError, match=r"\[0, 10\)"):

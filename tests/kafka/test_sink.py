@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.services.kafka import Topic, TopicFactory
+from tests.services.kafka import Topic, TopicFactory, records_in
 from tests.services.queries import sentence, stream_of
 
 import headrace
@@ -31,27 +30,17 @@ ROWS = [
 ]
 COLUMNS = f"key string, value string, {HEADERS}, partition int"
 
-Record = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
+Headers = list[tuple[str, bytes | None]] | None
+Record = tuple[int, bytes | None, bytes | None, Headers]
 
 
-def records_in(topic: Topic) -> list[Record]:
-    """All that a plain consumer finds in a topic."""
-    settings = {"bootstrap.servers": topic.bootstrap_servers, "group.id": "reads-all"}
-    consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": False})
-    found: list[Record] = []
-    ends = 0
-    for number in range(topic.partitions):
-        partition = TopicPartition(topic.name, number)
-        ends += consumer.get_watermark_offsets(partition, timeout=30)[1]
-    consumer.assign([TopicPartition(topic.name, n, 0) for n in range(topic.partitions)])
-    while len(found) < ends:
-        message = consumer.poll(30)
-        assert message is not None, f"{len(found)} of {ends} records came"
-        assert message.error() is None
-        # A record that has no headers and one that has none of them are one to Kafka.
-        headers = cast("list[tuple[str, bytes | None]] | None", message.headers()) or None
-        found.append((message.partition() or 0, message.key(), message.value(), headers))
-    consumer.close()
+def written_to(topic: Topic) -> list[Record]:
+    """What is in a topic."""
+    # A record that has no headers and one that has none of them are one to Kafka.
+    found = [
+        (each.partition() or 0, each.key(), each.value(), cast("Headers", each.headers()) or None)
+        for each in records_in(topic)
+    ]
     return sorted(found, key=repr)
 
 
@@ -79,7 +68,7 @@ def test_a_saved_frame_is_in_the_topic_as_the_native_sink_would_have_it(
     for sink in SINKS:
         written = topic(PARTITIONS)
         save(df, written, {"topic": written.name}, sink)
-        found.append(records_in(written))
+        found.append(written_to(written))
     ours, native = found
     assert len(ours) == len(ROWS)
     assert ours == native
@@ -96,7 +85,7 @@ def test_each_row_may_name_its_topic_and_other_columns_are_not_written(
             *("value", "current_timestamp() as now"),
         )
         save(df, one, {}, sink)
-        found.append((records_in(one), records_in(other)))
+        found.append((written_to(one), written_to(other)))
     assert found[0] == found[1]
     assert [len(each) for each in found[0]] == [len(ROWS) - 2, 2]
 
@@ -121,7 +110,7 @@ def test_a_stream_is_written_as_by_the_native_sink(
             .start()
         )
         assert query.awaitTermination(120)
-        found.append(records_in(written))
+        found.append(written_to(written))
     assert found[0] == found[1]
     assert len(found[0]) == 40
 
@@ -231,7 +220,7 @@ def test_records_that_fit_alone_are_taken_in_batches_of_the_size_that_the_error_
     orders = topic(1, {"max.message.bytes": "1000"})
     df = spark.range(0, 9, 1, 1).selectExpr("repeat('x', 300) as value")
     save(df, orders, {"topic": orders.name, "kafka.batch.size": 1_000})
-    assert len(records_in(orders)) == 9
+    assert len(written_to(orders)) == 9
 
 
 def test_brokers_that_are_away_fail_the_task_once_their_time_is_over(

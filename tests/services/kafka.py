@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.services.waiting import wait_until
 
@@ -58,6 +58,23 @@ class Topic:
         unsent = self.producer.flush(30)
         assert not failures, failures
         assert unsent == 0, f"{unsent} records did not reach {self.bootstrap_servers} in 30 s"
+
+
+def records_in(topic: Topic) -> list[Message]:
+    """All records of a topic, those of each partition in order."""
+    settings = {"bootstrap.servers": topic.bootstrap_servers, "group.id": "t", "log_level": 0}
+    consumer = Consumer(settings)
+    places = [TopicPartition(topic.name, number, 0) for number in range(topic.partitions)]
+    count = sum(consumer.get_watermark_offsets(each, timeout=30)[1] for each in places)
+    consumer.assign(places)
+    found: list[Message] = []
+    for _ in range(count):
+        message = consumer.poll(30)
+        assert message is not None, f"{len(found)} of {count} records came"
+        assert message.error() is None
+        found.append(message)
+    consumer.close()
+    return found
 
 
 class TopicFactory(Protocol):

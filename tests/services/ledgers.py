@@ -13,7 +13,7 @@ import psycopg
 from sqlalchemy import Engine, event, make_url
 
 from headrace.core.clock import Clock
-from headrace.ledger import Ledger, RateSample, Timeouts
+from headrace.ledger import Ledger, PlannedBatch, RateSample, Timeouts
 
 _CHANGES: Final = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE")
 _said: Final[dict[str, str]] = {}
@@ -24,6 +24,25 @@ def new_ledger(url: str, **options: Any) -> Ledger:
     """A ledger that is not there yet, opened with these options of `Ledger.open`."""
     make_tables(url)
     return Ledger.open(url, **options)
+
+
+def gated_ledger(
+    url: str, gate: str = "orders", *done: PlannedBatch, source: str = "kafka", **options: Any
+) -> Ledger:
+    """A new ledger with a gate, and batches that have succeeded."""
+    ledger = new_ledger(url, **options)
+    ledger.gates.declare(gate, interval_ms=1_000, source=source, estimator="pid")
+    succeed(ledger, *done)
+    return ledger
+
+
+def succeed(ledger: Ledger, *planned: PlannedBatch) -> list[str]:
+    """Begin batches, each of which succeeds; their keys."""
+    keys = []
+    for each in planned:
+        keys.append(ledger.batches.begin(each).schedule_id)
+        ledger.batches.succeed(keys[-1])
+    return keys
 
 
 def make_tables(url: str) -> None:

@@ -1,5 +1,6 @@
 """ZooKeeper servers of one's own, from the jars that pyspark carries."""
 
+import os
 import shutil
 import signal
 import socket
@@ -91,6 +92,7 @@ class ZookeeperServer(ServerProcess):
         """Have it do nothing, with its connections open, until `thaw`."""
         assert self._process
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # the signal takes a moment
 
     def thaw(self) -> None:
         assert self._process

@@ -25,6 +25,7 @@ from headrace.simulation import (
     LostSignals,
     Pause,
     Policy,
+    RateLimitChange,
     Result,
     Scenario,
     Shape,
@@ -37,6 +38,15 @@ from headrace.simulation import (
 
 COULD_PER_S = CAPACITY_PER_S * (1 - FIXED_MS / INTERVAL_MS)
 OVERLOAD = HopSettings().overload_bytes
+
+
+def ends_free(result: Result) -> bool:
+    """Whether nobody is throttled at the end."""
+    return all(series.rate_limit_per_s[-1] is None for series in result.series.values())
+
+
+def changes_of(result: Result, stage: str, after_ms: int) -> list[RateLimitChange]:
+    return [each for each in result.changes if each.stage == stage and each.time_ms > after_ms]
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +126,13 @@ def test_without_any_policy_the_queue_grows_for_as_long_as_the_stage_is_slow() -
 def test_the_figures_hold_for_other_loads_and_capacities_too(
     load: int, capacity_per_s: int, factor: float
 ) -> None:
-    scenario = chain(
-        Slow("four", SLOW_FROM_S, SLOW_UNTIL_S, factor=factor),
-        load=load,
-        capacity_per_s=capacity_per_s,
-    )
-    result = ran(scenario)
+    slow = Slow("four", SLOW_FROM_S, SLOW_UNTIL_S, factor=factor)
+    result = ran(chain(slow, load=load, capacity_per_s=capacity_per_s))
     could = capacity_per_s * (1 - FIXED_MS / INTERVAL_MS) * factor
     if could < load:
         assert phases(result)[1].of("five").processed_per_s >= 0.95 * could
     assert max(result.largest_bytes.values()) < 2.2 * OVERLOAD
-    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
+    assert ends_free(result)
     assert max(turns(result.changes, name, SLOW_FROM_S, SLOW_UNTIL_S) for name in NAMES) <= 2
 
 
@@ -134,7 +140,7 @@ def test_the_figures_hold_for_other_loads_and_capacities_too(
 def test_with_noise_the_sink_still_gets_95_of_100(seed: int) -> None:
     result = ran(chain(SLOW, noise=0.05), seed=seed)
     assert phases(result)[1].of("five").processed_per_s >= 0.95 * COULD_PER_S / 4
-    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
+    assert ends_free(result)
 
 
 def test_an_idle_flow_left_alone_for_simulated_days_never_signals() -> None:
@@ -157,21 +163,19 @@ def test_a_momentary_spike_is_taken_without_a_signal() -> None:
 def test_a_stage_that_pauses_and_goes_on_leaves_everyone_free() -> None:
     result = ran(chain(Pause("four", 60, 75), duration_s=240))
     assert result.changes[0].stage == "three"
-    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
+    assert ends_free(result)
     assert max(result.largest_bytes.values()) < 4 * OVERLOAD  # 6 times as much without pressure
 
 
-def test_a_dead_stage_holds_nobody_for_longer_than_two_leases() -> None:
-    """The fourth presses the third, and dies: its lease ends by itself."""
+def test_a_dead_stage_throttles_nobody_for_longer_than_two_leases() -> None:
+    """The fourth throttles the third, and dies: its lease ends by itself."""
     lease_ms = HopSettings().lease_ms
     result = ran(chain(Slow("four", 60, 600, factor=0.25), Dead("four", 90, 200), duration_s=260))
-    held = [
-        change for change in result.changes if change.stage == "three" and change.time_ms > 90_000
-    ]
-    assert held[0].throttled_by is None
-    assert held[0].time_ms <= 90_000 + 2 * lease_ms
-    pressed_again = [change for change in held if change.throttled_by == "four"]
-    assert pressed_again[0].time_ms > 200_000
+    freed, *later = changes_of(result, "three", after_ms=90_000)
+    assert freed.throttled_by is None
+    assert freed.time_ms <= 90_000 + 2 * lease_ms
+    again = [change for change in later if change.throttled_by == "four"]
+    assert again[0].time_ms > 200_000
 
 
 def test_a_batch_that_died_is_run_again_and_nothing_is_lost_or_doubled() -> None:
@@ -181,25 +185,23 @@ def test_a_batch_that_died_is_run_again_and_nothing_is_lost_or_doubled() -> None
         assert sum(result.series[name].processed_per_s) == pytest.approx(100 * LOAD_PER_S, abs=1)
 
 
-def test_signals_that_are_lost_are_made_up_for_by_what_is_asserted_again() -> None:
+def test_signals_that_are_lost_are_made_up_for_by_what_is_sent_again() -> None:
     largest = []
     for seed in range(6):
         result = ran(chain(SLOW, LostSignals("four", 0, END_S, part=0.5)), seed=seed)
         assert phases(result)[1].of("five").processed_per_s >= 0.9 * COULD_PER_S / 4
-        assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
+        assert ends_free(result)
         largest.append(max(result.largest_bytes.values()))
     # Once in some hundred leases so many are lost in a row that the stage before is free for long.
     assert sorted(largest)[-2] < 6 * OVERLOAD
     assert max(largest) < 10 * OVERLOAD
 
 
-def test_when_all_signals_are_lost_leases_end_and_nobody_stays_held() -> None:
+def test_when_all_signals_are_lost_leases_end_and_nobody_stays_throttled() -> None:
     result = ran(chain(SLOW, LostSignals("four", 100, END_S)))
-    held = [
-        change for change in result.changes if change.stage == "three" and change.time_ms > 100_000
-    ]
-    assert held[0].throttled_by is None
-    assert held[0].time_ms <= 120_000
+    freed = changes_of(result, "three", after_ms=100_000)[0]
+    assert freed.throttled_by is None
+    assert freed.time_ms <= 120_000
 
 
 def test_while_the_stage_before_is_gone_its_pressure_stays_as_it_was() -> None:
@@ -213,7 +215,7 @@ def test_while_the_stage_before_is_gone_its_pressure_stays_as_it_was() -> None:
     assert result.largest_bytes["four"] < 2 * OVERLOAD
 
 
-def test_of_two_branches_the_slow_one_holds_the_stage_before_both() -> None:
+def test_of_two_branches_the_slow_one_throttles_the_stage_before_both() -> None:
     stages = (
         SimulatedStage("source", 120_000, load=Load(((0, 50_000),))),
         SimulatedStage("slow", 120_000, after=("source",)),
@@ -224,7 +226,7 @@ def test_of_two_branches_the_slow_one_holds_the_stage_before_both() -> None:
     assert result.series["source"].rate_limit_per_s[-1] is None
 
 
-def test_a_stage_that_two_feed_presses_both() -> None:
+def test_a_stage_that_two_feed_throttles_both() -> None:
     stages = (
         SimulatedStage("left", 120_000, load=Load(((0, 30_000),))),
         SimulatedStage("right", 120_000, load=Load(((0, 60_000),))),
@@ -253,7 +255,7 @@ def test_a_saw_of_load_is_followed_and_ends_free() -> None:
     saw = Load(((0, 20_000), (60, 100_000)), Shape.LINES, repeat_s=61)
     result = ran(chain(Slow("four", 0, 500, factor=0.6), load=saw, duration_s=600))
     assert max(result.largest_bytes.values()) < 2 * OVERLOAD
-    assert all(series.rate_limit_per_s[-1] is None for series in result.series.values())
+    assert ends_free(result)
 
 
 def test_equal_seeds_give_equal_results_and_others_do_not() -> None:
@@ -266,6 +268,6 @@ def test_equal_seeds_give_equal_results_and_others_do_not() -> None:
 def test_signals_are_few(slowed: Result) -> None:
     """A change, or every third of a lease, while it lasts; and nothing else."""
     assert slowed.signals["one"] == slowed.signals["five"] == 0
-    for pressed, sender in pairwise(NAMES[:4]):
-        changes = sum(change.stage == pressed for change in slowed.changes)
+    for throttled, sender in pairwise(NAMES[:4]):
+        changes = sum(change.stage == throttled for change in slowed.changes)
         assert slowed.signals[sender] <= changes + 3 * (END_S - SLOW_FROM_S) / 10

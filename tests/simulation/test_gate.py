@@ -1,45 +1,61 @@
 """The laws in a closed loop with a job whose speed changes."""
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.simulation.scenarios import ran
 
-from headrace.control import (
-    BatchLimits,
-    BatchProgress,
-    PIDRateEstimator,
-    Reason,
+from headrace.control import BatchLimits, BatchProgress, EstimatorSettings, PIDRateEstimator, Reason
+from headrace.simulation import (
+    Load,
+    Scenario,
+    SimulatedBatch,
+    SimulatedStage,
+    Slow,
+    batches_to_settle,
 )
-from headrace.simulation import SimulatedBatch, batches_to_settle, simulate
+from headrace.simulation.simulated_gate import SimulatedGate, partitions_of
 
-SLOW_FROM_MS, SLOW_UNTIL_MS = 20_000, 50_000
-
-
-def always(per_s: float) -> Callable[[int], float]:
-    return lambda _time_ms: per_s
+SLOW = Slow("job", 20, 50, factor=0.25)
 
 
-def four_times_slower_for_a_while(time_ms: int) -> float:
-    return 2500.0 if SLOW_FROM_MS <= time_ms < SLOW_UNTIL_MS else 10_000.0
+def batches_of(
+    *slow: Slow,
+    capacity_per_s: float = 10_000,
+    load: Load | float = 0.0,
+    duration_s: float = 30,
+    initial_rate_per_s: float = 1000,
+    estimator: EstimatorSettings | None = None,
+    **job: Any,
+) -> list[SimulatedBatch]:
+    """The batches of one gate."""
+    stage = SimulatedStage(
+        "job",
+        capacity_per_s,
+        load=load if isinstance(load, Load) else Load(((0, load),)),
+        initial_rate_per_s=initial_rate_per_s,
+        estimator=estimator or EstimatorSettings(),
+        **{"fixed_ms": 0, **job},
+    )
+    return ran(Scenario((stage,), duration_s, slow)).batches["job"]
 
 
 def slowdown(fixed_ms: int, partitions: int) -> list[SimulatedBatch]:
-    return simulate(
-        PIDRateEstimator(1000),
-        BatchLimits(1.0, initial_rate=1000),
-        capacity_per_s=four_times_slower_for_a_while,
-        arrivals_per_s=always(8000),
-        until_ms=90_000,
+    return batches_of(
+        SLOW,
+        load=8000,
+        duration_s=90,
         backlog=1_000_000,
         partitions=partitions,
         fixed_ms=fixed_ms,
     )
 
 
-def before(time_ms: int, batches: list[SimulatedBatch]) -> list[SimulatedBatch]:
-    return [batch for batch in batches if batch.progress.start_ms < time_ms]
+def settled(batches: list[SimulatedBatch], from_s: float) -> int | None:
+    progress = [batch.progress for batch in batches]
+    return batches_to_settle(progress, from_ms=round(from_s * 1000), target_ms=1000)
 
 
 @pytest.mark.parametrize("partitions", [1, 32])
@@ -47,48 +63,34 @@ def before(time_ms: int, batches: list[SimulatedBatch]) -> list[SimulatedBatch]:
 def test_batches_are_back_at_the_interval_three_after_a_job_becomes_four_times_slower(
     fixed_ms: int, partitions: int
 ) -> None:
-    batches = before(SLOW_UNTIL_MS, slowdown(fixed_ms, partitions))
-    assert batches_to_settle(batches, from_ms=SLOW_FROM_MS, target_ms=1000) == 3
+    batches = slowdown(fixed_ms, partitions)
+    slow = [batch for batch in batches if batch.start_ms < SLOW.until_s * 1000]
+    assert settled(slow, SLOW.from_s) == 3
 
 
 @pytest.mark.parametrize(("fixed_ms", "expected"), [(0, 1), (150, 2), (300, 2)])
 def test_batches_are_back_at_the_interval_soon_after_the_job_has_recovered(
     fixed_ms: int, expected: int
 ) -> None:
-    batches = slowdown(fixed_ms, partitions=1)
-    assert batches_to_settle(batches, from_ms=SLOW_UNTIL_MS, target_ms=1000) == expected
+    assert settled(slowdown(fixed_ms, partitions=1), SLOW.until_s) == expected
 
 
 def test_the_first_batch_is_bounded_by_the_initial_rate_whatever_the_backlog() -> None:
     first, *_ = slowdown(fixed_ms=150, partitions=1)
-    assert first.progress.records == 1000
-    assert first.lag == 1_000_000
-    assert first.reason is Reason.INITIAL_RATE
+    assert (first.planned.records, first.planned.lag) == (1000, 1_000_000)
+    assert first.planned.reason is Reason.INITIAL_RATE
 
 
 def test_a_job_that_keeps_up_takes_everything_in_time() -> None:
-    batches = simulate(
-        PIDRateEstimator(1000),
-        BatchLimits(1.0, initial_rate=1000),
-        capacity_per_s=always(10_000),
-        arrivals_per_s=always(800),
-        until_ms=30_000,
-    )
-    assert [batch.progress.start_ms for batch in batches] == list(range(1000, 30_000, 1000))
-    assert {batch.progress.records for batch in batches} == {800}
-    assert {batch.reason for batch in batches} == {Reason.EVERYTHING}
+    batches = batches_of(load=800)
+    assert [batch.start_ms for batch in batches] == list(range(1000, 30_000, 1000))
+    assert {batch.planned.records for batch in batches} == {800}
+    assert {batch.planned.reason for batch in batches} == {Reason.EVERYTHING}
 
 
 def test_a_backlog_is_worked_off_and_then_the_lag_is_one_interval_of_arrivals() -> None:
-    batches = simulate(
-        PIDRateEstimator(1000),
-        BatchLimits(1.0, initial_rate=1000),
-        capacity_per_s=always(10_000),
-        arrivals_per_s=always(5000),
-        until_ms=60_000,
-        backlog=100_000,
-    )
-    lags = [batch.lag for batch in batches]
+    batches = batches_of(load=5000, backlog=100_000, duration_s=60)
+    lags = [batch.planned.lag for batch in batches]
     assert max(lags) < 120_000
     assert lags[-1] == 5000
 
@@ -108,39 +110,26 @@ class AnswersOnce(PIDRateEstimator):
 
 
 def test_a_rate_stays_in_force_until_there_is_another() -> None:
-    batches = simulate(
-        AnswersOnce(),
-        BatchLimits(1.0, initial_rate=300),
-        capacity_per_s=always(1000),
-        arrivals_per_s=always(0),
-        until_ms=4000,
-        backlog=10_000,
-    )
-    assert [batch.rate_per_s for batch in batches] == [300.0, 700.0, 700.0, 700.0]
+    partitions = partitions_of("orders", 1)
+    gate = SimulatedGate(AnswersOnce(), BatchLimits(1.0, initial_rate=300), partitions)
+    rates = []
+    for start_ms in range(0, 4000, 1000):
+        planned = gate.plan({partitions[0]: 10_000})
+        rates.append(planned.rate_per_s)
+        gate.end(planned, BatchProgress(start_ms, 700, planned.records, planned.left_over))
+    assert rates == [300.0, 700.0, 700.0, 700.0]
 
 
 def test_without_records_there_are_no_batches() -> None:
-    batches = simulate(
-        PIDRateEstimator(1000),
-        BatchLimits(1.0, initial_rate=1000),
-        capacity_per_s=always(10_000),
-        arrivals_per_s=always(0),
-        until_ms=30_000,
-    )
-    assert batches == []
+    assert batches_of() == []
 
 
 def test_a_batch_that_overruns_is_followed_at_once_and_missed_ticks_are_skipped() -> None:
-    batches = simulate(
-        PIDRateEstimator(1000),
-        BatchLimits(1.0, initial_rate=None),
-        capacity_per_s=always(1000),
-        arrivals_per_s=always(100),
-        until_ms=4500,
-        backlog=2500,
+    batches = batches_of(
+        capacity_per_s=1000, load=100, backlog=2500, initial_rate_per_s=2500, duration_s=4.5
     )
-    assert [batch.progress.start_ms for batch in batches] == [0, 2500, 3000, 4000]
-    assert [batch.progress.records for batch in batches] == [2500, 250, 50, 100]
+    assert [batch.start_ms for batch in batches] == [0, 2500, 3000, 4000]
+    assert [batch.planned.records for batch in batches] == [2500, 250, 50, 100]
 
 
 @settings(max_examples=50)
@@ -155,12 +144,11 @@ def test_no_record_is_lost_or_admitted_twice_and_equal_runs_are_equal(
     capacity: float, load: float, partitions: int, fixed_ms: int, backlog: int
 ) -> None:
     def run() -> list[SimulatedBatch]:
-        return simulate(
-            PIDRateEstimator(1000),
-            BatchLimits(1.0, initial_rate=500),
-            capacity_per_s=always(capacity),
-            arrivals_per_s=lambda time_ms: capacity * load if time_ms < 10_000 else 0.0,
-            until_ms=15_000,
+        return batches_of(
+            capacity_per_s=capacity,
+            load=Load(((0, capacity * load), (10, 0))),
+            initial_rate_per_s=500,
+            duration_s=15,
             backlog=backlog,
             partitions=partitions,
             fixed_ms=fixed_ms,
@@ -170,9 +158,9 @@ def test_no_record_is_lost_or_admitted_twice_and_equal_runs_are_equal(
     assert run() == batches
     admitted = 0
     for batch in batches:
-        assert batch.lag == batch.progress.records + batch.progress.left_over
-        assert batch.lag + admitted >= backlog
-        admitted += batch.progress.records
+        assert batch.planned.lag == batch.planned.records + batch.planned.left_over
+        assert batch.planned.lag + admitted >= backlog
+        admitted += batch.planned.records
 
 
 @settings(max_examples=50)
@@ -180,25 +168,22 @@ def test_no_record_is_lost_or_admitted_twice_and_equal_runs_are_equal(
 def test_the_default_gains_settle_after_any_change_of_speed(
     capacity: float, change: float, fixed_ms: int
 ) -> None:
-    batches = simulate(
-        PIDRateEstimator(1000, min_rate=1),
-        BatchLimits(1.0, initial_rate=100),
-        capacity_per_s=lambda time_ms: capacity * (change if time_ms >= 30_000 else 1.0),
-        arrivals_per_s=always(0),
-        until_ms=120_000,
+    batches = batches_of(
+        Slow("job", 30, 120, factor=change),
+        capacity_per_s=capacity,
+        initial_rate_per_s=100,
+        estimator=EstimatorSettings(min_rate=1),
+        duration_s=120,
         backlog=10**10,
         fixed_ms=fixed_ms,
     )
-    settled = batches_to_settle(batches, from_ms=30_000, target_ms=1000)
-    assert settled is not None
-    assert settled <= 20
+    after = settled(batches, from_s=30)
+    assert after is not None
+    assert after <= 20
 
 
-def timed(*durations_ms: int) -> list[SimulatedBatch]:
-    return [
-        SimulatedBatch(BatchProgress(1000 * number, duration_ms, 1, 0), 1, None, Reason.RATE)
-        for number, duration_ms in enumerate(durations_ms)
-    ]
+def timed(*durations_ms: int) -> list[BatchProgress]:
+    return [BatchProgress(1000 * n, took_ms, 1, 0) for n, took_ms in enumerate(durations_ms)]
 
 
 def test_settling_counts_up_to_the_last_batch_off_the_target() -> None:

@@ -47,104 +47,77 @@ def test_a_file_becomes_a_scenario(tmp_path: Path) -> None:
     assert scenario.disturbances == (Slow("store", 10, 20),)
 
 
+MISTAKES = {
+    "duration_s = 60": [
+        ("", "'duration_s' is missing in the file"),
+        ("duration_s = 0", "duration_s is 0 s; it must be a finite number above 0"),
+        ("duration_s = inf", "duration_s is inf s; it must be a finite number above 0"),
+        (
+            "duration_s = 1e300",
+            "is 1e+300 s; it must be a finite number above 0 and at most 1e+06",
+        ),
+        ("duration_s = true", "duration_s in the file is True; it must"),
+        ("duration = 60", "'duration' is no key of a scenario; the keys are name,"),
+        ("duration_s = 60\nstages = []", "'stages' is no key of a scenario"),
+        ("duration_s = ", "is not TOML: Invalid value"),
+        ("duration_s = 60\nlook_ms = 1.5", "look_ms in the file is 1.5"),
+    ],
+    'name = "shop"': [('name = "a/b"', "the file: The flow's name is 'a/b'")],
+    "overload_bytes = 1_000_000": [
+        ("overload = 1", "'overload' in [hop] is no key; the"),
+        ("step = nan", "[hop]: step is nan; it must"),
+        ("overload_bytes = 9", "light load must be below"),
+    ],
+    "[hop]": [
+        ("[estimator]\nproportional = 'x'\n[hop]", "proportional in [estimator] is 'x'"),
+        ("[estimator]\nmin_rate = -1\n[hop]", "min_rate is -1; it must be a"),
+        ("hop = 3\n[x]", "[hop] is 3; it must be a table"),
+    ],
+    "capacity_per_s = 1000\n": [
+        ("", "'capacity_per_s' is missing in [[stage]] number 1"),
+        ("capacity_per_s = 'x'\n", "in [[stage]] number 1 is 'x'"),
+        ("capacity_per_s = -5\n", "of stage 'parse' is -5"),
+    ],
+    "[[0, 10], [5.5, 20]]": [
+        ("[[1, 10]]", "The times of a load are [1] s; the first must be 0"),
+        ("[[0, -1]]", "A rate of a load is -1 records/s"),
+        ("[[0]]", "must be a list of pairs of a time (s) and a rate"),
+    ],
+    '"lines"': [('"waves"', "shape in load of [[stage]] number 1 is 'waves'; it must be one of")],
+    "repeat_s = 9": [
+        ("repeat_s = 5", "repeat_s is 5 s; it must be after the load's last point"),
+        ("often = 5", "'often' in load of [[stage]] number 1 is no key"),
+    ],
+    'after = "parse"': [
+        ('after = "pars"', "Stage 'store' is after 'pars', which is no stage"),
+        ("after = 3", "after in [[stage]] number 2 is 3; it must be a list"),
+        ("", "Stage 'store' reads no other stage and has no load"),
+        ('after = "parse"\nload = 3', "has a load or a backlog and reads parse"),
+        ('after = ["parse", "parse"]', "each may stand there once"),
+        ('after = "store"', "The stages store -> store make a cycle"),
+        ('after = "parse"\nnoise = 0.6', "must be a finite number of 0 or more and"),
+        ('after = "parse"\npartitions = 10_000', "have 10001 partitions in all"),
+    ],
+    'name = "store"': [('name = "parse"', "Two stages are named 'parse'")],
+    "step = 0.25": [("step = 1", "hop of [[stage]] number 2: step is 1")],
+    'kind = "slow"': [
+        ('kind = "late"', "kind in [[disturbance]] number 1 is 'late'; it"),
+        ("", "kind in [[disturbance]] number 1 is None"),
+        ('kind = "spike"', "A spike is at stage 'store', which has no load"),
+    ],
+    'stage = "store"': [('stage = "shop"', "is at stage 'shop', which is none; the stages are")],
+    "until_s = 20": [
+        ("until_s = 10", "until_s is 10 s; it must be after from_s, which is 10 s"),
+        ("until_s = 'x'", "until_s in [[disturbance]] number 1 is 'x'"),
+    ],
+    "[[disturbance]]": [("[disturbance]", "'disturbance' is no list of tables; begin each with")],
+}
+"""By what stands in the scenario: what stands there instead, and what is said."""
+
+
 @pytest.mark.parametrize(
     ("there", "instead", "message"),
-    [
-        ("duration_s = 60", "", "'duration_s' is missing in the file"),
-        (
-            "duration_s = 60",
-            "duration_s = 0",
-            "duration_s is 0 s; it must be a finite number above 0",
-        ),
-        (
-            "duration_s = 60",
-            "duration_s = inf",
-            "duration_s is inf s; it must be a finite number above 0",
-        ),
-        (
-            "duration_s = 60",
-            "duration_s = 1e300",
-            "duration_s is 1e+300 s; it must be a finite number above 0 and at most 1e+06",
-        ),
-        (
-            "duration_s = 60",
-            "duration_s = true",
-            "duration_s in the file is True; it must",
-        ),
-        (
-            "duration_s = 60",
-            "duration = 60",
-            "'duration' is no key of a scenario; the keys are name,",
-        ),
-        ("duration_s = 60", "duration_s = 60\nstages = []", "'stages' is no key of a scenario"),
-        ("duration_s = 60", "duration_s = ", "is not TOML: Invalid value"),
-        (
-            "duration_s = 60",
-            "duration_s = 60\nlook_ms = 1.5",
-            "look_ms in the file is 1.5",
-        ),
-        ('name = "shop"', 'name = "a/b"', "the file: The flow's name is 'a/b'"),
-        (
-            "overload_bytes = 1_000_000",
-            "overload = 1",
-            "'overload' in [hop] is no key; the",
-        ),
-        (
-            "overload_bytes = 1_000_000",
-            "step = nan",
-            "[hop]: step is nan; it must",
-        ),
-        (
-            "overload_bytes = 1_000_000",
-            "overload_bytes = 9",
-            "light load must be below",
-        ),
-        ("[hop]", "[estimator]\nproportional = 'x'\n[hop]", "proportional in [estimator] is 'x'"),
-        (
-            "[hop]",
-            "[estimator]\nmin_rate = -1\n[hop]",
-            "min_rate is -1; it must be a",
-        ),
-        ("[hop]", "hop = 3\n[x]", "[hop] is 3; it must be a table"),
-        ("capacity_per_s = 1000\n", "", "'capacity_per_s' is missing in [[stage]] number 1"),
-        ("capacity_per_s = 1000\n", "capacity_per_s = 'x'\n", "in [[stage]] number 1 is 'x'"),
-        (
-            "capacity_per_s = 1000\n",
-            "capacity_per_s = -5\n",
-            "of stage 'parse' is -5",
-        ),
-        ("[[0, 10], [5.5, 20]]", "[[1, 10]]", "The times of a load are [1] s; the first must be 0"),
-        ("[[0, 10], [5.5, 20]]", "[[0, -1]]", "A rate of a load is -1 records/s"),
-        ("[[0, 10], [5.5, 20]]", "[[0]]", "must be a list of pairs of a time (s) and a rate"),
-        ('"lines"', '"waves"', "shape in load of [[stage]] number 1 is 'waves'; it must be one of"),
-        ("repeat_s = 9", "repeat_s = 5", "repeat_s is 5 s; it must be after the load's last point"),
-        ("repeat_s = 9", "often = 5", "'often' in load of [[stage]] number 1 is no key"),
-        ('after = "parse"', 'after = "pars"', "Stage 'store' is after 'pars', which is no stage"),
-        ('after = "parse"', "after = 3", "after in [[stage]] number 2 is 3; it must be a list"),
-        ('after = "parse"', "", "Stage 'store' reads no other stage and has no load"),
-        ('after = "parse"', 'after = "parse"\nload = 3', "has a load or a backlog and reads parse"),
-        ('after = "parse"', 'after = ["parse", "parse"]', "each may stand there once"),
-        ('after = "parse"', 'after = "store"', "The stages store -> store make a cycle"),
-        (
-            'after = "parse"',
-            'after = "parse"\nnoise = 0.6',
-            "must be a finite number of 0 or more and",
-        ),
-        ('after = "parse"', 'after = "parse"\npartitions = 10_000', "have 10001 partitions in all"),
-        ('name = "store"', 'name = "parse"', "Two stages are named 'parse'"),
-        ("step = 0.25", "step = 1", "hop of [[stage]] number 2: step is 1"),
-        (
-            'kind = "slow"',
-            'kind = "late"',
-            "kind in [[disturbance]] number 1 is 'late'; it",
-        ),
-        ('kind = "slow"', "", "kind in [[disturbance]] number 1 is None"),
-        ('kind = "slow"', 'kind = "spike"', "A spike is at stage 'store', which has no load"),
-        ('stage = "store"', 'stage = "shop"', "is at stage 'shop', which is none; the stages are"),
-        ("until_s = 20", "until_s = 10", "until_s is 10 s; it must be after from_s, which is 10 s"),
-        ("until_s = 20", "until_s = 'x'", "until_s in [[disturbance]] number 1 is 'x'"),
-        ("[[disturbance]]", "[disturbance]", "'disturbance' is no list of tables; begin each with"),
-    ],
+    [(there, *each) for there, mistakes in MISTAKES.items() for each in mistakes],
 )
 def test_a_mistake_is_named_with_its_file_place_and_what_is_allowed(
     there: str, instead: str, message: str, tmp_path: Path
@@ -181,7 +154,7 @@ def test_lines_lead_from_point_to_point() -> None:
     assert [load.per_s(time_ms) for time_ms in (0, 1000, 2000, 4000, 7000)] == [10, 20, 30, 15, 0]
 
 
-def test_a_saw_begins_anew() -> None:
+def test_a_saw_begins_again() -> None:
     load = Load(((0, 0), (2, 20)), Shape.LINES, repeat_s=3)
     assert [load.per_s(1000 * second) for second in range(7)] == [0, 10, 20, 0, 10, 20, 0]
     assert load.per_s(2500) == pytest.approx(20)

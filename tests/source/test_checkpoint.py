@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.services.ledgers import new_ledger
+from tests.services.ledgers import gated_ledger, succeed
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import OptionError, SourceError
@@ -163,9 +163,11 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    opened = new_ledger(f"sqlite:///{tmp_path}/headrace.db")
-    opened.gates.declare(GATE, interval_ms=1_000, source="kafka", estimator="pid")
-    return opened
+    return gated_ledger(f"sqlite:///{tmp_path}/headrace.db", GATE)
+
+
+def processed(ledger: Ledger, *bounds: tuple[int, int]) -> None:
+    succeed(ledger, *(a_batch(start, until) for start, until in bounds))
 
 
 def compared(ledger: Ledger, path: Path) -> Comparison:
@@ -174,8 +176,7 @@ def compared(ledger: Ledger, path: Path) -> Comparison:
 
 def test_what_is_in_both_is_told(ledger: Ledger, tmp_path: Path) -> None:
     path = a_checkpoint(tmp_path / "checkpoint", THREE)
-    for start, until in ((0, 10), (10, 20), (25, 35)):
-        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
+    processed(ledger, (0, 10), (10, 20), (25, 35))
     found = compared(ledger, path)
     assert (found.findings, found.contradictions) == ((), ())
     assert found.notes[0].startswith("Batches 6 to 7 of the checkpoint ")
@@ -184,8 +185,7 @@ def test_what_is_in_both_is_told(ledger: Ledger, tmp_path: Path) -> None:
 
 
 def test_what_is_committed_and_not_in_the_ledger_is_missing(ledger: Ledger, tmp_path: Path) -> None:
-    for start, until in ((0, 10), (10, 20)):
-        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
+    processed(ledger, (0, 10), (10, 20))
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE))
     (missing,) = found.findings
     assert (missing.kind, missing.offsets) == (
@@ -196,8 +196,7 @@ def test_what_is_committed_and_not_in_the_ledger_is_missing(ledger: Ledger, tmp_
 
 
 def test_what_is_planned_and_not_begun_is_no_defect(ledger: Ledger, tmp_path: Path) -> None:
-    for start, until in ((0, 10), (10, 20)):
-        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
+    processed(ledger, (0, 10), (10, 20))
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE, [5, 6]))
     assert (found.findings, found.contradictions) == ((), ())
     assert "Batch 7 of the checkpoint is planned and not begun" in found.notes[1]
@@ -206,8 +205,7 @@ def test_what_is_planned_and_not_begun_is_no_defect(ledger: Ledger, tmp_path: Pa
 def test_where_the_ledger_has_gone_on_the_checkpoint_is_an_older_copy(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    for start, until in ((0, 10), (10, 20), (25, 35), (35, 60)):
-        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
+    processed(ledger, (0, 10), (10, 20), (25, 35), (35, 60))
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE))
     assert found.findings == ()
     (said,) = found.contradictions
@@ -215,8 +213,7 @@ def test_where_the_ledger_has_gone_on_the_checkpoint_is_an_older_copy(
 
 
 def test_a_checkpoint_that_a_gate_has_left_is_told(ledger: Ledger, tmp_path: Path) -> None:
-    for start, until in ((0, 10), (10, 20), (25, 35)):
-        ledger.batches.succeed(ledger.batches.begin(a_batch(start, until)).schedule_id)
+    processed(ledger, (0, 10), (10, 20), (25, 35))
     ledger.batches.begin(a_batch(0, 99, run="another"))
     found = compared(ledger, a_checkpoint(tmp_path / "checkpoint", THREE))
     assert (found.findings, found.contradictions) == ((), ())
@@ -275,9 +272,9 @@ def test_the_log_says_what_it_has_more_and_what_it_never_had(ledger: Ledger) -> 
     assert said.startswith("Kafka has orders-0 up to 25, and the ledger has batches of orders-0 [1")
     (said,) = in_log(ledger, ID, {1: (0, 0)}).contradictions
     assert said == "Kafka has no orders-0, and the ledger has batches of orders-0 [10, 30)."
-    made_anew = in_log(ledger, "another id", {0: (0, 5)})
-    assert made_anew.contradictions == ()
-    assert made_anew.notes == (
+    recreated = in_log(ledger, "another id", {0: (0, 5)})
+    assert recreated.contradictions == ()
+    assert recreated.notes == (
         "Kafka has orders-0 [0, 5), and no batch has read any of that partition yet.",
     )
 

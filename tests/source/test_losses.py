@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.samples import a_batch
-from tests.services.ledgers import new_ledger
+from tests.services.ledgers import gated_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError
@@ -21,8 +21,7 @@ GONE = OffsetRange("orders", 0, 0, 80)
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with new_ledger(f"sqlite:///{tmp_path}/headrace.db") as opened:
-        opened.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    with gated_ledger(f"sqlite:///{tmp_path}/headrace.db") as opened:
         opened.batches.begin(BATCH)
         yield opened
 
@@ -66,8 +65,7 @@ def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 def test_a_ledger_without_the_batch_is_another_ledger(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
-    with new_ledger(url) as other:
-        other.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    with gated_ledger(url) as other:
         with pytest.raises(DataLossError, match=r"has no batch .* so it is not the ledger"):
             account_in(url).record(GONE, "why")
         assert other.history.losses("orders") == ()
@@ -93,8 +91,7 @@ def test_tasks_that_run_again_and_beside_each_other_lose_no_offset_of_what_they_
     tmp_path_factory: pytest.TempPathFactory, tried: list[tuple[int, int, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("losses")
-    with new_ledger(f"sqlite:///{folder}/headrace.db") as opened:
-        opened.gates.declare("orders", interval_ms=1_000, source="kafka", estimator="pid")
+    with gated_ledger(f"sqlite:///{folder}/headrace.db") as opened:
         opened.batches.begin(BATCH)
         expected = set()
         for partition, start, count in tried:

@@ -123,7 +123,7 @@ def test_a_batch_reads_from_where_the_last_one_ended() -> None:
 
 
 def test_a_batch_reads_from_where_it_says_it_began() -> None:
-    """After a loss, on a new partition, and for a restart whose start was asked for anew."""
+    """After a loss, on a new partition, and for a restart whose start was asked for again."""
     start = StreamOffset(at(a0=5, a1=90), first=True)
     end = StreamOffset(at(a0=9, a1=12, a2=4), begins=at(a0=8, a1=10, a2=0))
     assert end.ranges_from(start) == [
@@ -152,4 +152,4 @@ def test_the_next_offset_keeps_gate_and_run_and_is_no_first() -> None:
 
 def test_what_was_read_before_an_offset_is_that_of_the_same_topic_alone() -> None:
     start = StreamOffset(at(a0=5, b0=3), topic_ids={"a": "x", "b": "y"}, after=at(a0=99, b0=98))
-    assert start.after_of({"a": "x", "b": "anew"}) == {(TopicPartition("a", 0), 5): 99}
+    assert start.after_of({"a": "x", "b": "new"}) == {(TopicPartition("a", 0), 5): 99}

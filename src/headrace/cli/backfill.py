@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from headrace.backfill import MAX_BACKFILLS
-from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import find_batch, key_text, owner_word
+from headrace.cli import shared_options as opt
+from headrace.cli.batches_command import find_batch, key_text, owner_word
 from headrace.cli.user_code import load_flow, load_handler
 from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
@@ -42,78 +42,91 @@ class Pace(StrEnum):
     UNLIMITED = "unlimited"
 
 
+Keys = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY]...", help="Keys of batches, or how they begin."),
+]
+HandlerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Called as handler(df, batch) for each batch, as the stream's handler is.",
+    ),
+]
+FlowName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FLOW",
+        help="In place of a handler: the flow whose stage the gate is. The batches are read, "
+        "handled and written as that stage does it.",
+    ),
+]
+OfGate = Annotated[str | None, typer.Option(help="Those of this gate.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="All that failed; with --gate, all of that gate.")
+]
+OfStatus = Annotated[
+    Status | None,
+    typer.Option(
+        metavar="STATUS",
+        help=f"Those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
+    ),
+]
+TransformName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Called as transform(df) before the handler, for a stream that was derived from "
+        "what was read before it was written.",
+    ),
+]
+OnFailureOption = Annotated[
+    FailurePolicy,
+    typer.Option(
+        help="What follows an exception: defer leaves the batch failed; isolate halves it "
+        "until what cannot be processed stands alone, as dead letters.",
+    ),
+]
+MaxBackfills = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="A batch of which so many backfills have failed, in the stream's process too, is "
+        "dead.",
+    ),
+]
+PaceOption = Annotated[
+    Pace,
+    typer.Option(
+        help="spare: what the live stream leaves of its rate, larger batches in parts, and "
+        "waiting while it leaves nothing; unlimited: each batch whole, and at once, for when "
+        "the stream is stopped, or may wait.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what would be run; nothing is claimed.")
+]
+
+
 def backfill(
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY]...", help="Keys of batches, or how they begin."),
-    ] = None,
+    keys: Keys = None,
     *,
-    handler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Called as handler(df, batch) for each batch, as the stream's handler is.",
-        ),
-    ] = None,
-    flow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FLOW",
-            help="In place of a handler: the flow whose stage the gate is. The batches are read, "
-            "handled and written as that stage does it.",
-        ),
-    ] = None,
+    handler: HandlerName = None,
+    flow: FlowName = None,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    gate: Annotated[str | None, typer.Option(help="Those of this gate.")] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All that failed; with --gate, all of that gate.")
-    ] = False,
-    status: Annotated[
-        Status | None,
-        typer.Option(
-            metavar="STATUS",
-            help=f"Those of this status: {' or '.join(RUNNABLE)}, its process being gone.",
-        ),
-    ] = None,
+    gate: OfGate = None,
+    everything: Everything = False,
+    status: OfStatus = None,
     since: opt.Since = None,
     until: opt.Until = None,
-    transform: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Called as transform(df) before the handler, for a stream that was derived from "
-            "what was read before it was written.",
-        ),
-    ] = None,
-    on_failure: Annotated[
-        FailurePolicy,
-        typer.Option(
-            help="What follows an exception: defer leaves the batch failed; isolate halves it "
-            "until what cannot be processed stands alone, as dead letters.",
-        ),
-    ] = FailurePolicy.DEFER,
+    transform: TransformName = None,
+    on_failure: OnFailureOption = FailurePolicy.DEFER,
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
-    max_backfills: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="A batch of which so many backfills have failed, in the stream's process too, is "
-            "dead.",
-        ),
-    ] = MAX_BACKFILLS,
-    pace: Annotated[
-        Pace,
-        typer.Option(
-            help="spare: what the live stream leaves of its rate, larger batches in parts, and "
-            "waiting while it leaves nothing; unlimited: each batch whole, and at once, for when "
-            "the stream is stopped, or may wait.",
-        ),
-    ] = Pace.SPARE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be run; nothing is claimed.")
-    ] = False,
+    max_backfills: MaxBackfills = MAX_BACKFILLS,
+    pace: PaceOption = Pace.SPARE,
+    dry_run: DryRun = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Run failed batches again, the earliest first, in an application of its own.
@@ -128,43 +141,29 @@ def backfill(
     Exit status 0: all is done, or there is nothing to do.
     Exit status 1: something failed again, is dead or was not run, or there was an error.
     """
-    since_ms, until_ms = opt.window_ms(since, until, wall_clock_ms())
-    choice = Choice(keys or (), everything, gate, status, since_ms, until_ms)
-    choice.check()
+    window = opt.window_ms(since, until, wall_clock_ms())
+    choice = Choice(keys or (), everything, gate, status, *window)
     given = opt.source_options(option or (), options_file)
     work = work_of(handler, transform, flow, ledger)
-    # What is to be run is there already: a ledger that is not is never made here.
     with Ledger.open(ledger, create=False) as reader:
-        batches = _chosen(reader, ledger, choice)
-        options = {**(work.options(batches[0].gate) if batches else {}), **given}
-        sources = opt.source_access(
-            reader, {each.schedule_id: each.gate for each in batches}, options
-        )
+        batches, sources = _found(reader, ledger, choice, work, given)
         if dry_run:
-            gone_of = {
-                key: source.connector.gone(source.options, reader.batches.ranges(key))
-                for key, source in sources.items()
-            }
-            _print_plan(batches, gone_of, as_json=as_json)
+            _print_plan(reader, batches, sources, as_json=as_json)
             return
     if not batches:
         typer.echo("No batch that is meant has failed, so there is nothing to do.", err=True)
         return
-    # A second of imports, which what is printed above does without.
-    from headrace.cli.backfill_run import Job, progress_view, run_manually  # noqa: PLC0415
-    from headrace.execution.policy import parse_on_failure  # noqa: PLC0415
+    from headrace.cli.backfill_run import Job, run_manually  # noqa: PLC0415  (it takes a second)
 
-    policy = parse_on_failure(on_failure.value)
-    handle = work.handler(batches[0].gate)
-    job = Job(handle, sources, policy, pace is Pace.UNLIMITED, max_backfills)
-    view = progress_view(sum(batch.planned_records for batch in batches), as_json=as_json)
-    if not run_manually(ledger, job, batches, view):
+    handle, unlimited = work.handler(batches[0].gate), pace is Pace.UNLIMITED
+    job = Job(handle, sources, on_failure.value, unlimited, max_backfills)
+    if not run_manually(ledger, job, batches, as_json=as_json):
         raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the command line names: keys, or what the batches have in common, or all of them."""
+    """What the command line names, in one way: keys, what batches have in common, or all."""
 
     keys: Sequence[str]
     everything: bool
@@ -173,8 +172,7 @@ class Choice:
     since_ms: int | None
     until_ms: int | None
 
-    def check(self) -> None:
-        """Require one way to choose, and a status of which batches can be run."""
+    def __post_init__(self) -> None:
         filters = (self.status, self.since_ms, self.until_ms)
         by_filter = any(each is not None for each in filters)
         by_gate = self.gate is not None and not self.everything
@@ -196,6 +194,16 @@ class Choice:
             and (self.since_ms is None or batch.created_time_ms >= self.since_ms)
             and (self.until_ms is None or batch.created_time_ms < self.until_ms)
         )
+
+
+def _found(
+    ledger: Ledger, url: str, choice: Choice, work: "Work", given: Mapping[str, str]
+) -> tuple[list[BatchRecord], dict[str, opt.SourceAccess]]:
+    """The batches that are meant, and how each is read, by its key."""
+    batches = _chosen(ledger, url, choice)
+    options = {**(work.options(batches[0].gate) if batches else {}), **given}
+    gate_of = {each.schedule_id: each.gate for each in batches}
+    return batches, opt.source_access(ledger, gate_of, options)
 
 
 def _chosen(ledger: Ledger, url: str, choice: Choice) -> list[BatchRecord]:
@@ -265,11 +273,7 @@ class Work(NamedTuple):
 
 
 def work_of(handler: str | None, transform: str | None, flow: str | None, ledger: str) -> Work:
-    """What ``--handler`` and ``--transform``, or ``--flow``, name.
-
-    Raises:
-        OptionError: Not one of both is named, or it cannot be used.
-    """
+    """What ``--handler`` and ``--transform``, or ``--flow``, name."""
     if flow is None:
         if handler is None:
             raise OptionError(
@@ -319,8 +323,16 @@ def _work_of_flow(name: str, ledger: str) -> Work:
 
 
 def _print_plan(
-    batches: Sequence[BatchRecord], gone_of: Mapping[str, Sequence[OffsetRange]], *, as_json: bool
+    ledger: Ledger,
+    batches: Sequence[BatchRecord],
+    sources: Mapping[str, opt.SourceAccess],
+    *,
+    as_json: bool,
 ) -> None:
+    gone_of = {
+        key: source.connector.gone(source.options, ledger.batches.ranges(key))
+        for key, source in sources.items()
+    }
     if as_json:
         for batch in batches:
             out.print_json(

@@ -39,10 +39,10 @@ from headrace.backfill.events import (
     Skipped,
     Split,
 )
-from headrace.cli.batches import SHORT
+from headrace.cli.batches_command import SHORT
 from headrace.cli.interrupts import stopped_by_signals
-from headrace.cli.options import SourceAccess
 from headrace.cli.printing import count, plural, print_json, printable
+from headrace.cli.shared_options import SourceAccess
 from headrace.cli.user_code import start_spark
 from headrace.core.clock import wall_clock_ms
 from headrace.core.stop import cancel_when
@@ -50,7 +50,7 @@ from headrace.execution.batch import Batch, Handler
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
-from headrace.execution.policy import STOP, OnFailure
+from headrace.execution.policy import STOP, OnFailure, parse_on_failure
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.outages import OF_A_QUERY
 from headrace.processes import new_owner
@@ -61,19 +61,11 @@ _CANCEL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is done with each batch.
-
-    Attributes:
-        handler: Called as ``handler(df, batch)``.
-        sources: How what each batch reads is reached, by its key.
-        policy: What follows an exception.
-        unlimited: Whether all is run at once, or what the live stream leaves of its rate.
-        max_backfills: How many backfills of a batch fail before it is dead.
-    """
+    """What is done with each batch, and how its source is reached, by the batch's key."""
 
     handler: Handler
     sources: Mapping[str, SourceAccess]
-    policy: OnFailure = STOP
+    policy: str | OnFailure = STOP
     unlimited: bool = False
     max_backfills: int = MAX_BACKFILLS
 
@@ -112,7 +104,6 @@ class ManualBackfill:
         Raises:
             LedgerError: The ledger cannot be read or written. A batch may be this process's, and
                 can be claimed again when its lease has run out.
-            BrokerError: The brokers cannot be reached.
             KeyboardInterrupt: Somebody wants the end at once; the current batch was released.
         """
         try:
@@ -134,7 +125,7 @@ class ManualBackfill:
             self._ledger,
             _without_exit(self._job.handler),
             settings,
-            policy=self._job.policy,
+            policy=parse_on_failure(self._job.policy),
             reader=reader,
             turn=nullcontext(),
         )
@@ -185,15 +176,9 @@ def _without_exit(handler: Handler) -> Handler:
     return handle
 
 
-def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], view: "ProgressLines") -> bool:
-    """Run batches of one gate in a Spark session of its own; answers whether all is done.
-
-    Raises:
-        SetupError: Spark does not start.
-        LedgerError: The ledger cannot be read or written.
-        BrokerError: The brokers cannot be reached.
-        KeyboardInterrupt: Somebody wants the end at once.
-    """
+def run_manually(url: str, job: Job, batches: Sequence[BatchRecord], *, as_json: bool) -> bool:
+    """Run batches of one gate in a Spark session of its own; answers whether all is done."""
+    view = progress_view(sum(batch.planned_records for batch in batches), as_json=as_json)
     with Ledger.open(url, timeouts=OF_A_QUERY) as ledger:
         # What is logged there is printed by the view.
         logging.getLogger("headrace.backfill").addHandler(logging.NullHandler())
@@ -254,11 +239,7 @@ class Tally:
         self._outcomes: dict[str, tuple[Outcome, int]] = {}
 
     def add(self, event: BackfillEvent) -> None:
-        """Count what an event reports.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+        """Count what an event reports."""
         match event:
             case Split(batch, children):
                 chosen = self._chosen_of[batch.schedule_id]

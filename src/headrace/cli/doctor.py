@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.options import AsJson
 from headrace.cli.printing import print_json
+from headrace.cli.shared_options import AsJson
 from headrace.errors import HeadraceError, SchemaError
 from headrace.kafka.lookup import Lookup
 from headrace.ledger import Ledger, redact_url
@@ -144,11 +144,7 @@ def check_pandas(found: str | None) -> Check:
 
 
 def check_spark_defaults(file: Path | None) -> Check:
-    """Whether all sessions talk to their Python workers in the way that suits small batches.
-
-    Args:
-        file: ``spark-defaults.conf``; None if there is no such file.
-    """
+    """Whether ``spark-defaults.conf``, if any, has the setting that suits small batches."""
     text = file.read_text(errors="replace") if file else ""
     found = re.findall(rf"^\s*{re.escape(SOCKETS)}[\s=:]+(\S+)", text, re.MULTILINE)
     if found and found[-1].lower() == "true":
@@ -189,9 +185,9 @@ def check_kafka(servers: str) -> Check:
 
 
 def _problem(check: str, error: HeadraceError) -> Check:
-    """An error as a check: its sentence says what was found, then what to do."""
-    found, _, advice = str(error).rstrip(".").partition("; ")
-    return Check(check, Level.PROBLEM, found, advice)
+    """An error as a check: what was found, and behind a semicolon, none in parentheses, advice."""
+    found, *advice = re.split(r"; (?![^(]*\))", str(error).rstrip("."), maxsplit=1)
+    return Check(check, Level.PROBLEM, found, "".join(advice))
 
 
 def _installed(package: str) -> str | None:

@@ -8,19 +8,24 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import (
+from headrace.cli import shared_options as opt
+from headrace.cli.batches_command import (
     batch_values,
     find_batch,
     key_text,
     owner_word,
     status_text,
 )
-from headrace.cli.dead_letters import letter_values, letters_table
+from headrace.cli.dead_letters_command import letter_values, letters_table
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, DeadLetterRecord, DeadLetterStatus, Ledger, Status
+
+ErrorClass = Annotated[
+    str | None,
+    typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
+]
 
 
 def failures(
@@ -29,10 +34,7 @@ def failures(
     gate: opt.GateName = None,
     since: opt.Since = None,
     until: opt.Until = None,
-    error: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="Only because of this exception: ValueError."),
-    ] = None,
+    error: ErrorClass = None,
     limit: opt.Limit = 20,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -105,10 +107,10 @@ def failures_view(
 
 
 def _headline(noun: str, number: int, limit: int) -> Text:
-    told = out.plural(min(number, limit), noun)
+    counted = out.plural(min(number, limit), noun)
     if number > limit:
-        told = f"More than {told}, of which these are the first; --limit shows more"
-    return out.line(f"{told}:", style="bold red")
+        counted = f"More than {counted}, of which these are the first; --limit shows more"
+    return out.line(f"{counted}:", style="bold red")
 
 
 def _batches_table(batches: Sequence[BatchRecord], now_ms: int, *, name_gates: bool) -> Table:

@@ -7,8 +7,8 @@ import typer
 from rich.text import Text
 
 from headrace.cli.interrupts import stopped_by_signals
-from headrace.cli.options import AsJson, Picture
 from headrace.cli.printing import print_json, printable, write_picture
+from headrace.cli.shared_options import AsJson, Picture
 from headrace.cli.user_code import load_flow, start_spark
 from headrace.errors import HeadraceError
 from headrace.flow import Flow

@@ -171,8 +171,8 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     yield "drained in", _drained_in(snapshot.drain_s), trend
     processed = f"processed at {out.count(snapshot.processing_rate_per_s)}/s"
     terms = {"P": snapshot.proportional, "I": snapshot.integral, "D": snapshot.derivative}
-    told = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
-    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *told
+    signed = (f"{letter} {out.signed(term)}" for letter, term in terms.items())
+    yield "rate", f"{out.count(snapshot.rate_per_s)}/s", processed, *signed
     newest = snapshot.newest
     limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
     planned = f"planned {_since(snapshot, newest.planned_ms if newest else None)} ago"
@@ -265,7 +265,7 @@ def _partitions(partitions: Sequence[PartitionSnapshot]) -> Table:
 def _trouble(snapshot: GateSnapshot) -> str:
     """What somebody has to look after; nothing on a good day."""
     unresolved = snapshot.failed + snapshot.dead
-    told = {
+    sentences = {
         _silent(snapshot): True,
         f"{out.plural(snapshot.lost_records, 'record')} lost before they were read": (
             snapshot.lost_records
@@ -276,7 +276,7 @@ def _trouble(snapshot: GateSnapshot) -> str:
         snapshot.error or "": unresolved,
         "see headrace failures": unresolved + snapshot.dead_letters,
     }
-    return " · ".join(sentence for sentence, number in told.items() if sentence and number)
+    return " · ".join(sentence for sentence, number in sentences.items() if sentence and number)
 
 
 def _silent(snapshot: GateSnapshot) -> str:

@@ -4,10 +4,10 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -204,6 +204,18 @@ def show(picture: RenderableType) -> None:
     Console().print(picture)
 
 
+def say_if_more(found: int, limit: int, which: str) -> None:
+    """Say that a list was cut at its limit, if it was."""
+    if found > limit:
+        typer.echo(f"\nThese are the {which} {limit}; --limit shows more.")
+
+
+def flat(record: Any) -> dict[str, Any]:
+    """A dataclass for JSON, with its offsets' own values in the place of ``offsets``."""
+    values = asdict(record)
+    return {**values.pop("offsets"), **values}
+
+
 def print_json(values: object) -> None:
     """Print one JSON object on a line of its own."""
     typer.echo(json.dumps(values))
@@ -212,22 +224,14 @@ def print_json(values: object) -> None:
 def write_picture(
     picture: RenderableType, path: Path, title: str, width: int = PICTURE_WIDTH
 ) -> None:
-    """Write what a terminal of ``width`` characters shows as an SVG file, which loads nothing.
-
-    Raises:
-        OptionError: The file cannot be written.
-    """
+    """Write what a terminal of ``width`` characters shows as an SVG file, which loads nothing."""
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(picture)
     write_svg(_FONTS.sub("", console.export_svg(title=title)), path)
 
 
 def write_svg(svg: str, path: Path) -> None:
-    """Write a picture.
-
-    Raises:
-        OptionError: The file cannot be written.
-    """
+    """Write a picture."""
     try:
         path.write_text(svg, encoding="utf-8")
     except OSError as error:
@@ -252,13 +256,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class DurationBar(Bar):
-    """The duration of a batch, with a mark where its interval ends.
-
-    Attributes:
-        duration_ms: How long the batch took.
-        interval_ms: Where the mark stands.
-        longest_ms: What the full width is; above 0.
-    """
+    """The duration of a batch, with a mark where its interval ends; full at ``longest_ms``."""
 
     duration_ms: int
     interval_ms: int

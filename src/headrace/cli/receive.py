@@ -6,13 +6,13 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.cli.options import DEFAULT_LEDGER, LedgerUrl, secret_of
 from headrace.cli.printing import printable
 from headrace.cli.settings_options import OptionValues, options_from
+from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, secret_of
 from headrace.errors import OptionError
 from headrace.receivers import (
     Hosting,
@@ -52,40 +52,49 @@ LogAsJson = Annotated[
 ]
 
 
-@receive.command()
-@options_from(Hosting, HttpSettings, leave_out=("ledger", "token"))
-def http(
-    given: OptionValues,
-    *,
-    context: typer.Context,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    token_file: TokenFile = None,
-    as_json: LogAsJson = False,
+def _add_command(
+    name: str,
+    make: Callable[[Any], HttpReceiver | TcpReceiver],
+    settings: type,
+    address: str,
+    text: str,
 ) -> None:
+    """Add the command of a receiver that listens at such an address; ``text`` is its help."""
+
+    @receive.command(name, help=text)
+    @options_from(Hosting, settings, leave_out=("ledger", "token"))
+    def run(
+        given: OptionValues,
+        *,
+        context: typer.Context,
+        ledger: LedgerUrl = DEFAULT_LEDGER,
+        token_file: TokenFile = None,
+        as_json: LogAsJson = False,
+    ) -> None:
+        token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
+        receiver = make(given.make(settings, token=token))
+        hosting = _hosting(context, given, ledger)
+        _run(receiver, hosting, lambda: _listen(receiver, address, given, token), as_json)
+
+
+_add_command(
+    "http",
+    HttpReceiver,
+    HttpSettings,
+    "http://{}/records",
     """Take records by POST /records: JSON, NDJSON or raw bytes; 200 when they are durable.
 
     429 with Retry-After while more come than the gate's query processes.
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
-    """
-    token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
-    receiver = HttpReceiver(given.make(HttpSettings, token=token))
-    hosting = _hosting(context, given, ledger)
-    place = "http://{}/records"
-    _run(receiver, hosting, lambda: _listen(receiver, place, given, token), as_json=as_json)
-
-
-@receive.command()
-@options_from(Hosting, TcpSettings, leave_out=("ledger", "token"))
-def tcp(
-    given: OptionValues,
-    *,
-    context: typer.Context,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    token_file: TokenFile = None,
-    as_json: LogAsJson = False,
-) -> None:
+    """,
+)
+_add_command(
+    "tcp",
+    TcpReceiver,
+    TcpSettings,
+    "tcp://{}",
     """Take lines over TCP, each a record; with --acknowledge, answer senders what is durable.
 
     While more come than the gate's query processes nothing is read, and senders block.
@@ -93,11 +102,8 @@ def tcp(
     SIGTERM and Ctrl-C end it cleanly: what was taken is made durable and acknowledged first.
     Exit status 0: it was ended so.
     Exit status 1: there was an error.
-    """
-    token = secret_of(token_file, "--token-file", TOKEN_VARIABLE)
-    receiver = TcpReceiver(given.make(TcpSettings, token=token))
-    hosting = _hosting(context, given, ledger)
-    _run(receiver, hosting, lambda: _listen(receiver, "tcp://{}", given, token), as_json=as_json)
+    """,
+)
 
 
 @receive.command()
@@ -147,7 +153,7 @@ def mqtt(
         password=secret_of(password_file, "--password-file", PASSWORD_VARIABLE),
     )
     hosting = _hosting(context, given, ledger)
-    _run(MqttReceiver(settings), hosting, lambda: settings.url, as_json=as_json)
+    _run(MqttReceiver(settings), hosting, lambda: settings.url, as_json)
 
 
 def _hosting(context: typer.Context, given: OptionValues, ledger: str) -> Hosting:
@@ -179,7 +185,7 @@ def _listen(
     return place.format(f"[{host_name}]:{port}" if ":" in host_name else f"{host_name}:{port}")
 
 
-def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], *, as_json: bool) -> None:
+def _run(receiver: Receiver, hosting: Hosting, listen: Callable[[], str], as_json: bool) -> None:
     """Run it, with its log as text on the standard error, or as JSON on the standard output."""
     handler = logging.StreamHandler(sys.stdout if as_json else sys.stderr)
     handler.setFormatter(JsonLog() if as_json else TextLines())
@@ -206,12 +212,12 @@ class JsonLog(logging.Formatter):
     """One JSON object: ``time_ms``, ``level``, ``event``, ``message`` and what the event has."""
 
     def format(self, record: logging.LogRecord) -> str:  # noqa: D102
-        told = {
+        values = {
             "time_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
             **event_of(record),
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            values["trace"] = self.formatException(record.exc_info)
+        return json.dumps(values)

@@ -98,6 +98,6 @@ def _fields(kind: Any) -> Iterator[tuple[Field[Any], Any, type | None]]:
 def _helps(kind: type) -> dict[str, str]:
     """What the docstring says of each attribute, in one sentence."""
     section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-    told = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    plain = {name: " ".join(text.replace("``", "'").split()) for name, text in told}
+    described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    plain = {name: " ".join(text.replace("``", "'").split()) for name, text in described}
     return {name: re.split(r"(?<=\.) ", text)[0] for name, text in plain.items()}

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from headrace.cli.options import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headrace.cli.printing import write_svg
+from headrace.cli.shared_options import DEFAULT_LEDGER, LedgerUrl, gates_of
 from headrace.cli.simulate_view import chart_svg, comparison, view
 from headrace.cli.trends import newest_run
 from headrace.errors import OptionError
@@ -73,15 +73,7 @@ def simulate(
 def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
     """The scenario with what came to a gate, as its ledger has it, for what comes to a source.
 
-    Args:
-        scenario: The scenario.
-        choice: ``stage=gate``.
-        url: The ledger's URL.
-
-    Raises:
-        OptionError: The choice is not of that form, there is no such source or gate, or the gate's
-            newest run has fewer than two batches whose lag is known.
-        LedgerError: The ledger cannot be read.
+    ``choice`` is ``source=gate``. The gate's newest run must have two batches whose lag is known.
     """
     name, _, gate = choice.partition("=")
     sources = [stage.name for stage in scenario.stages if stage.load is not None]
@@ -110,9 +102,7 @@ def with_history(scenario: Scenario, choice: str, url: str) -> Scenario:
 def load_of(batches: Sequence[BatchRecord]) -> Load:
     """What came between the plans of one run's batches, the oldest first; the last rate stays.
 
-    Args:
-        batches: At least two, all with a known lag; those between them without one are left out,
-            and what they took then counts as lost.
+    There are at least two, with known lags. What others between them took counts as lost.
     """
     began_ms = batches[0].created_time_ms
     points = []

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.cli import printing as out
 from headrace.cli.gate_view import gate_view, overview
-from headrace.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
+from headrace.cli.shared_options import DEFAULT_LEDGER, AsJson, LedgerUrl, Picture, gates_of
 from headrace.cli.snapshot import GateHistory, GateSnapshot, take_snapshot
 from headrace.core.clock import wall_clock_ms
 from headrace.core.ranges import OffsetRange
@@ -94,11 +94,7 @@ class SourceLags:
         self._threads: dict[str, threading.Thread] = {}
 
     def of(self, histories: Sequence[GateHistory]) -> dict[str, int | None]:
-        """How many records no batch has begun yet, by gate; None where that is not known.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+        """How many records no batch has begun yet, by gate; None where that is not known."""
         for history in histories:
             gate = history.gate.name
             asked_s, _ = self._answers.get(gate, (-ASK_AGAIN_S, None))
@@ -181,11 +177,7 @@ class StageSnapshot:
 
 
 def stages_of(ledger: Ledger) -> list[StageSnapshot]:
-    """The stages that run and publish their state in this ledger, by flow and name.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
-    """
+    """The stages that run and publish their state in this ledger, by flow and name."""
     rates = {gate.name: gate.rate_per_s for gate in ledger.gates.all()}
     return [each for flow in ledger.signals.flows() for each in _stages(ledger, flow, rates)]
 

@@ -38,8 +38,6 @@ class LagChange:
     """What went in and out between two plans of a checkpoint.
 
     Attributes:
-        arrival_rate_per_s: Records that came to the source.
-        throughput_per_s: Records that were admitted.
         lag_change_per_s: Above 0 where the lag grows; losses make it fall too.
         lag: The lag at the later plan, before its batch.
         left_over: What that batch left of it.

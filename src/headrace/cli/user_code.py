@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_handler(handler: str, transform: str | None) -> "Handler":
-    """The function of ``--handler``, called with what ``--transform`` makes of each batch.
-
-    Raises:
-        OptionError: As `load_function`.
-    """
+    """The function of ``--handler``, called with what ``--transform`` makes of each batch."""
     from headrace.execution.batch import check_handler  # noqa: PLC0415  (it brings Spark)
 
     handle = load_function("--handler", handler)
@@ -51,9 +47,6 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
 
     >>> load_function("--handler", "json:dumps")([1])
     '[1]'
-
-    Raises:
-        OptionError: It is not of that form, cannot be imported, or is nothing that can be called.
     """
     found = _load(option, name, "a function", "module:function, such as shop.jobs:handle")
     if not callable(found):
@@ -66,11 +59,7 @@ def load_function(option: str, name: str) -> Callable[..., Any]:
 
 
 def load_flow(name: str) -> "Flow":
-    """The flow that ``module:flow`` names, checked.
-
-    Raises:
-        OptionError: It is not of that form, cannot be imported, or is no flow, or a wrong one.
-    """
+    """The flow that ``module:flow`` names, checked."""
     from headrace.flow import Flow  # noqa: PLC0415  (handlers do without)
 
     found = _load("The flow", name, "a flow", "module:flow, such as shop.flows:orders")
@@ -84,10 +73,7 @@ def load_flow(name: str) -> "Flow":
 
 
 def _load(option: str, name: str, kind: str, form: str) -> object:
-    """What ``module:name`` names; modules are found in the working directory too.
-
-    ``kind`` and ``form`` are for errors: what is to be named, and how it is written.
-    """
+    """What ``module:name`` names, in the working directory too; the rest is for errors."""
     module_name, colon, path = name.partition(":")
     if not (colon and path and all(part.isidentifier() for part in module_name.split("."))):
         raise OptionError(f"{option} is {name!r}; write {form}.")
@@ -112,11 +98,7 @@ def _load(option: str, name: str, kind: str, form: str) -> object:
 
 
 def start_spark(name: str) -> "SparkSession":
-    """The session of an application of this name, set up by its environment as by ``spark-submit``.
-
-    Raises:
-        SetupError: Spark does not start.
-    """
+    """The session of an application of this name, set up by its environment."""
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 

@@ -5,7 +5,6 @@ It prints a verdict, a line for each span, and the findings.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,9 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
-from headrace.cli.batches import SHORT
+from headrace.cli import shared_options as opt
+from headrace.cli.batches_command import SHORT
 from headrace.errors import OptionError
 from headrace.ledger import (
     DEFECTS,
@@ -64,7 +63,7 @@ _COUNTS: Final = ("processed", "open", "dead", "lost", "missing")
 
 PRUNED: Final = (
     "pruned: of these offsets the batches are deleted. None was deleted before it was processed, or"
-    " dead and made good, and none that overlaps with another; which batch read what, and when, is"
+    " dead and resolved, and none that overlaps with another; which batch read what, and when, is"
     " not known any more."
 )
 _FINE: Final = ("processed", "pruned")
@@ -84,24 +83,27 @@ _STYLES: Final = {
 }
 
 
+CheckpointPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Compare with this checkpoint of the gate's query, in a folder of this machine.",
+    ),
+]
+WithSource = Annotated[
+    bool,
+    typer.Option(
+        "--source", help="Compare with where the topics or the journal begin and end now."
+    ),
+]
+
+
 def verify(
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     gate: opt.GateName = None,
     *,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Compare with this checkpoint of the gate's query, in a folder of this machine.",
-        ),
-    ] = None,
-    source: Annotated[
-        bool,
-        typer.Option(
-            "--source",
-            help="Compare with where the topics or the journal begin and end now.",
-        ),
-    ] = False,
+    checkpoint: CheckpointPath = None,
+    source: WithSource = False,
     option: opt.SourceOption = None,
     options_file: opt.OptionsFile = None,
     as_json: opt.AsJson = False,
@@ -155,17 +157,17 @@ def _names(ledger: Ledger, gate: str | None, url: str) -> list[str]:
     if gate is None and known:
         return known
     if not known:
-        told = (
+        sentence = (
             f"The ledger {redact_url(url)} has no gate yet, so nothing is proven; a gated query "
             "declares its own when it starts. See that it is the right database, and a whole copy: "
             "a SQLite file is copied with its -wal."
         )
     else:
-        told = (
+        sentence = (
             f"The ledger {redact_url(url)} has no gate {gate!r}, so nothing is proven; the gates "
             f"it has: {', '.join(known)}."
         )
-    typer.echo(f"headrace: {told}", err=True)
+    typer.echo(f"headrace: {sentence}", err=True)
     raise typer.Exit(opt.OPEN)
 
 
@@ -209,37 +211,32 @@ def _values(
     return {
         "gate": gate,
         "verdict": verification.verdict,
-        "spans": [_flat(span) for span in verification.spans],
-        "findings": [_flat(finding) for finding in verification.findings],
+        "spans": [out.flat(span) for span in verification.spans],
+        "findings": [out.flat(finding) for finding in verification.findings],
         "contradictions": verification.contradictions,
         "notes": notes,
         "proves": words,
     }
 
 
-def _flat(told: Span | Finding) -> dict[str, Any]:
-    values = asdict(told)
-    return {**values.pop("offsets"), **values}
-
-
 def verification_view(
     gate: str, verification: Verification, notes: Sequence[str] = ()
 ) -> RenderableType:
     """What was found of a gate, and what else is to be said of it."""
-    told_last = [Text(out.printable(each), style="dim") for each in notes]
+    last = [Text(out.printable(each), style="dim") for each in notes]
     if verification.verdict is Verdict.EMPTY:
         nothing = f"nothing to prove yet: gate {gate} has begun no batch"
-        return Group(out.line(nothing), *told_last)
+        return Group(out.line(nothing), *last)
     words, style = _HEADLINES[verification.verdict]
     gone: Counter[FindingKind] = Counter()
     for finding in verification.findings:
         gone[finding.kind] += finding.offsets.count
-    told = "".join(
+    counted = "".join(
         f", {out.count(gone[kind])} {kind}"
         for kind in (FindingKind.DEAD, FindingKind.LOST)
         if gone[kind]
     )
-    headline = Text(out.printable(f"{gate}: {words}"), style=style).append(told, style="bold red")
+    headline = Text(out.printable(f"{gate}: {words}"), style=style).append(counted, "bold red")
     shown: list[RenderableType] = [headline, Text(), _spans_table(verification.spans)]
     if any(span.pruned for span in verification.spans):
         shown += [Text(), Text(PRUNED, style="dim")]
@@ -247,8 +244,8 @@ def verification_view(
         shown += [Text(), _findings_table(verification.findings)]
     if verification.contradictions:
         shown += [Text(), _contradictions_table(verification.contradictions)]
-    if told_last:
-        shown += [Text(), *told_last]
+    if last:
+        shown += [Text(), *last]
     return Group(*shown)
 
 
@@ -304,10 +301,11 @@ def _findings_table(findings: Sequence[Finding]) -> Table:
         by_batch: dict[object, list[Finding]] = defaultdict(list)
         for number, finding in enumerate(same):
             by_batch[finding.schedule_id if kind in _OF_A_BATCH else number].append(finding)
-        told = [_sentence(each) for each in islice(by_batch.values(), SENTENCES)]
+        sentences = [_sentence(each) for each in islice(by_batch.values(), SENTENCES)]
         if len(by_batch) > SENTENCES:
-            told.append(f"and {len(by_batch) - SENTENCES:,} more; --json tells them all.")
-        rows += [(Text(kind, _STYLES.get(kind, "dim")), Text(out.printable(each))) for each in told]
+            sentences.append(f"and {len(by_batch) - SENTENCES:,} more; --json tells them all.")
+        style = _STYLES.get(kind, "dim")
+        rows += [(Text(kind, style), Text(out.printable(each))) for each in sentences]
     return out.grid(rows)
 
 
@@ -319,35 +317,37 @@ def _sentence(findings: Sequence[Finding]) -> str:
     whole = f"batch {_short(first.schedule_id)}"
     match first.kind:
         case FindingKind.GAP:
-            told = f"{first.offsets} lies between {batches}, and no batch reads it."
+            sentence = f"{first.offsets} lies between {batches}, and no batch reads it."
         case FindingKind.MISSING:
             run = _short(first.checkpoint_id)
-            told = f"{first.offsets} was planned by run {run}, and no batch has it."
+            sentence = f"{first.offsets} was planned by run {run}, and no batch has it."
         case FindingKind.UNPLANNED:
             run = _short(first.checkpoint_id)
-            told = f"{first.offsets} is in a batch, and run {run} never planned it."
+            sentence = f"{first.offsets} is in a batch, and run {run} never planned it."
         case FindingKind.OVERLAP:
-            told = f"{first.offsets} is read by both {batches}."
+            sentence = f"{first.offsets} is read by both {batches}."
         case FindingKind.CHILDREN if first.other is None:
-            told = f"{first.offsets} is in no part of {whole}, which was split."
+            sentence = f"{first.offsets} is in no part of {whole}, which was split."
         case FindingKind.CHILDREN:
             part = f"part {_short(first.other)} of {whole}"
-            told = f"{first.offsets} is in {part}, and in another part too, or not in that batch."
+            sentence = (
+                f"{first.offsets} is in {part}, and in another part too, or not in that batch."
+            )
         case FindingKind.UNEXPLAINED:
-            told = f"{_batch(findings)} is dead, and nothing says why."
+            sentence = f"{_batch(findings)} is dead, and nothing says why."
         case FindingKind.OPEN | FindingKind.DEAD:
             why = f": {out.short_error(first.error)}" if first.error else "."
-            told = f"{_batch(findings)} is {first.status}{why}"
+            sentence = f"{_batch(findings)} is {first.status}{why}"
         case FindingKind.LOST if first.schedule_id is not None:
             why = f": {first.reason}" if first.reason else ""
-            told = f"{first.offsets} was gone when {whole} read it{why}."
+            sentence = f"{first.offsets} was gone when {whole} read it{why}."
         case FindingKind.LOST:
-            told = f"{first.offsets} was gone before it was read."
+            sentence = f"{first.offsets} was gone before it was read."
         case FindingKind.SKIPPED:
-            told = f"{first.offsets} lies between what {runs} read, and no run reads it."
+            sentence = f"{first.offsets} lies between what {runs} read, and no run reads it."
         case FindingKind.READ_AGAIN:
-            told = f"{first.offsets} is read by both {runs}, each with a checkpoint of its own."
-    return told
+            sentence = f"{first.offsets} is read by both {runs}, each with a checkpoint of its own."
+    return sentence
 
 
 def _batch(findings: Sequence[Finding]) -> str:

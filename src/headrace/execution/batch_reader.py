@@ -19,7 +19,7 @@ from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.execution.spark_session import hide_secrets
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import Connector, DeadLetterSink, planned_ids, replay_end
-from headrace.source.options import TOPIC_IDS
+from headrace.source.source_options import TOPIC_IDS
 
 Use = Callable[[DataFrame], None]
 """What is done with a batch; what it raises, the reader raises."""

@@ -20,7 +20,7 @@ from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import normalize_url, without_secrets
 from headrace.processes import this_process
 from headrace.source.connector import Connector
-from headrace.source.options import LEDGERS
+from headrace.source.source_options import LEDGERS
 
 CONNECTORS: Final = {connector.name: connector for connector in (KAFKA, JOURNAL)}
 """By the name that ``Gate.read`` takes, which is also the one in the ledger."""

@@ -24,7 +24,8 @@ from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, OptionError
 from headrace.flow.channels import ChannelQueue
 from headrace.flow.monitoring import POLL_S, Neighbours, PollInterval, StageProgress
-from headrace.flow.signals.codec import StageState, encode
+from headrace.flow.signals.codec import StageState
+from headrace.flow.signals.ledger_transport import LedgerState
 from headrace.flow.signals.stage_signals import Signals, WarnOnce
 from headrace.ledger import Ledger
 
@@ -36,13 +37,7 @@ _LOG: Final = logging.getLogger("headrace.flow")
 
 @dataclass(frozen=True, slots=True)
 class SavedPressure:
-    """The pressure that a run of a stage had received and sent last, for its next run.
-
-    Attributes:
-        written_ms: When that was, by the clock of its machine (ms since the epoch).
-        pressures: What it had received.
-        levels: How hard it pressed each stage before it.
-    """
+    """The pressure that a run of a stage had received and sent last, for its next run."""
 
     written_ms: int = 0
     pressures: tuple[PressureState, ...] = ()
@@ -54,11 +49,7 @@ class SavedPressure:
 
     @classmethod
     def of_json(cls, text: str) -> Self:
-        """Read it.
-
-        Raises:
-            OptionError: `to_json` writes no such text.
-        """
+        """Read what `to_json` wrote; raises `OptionError` for any other text."""
         try:
             found = json.loads(text)
             pressures = [
@@ -72,7 +63,7 @@ class SavedPressure:
             raise OptionError("It is not what a stage writes down of its pressure.") from error
 
     def level(self, upstream: str, wall_ms: int, lease_ms: int) -> float:
-        """How hard to press a stage at first: as before, unless that was over a lease ago."""
+        """How hard to throttle a stage at first: as before, unless that was over a lease ago."""
         is_fresh = 0 <= wall_ms - self.written_ms <= lease_ms
         return self.levels.get(upstream, 0.0) if is_fresh else 0.0
 
@@ -82,13 +73,7 @@ class StageSpec:
     """A stage as its agent needs it: its names, its neighbours, its settings.
 
     Attributes:
-        flow: The flow's name.
-        stage: The stage's name.
-        gate: The name of its gate in the ledger.
-        interval_ms: How long its batches should take.
-        upstream: The stages directly before it.
-        downstream: The stages directly after it.
-        settings: When it presses, and by how much it slows down.
+        settings: When it throttles, and by how much it slows down.
         leases_ms: By stage directly after it, the lease that this one has declared. Default: the
             stage's own.
     """
@@ -119,18 +104,12 @@ class StageSpec:
 class StageAgent:
     """Sends and applies the pressure of a stage, in one run of it.
 
-    It tells the stages before it how hard they are pressed, and writes into the ledger what those
-    after it leave of this one's rate: its planner applies that for the time of a lease, whatever
+    It signals the stages before it how hard it throttles them, and writes into the ledger the rate
+    limit that those after it set: its planner applies that for the time of a lease, whatever
     becomes of the agent. What cannot be read, written or sent is logged once and tried again at the
-    next step.
-
-    Args:
-        spec: The stage.
-        ledger: Its ledger; best without a retry timeout, for what is late is of no use.
-        signals: Its part in the flow's signals; closed with the agent.
-        queue: Its input queue; closed with the agent.
-        publishes_to_ledger: Whether to publish its state in the ledger as well, for `headrace
-            status`; not needed where the signals are the ledger's.
+    next step. A ledger without a retry timeout is best, for what is late is of no use. Signals and
+    queue are closed with the agent. Where the signals are not the ledger's, the stage's state is
+    published in the ledger as well, for `headrace status` (``publishes_to_ledger``).
 
     Raises:
         LedgerError: The pressure state of the run before cannot be read.
@@ -149,8 +128,7 @@ class StageAgent:
         self._ledger = ledger
         self._signals = signals
         self._queue = queue
-        self._publishes_to_ledger = publishes_to_ledger
-        self._text_in_ledger: str | None = None
+        self._ledger_state = LedgerState(ledger) if publishes_to_ledger else None
         settings, now_ms, wall_ms = spec.settings, _monotonic_ms(), wall_clock_ms()
         self._progress = StageProgress(ledger, spec.gate, spec.interval_ms, wall_ms)
         self._warnings = WarnOnce()
@@ -192,51 +170,46 @@ class StageAgent:
             self._thread.join()
 
     def close(self) -> None:
-        """Press nobody any longer, and end."""
+        """Release the stages before it, and end."""
         self.stop()
         now_ms = _monotonic_ms()
         for controller in self._controllers.values():
             self._send(controller.release(now_ms))
         if self._must_write:
-            with self._trying("its bound"):
+            with self._trying("its rate limit"):
                 self._write(self._throttle.rate_limit(now_ms), now_ms, wall_clock_ms())
         self._signals.close()
         self._queue.close()
-        if self._text_in_ledger is not None:
+        if self._ledger_state is not None:
             with self._trying("its state"):
-                self._ledger.signals.withdraw(
-                    self._spec.flow, self._spec.stage, self._text_in_ledger
-                )
+                self._ledger_state.withdraw()
 
     def step(self, now_ms: int, wall_ms: int, received: list[PressureSignal]) -> None:
         """Apply what was received, measure the queue, send pressure, publish the state.
 
-        Args:
-            now_ms: Now, by a clock that never goes back.
-            wall_ms: Now, by the clock that batches are planned by.
-            received: What has come since the last step.
+        ``now_ms`` is by a clock that never goes back, ``wall_ms`` by the one of batches' plans.
         """
         with self._trying("its batches"):
             self._progress.refresh(now_ms)
         self._neighbours.refresh(now_ms)
-        for assertion in received:
-            with self._trying(f"a signal of {assertion.sender}"):
-                self._apply(assertion, now_ms)
+        for signal in received:
+            with self._trying(f"a signal of {signal.sender}"):
+                self._apply(signal, now_ms)
         for sender in self._throttle.expire(now_ms):
             _LOG.warning(
-                "Stage %r of flow %r is free of %r, which was not heard of within its lease.",
+                "Stage %r of flow %r is free of %r, which sent nothing within its lease.",
                 self._spec.stage,
                 self._spec.flow,
                 sender,
             )
-        bound, queue = self._throttle.rate_limit(now_ms), None
+        limit, queue = self._throttle.rate_limit(now_ms), None
         with self._trying("its queue"):
-            queue = self._measure(bound, wall_ms)
-            self._press(queue, now_ms)
-        if self._must_write or bound != self._written:
-            with self._trying("its bound"):
-                self._write(bound, now_ms, wall_ms)
-        self._publish(bound, queue, now_ms)
+            queue = self._measure(limit, wall_ms)
+            self._throttle_upstream(queue, now_ms)
+        if self._must_write or limit != self._written:
+            with self._trying("its rate limit"):
+                self._write(limit, now_ms, wall_ms)
+        self._publish(limit, queue, now_ms)
 
     def next_poll_s(self, now_ms: int) -> float:
         """How long to wait before the next step (s)."""
@@ -261,73 +234,73 @@ class StageAgent:
             _LOG.warning("Gate %r begins without its pressure state: %s", self._spec.gate, error)
             return SavedPressure()
 
-    def _apply(self, assertion: PressureSignal, now_ms: int) -> None:
-        assertion = self._believed(assertion)
-        outcome = self._throttle.apply(assertion, now_ms, self._progress.emits_per_s(now_ms))
-        _LOG.debug("%s is %s by stage %s.", assertion, outcome, self._spec.stage)
+    def _apply(self, signal: PressureSignal, now_ms: int) -> None:
+        signal = self._believed(signal)
+        outcome = self._throttle.apply(signal, now_ms, self._progress.emits_per_s(now_ms))
+        _LOG.debug("%s is %s by stage %s.", signal, outcome, self._spec.stage)
         self._must_write = True
 
-    def _believed(self, assertion: PressureSignal) -> PressureSignal:
-        """An assertion with the lease that it has at most.
+    def _believed(self, signal: PressureSignal) -> PressureSignal:
+        """A signal with the lease that it has at most.
 
         Raises:
-            OptionError: It presses, and its sender does not publish that it runs.
+            OptionError: It throttles, and its sender does not publish that it runs.
         """
-        sender, max_ms = assertion.sender, self._spec.lease_ms(assertion.sender)
+        sender, max_ms = signal.sender, self._spec.lease_ms(signal.sender)
         is_ours = sender in self._spec.downstream
-        if is_ours and assertion.level > 0 and not self._neighbours.is_running(sender):
+        if is_ours and signal.level > 0 and not self._neighbours.is_running(sender):
             raise OptionError(
                 f"What stage {sender!r} seems to have sent is ignored, for that stage does not"
                 " publish that it runs."
             )
         about = f"the lease of {sender}"
-        if assertion.lease_ms <= max_ms:
+        if signal.lease_ms <= max_ms:
             self._warnings.clear(about)
-            return assertion
+            return signal
         self._warnings.warn(
             about,
             f"Stage {sender!r} of flow {self._spec.flow!r} asks for a lease of"
-            f" {assertion.lease_ms} ms; it gets {max_ms} ms, which the flow has declared.",
+            f" {signal.lease_ms} ms; it gets {max_ms} ms, which the flow has declared.",
         )
-        return replace(assertion, lease_ms=max_ms)
+        return replace(signal, lease_ms=max_ms)
 
-    def _measure(self, bound: RateLimit | None, wall_ms: int) -> InputQueue:
+    def _measure(self, limit: RateLimit | None, wall_ms: int) -> InputQueue:
         queue = self._queue.measure()
-        takes = self._progress.takes_bytes_per_s(queue, bound, wall_ms)
+        takes = self._progress.takes_bytes_per_s(queue, limit, wall_ms)
         return replace(queue, takes_bytes_per_s=takes, is_running=self._progress.is_running)
 
-    def _press(self, queue: InputQueue, now_ms: int) -> None:
-        is_pressing = any(each.level for each in self._controllers.values())
-        self._poll_interval.observe(now_ms, queue.waiting_bytes, is_pressing=is_pressing)
+    def _throttle_upstream(self, queue: InputQueue, now_ms: int) -> None:
+        throttles = any(each.level for each in self._controllers.values())
+        self._poll_interval.observe(now_ms, queue.waiting_bytes, throttles=throttles)
         for name, controller in self._controllers.items():
             self._send(controller.look(now_ms, queue, self._neighbours.upstream(name)))
 
-    def _send(self, assertion: PressureSignal | None) -> None:
-        if assertion is not None:
+    def _send(self, signal: PressureSignal | None) -> None:
+        if signal is not None:
             self._must_write = True
-            self._signals.send(assertion)
+            self._signals.send(signal)
 
-    def _write(self, bound: RateLimit | None, now_ms: int, wall_ms: int) -> None:
+    def _write(self, limit: RateLimit | None, now_ms: int, wall_ms: int) -> None:
         pressures = self._throttle.states()
         until_ms = {pressure.sender: pressure.until_ms for pressure in pressures}
         levels = {name: controller.level for name, controller in self._controllers.items()}
         self._ledger.gates.throttle(
             self._spec.gate,
-            bound,
-            0 if bound is None else until_ms[bound.throttled_by] - now_ms,
+            limit,
+            0 if limit is None else until_ms[limit.throttled_by] - now_ms,
             SavedPressure(wall_ms, tuple(pressures), levels).to_json(),
         )
-        self._written, self._must_write = bound, False
+        self._written, self._must_write = limit, False
 
-    def _publish(self, bound: RateLimit | None, queue: InputQueue | None, now_ms: int) -> None:
+    def _publish(self, limit: RateLimit | None, queue: InputQueue | None, now_ms: int) -> None:
         spec = self._spec
         gone = (name for name in spec.upstream if self._neighbours.upstream(name) is Upstream.GONE)
         state = StageState(
             spec.flow,
             spec.stage,
-            None if bound is None else bound.throttled_by,
-            0.0 if bound is None else bound.level,
-            None if bound is None else bound.rate_per_s,
+            None if limit is None else limit.throttled_by,
+            0.0 if limit is None else limit.level,
+            None if limit is None else limit.rate_per_s,
             None if queue is None else queue.waiting_bytes,
             spec.settings.lease_ms,
             next(gone, None),
@@ -340,16 +313,9 @@ class StageAgent:
         if is_new or is_due or (state != last and since_ms >= _PUBLISH_MS):
             self._signals.publish(state)
             self._published, self._published_ms = state, now_ms
-            if self._publishes_to_ledger:
+            if self._ledger_state is not None:
                 with self._trying("its state"):
-                    self._publish_to_ledger(state)
-
-    def _publish_to_ledger(self, state: StageState) -> None:
-        if self._text_in_ledger is None:
-            self._ledger.signals.prune(state.flow)
-        text = encode(state)
-        self._ledger.signals.publish(state.flow, state.stage, text)
-        self._text_in_ledger = text
+                    self._ledger_state.publish(state)
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:

@@ -23,11 +23,7 @@ _SYNONYMS: Final = {
 
 
 def check(flow: "Flow") -> None:
-    """Raise the first error of a flow.
-
-    Raises:
-        OptionError: It names the stage or channel, and the file and line of its declaration.
-    """
+    """Raise the first error of a flow, with the file and line of the declaration."""
     graph = flow.graph
     if not graph.stages:
         raise OptionError(f"Flow {flow.name!r} has no stage; declare one with flow.stage(...).")

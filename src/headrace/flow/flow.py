@@ -1,22 +1,29 @@
 """A flow: stages in a chain, declared in Python, checked before anything starts."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from headrace.control.pressure import HopSettings
 from headrace.core.validation import require_name
 from headrace.errors import OptionError
 from headrace.flow.checks import check
 from headrace.flow.signals.zookeeper_settings import ZookeeperSettings
-from headrace.flow.stage import Graph, Handler, Link, Schema, SourceLine, Stage, option_text
+from headrace.flow.stage import (
+    Graph,
+    Handler,
+    Link,
+    RunOptions,
+    Schema,
+    SourceLine,
+    Stage,
+    option_text,
+)
 from headrace.ledger import normalize_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.execution import OnFailure
     from headrace.flow.channels import Channel
     from headrace.flow.running import RunningFlow
 
@@ -95,9 +102,6 @@ class Flow:
             channel: What `headrace.flow.journal` or `headrace.flow.kafka` returned.
             schema: What the values on it hold. A stage that reads it and names a schema of its own
                 is checked against this one; the values themselves are not looked at.
-
-        Raises:
-            OptionError: The name is wrong, or another channel has it.
         """
         declared_at = SourceLine.of_caller()
         require_name("The name of a channel", name)
@@ -110,13 +114,11 @@ class Flow:
         *,
         reads: str,
         writes: str | Iterable[str] = (),
-        interval: str | timedelta = "1 second",
-        on_failure: "str | OnFailure" = "stop",
-        backfill: str = "spare",
         derive: "Callable[[DataFrame], DataFrame] | None" = None,
         options: Mapping[str, object] | None = None,
         schema: Schema | None = None,
         pressure: HopSettings | None = None,
+        **run: Unpack[RunOptions],
     ) -> Callable[[Handler], Handler]:
         """Declare a stage: the handler that it decorates is called with each batch.
 
@@ -125,24 +127,19 @@ class Flow:
         None. What it returns is written once, however often a batch is run.
 
         Args:
-            name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
+            name: 1 to 100 letters, digits, ``.``, ``_`` or ``-``, and no other stage's; any other
+                is an `OptionError`.
             reads: The channel that it reads.
             writes: The channel or channels that it writes; none for a sink.
-            interval: How often a batch starts, and so how long one should take.
-            on_failure: As of `headrace.Gate.write`.
-            backfill: As of `headrace.Gate.write`.
-            derive: Transforms the stream before it is cut into batches, for example into an
-                aggregation with state.
+            derive: Transforms the stream before it is cut into batches, such as an aggregation.
             options: Of the channel's source, such as ``backpressure.initialRate`` and the caps.
             schema: What the values that it reads hold, checked against the channel's.
-            pressure: When it presses the stages before it, and by how much it slows down when it is
-                pressed itself. Default: the flow's.
-
-        Raises:
-            OptionError: The name is wrong, or another stage has it.
+            pressure: When it throttles others, and by how much it slows down. Default: the flow's.
+            **run: ``interval`` (default: ``"1 second"``), the time that a batch should take;
+                ``on_failure`` (``"stop"``) and ``backfill`` (``"spare"``), as of `Gate.write`.
         """
-        declared_at = SourceLine.of_caller()
         require_name("The name of a stage", name)
+        declared_at = SourceLine.of_caller()
         self._refuse_another("Stage", name, self._stages.get(name), declared_at)
 
         def declare(handler: Handler) -> Handler:
@@ -151,26 +148,19 @@ class Flow:
                 handler,
                 reads,
                 (writes,) if isinstance(writes, str) else tuple(writes),
-                interval,
-                on_failure,
-                backfill,
                 derive,
                 {key: option_text(value) for key, value in (options or {}).items()},
                 schema,
                 pressure if pressure is not None else self._pressure,
                 declared_at,
+                **run,
             )
             return handler
 
         return declare
 
     def check(self) -> None:
-        """Check all that can be checked before anything is opened.
-
-        Raises:
-            OptionError: The first error, with the stage or channel and the file and
-                line of its declaration.
-        """
+        """Raise the first error that can be found before anything is opened, with its line."""
         check(self)
 
     def start(self, spark: "SparkSession", *, stages: Iterable[str] | None = None) -> "RunningFlow":

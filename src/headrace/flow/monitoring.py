@@ -23,7 +23,7 @@ POLL_S: Final = 0.25
 """How often a stage polls its queue."""
 
 NEAR_POLL_S: Final = 0.05
-"""How often while it presses nobody and its queue is at least half of an overload."""
+"""How often while it throttles nobody and its queue is at least half of an overload."""
 
 MIN_POLL_S: Final = 0.01
 """How often at most, just before the queue is overloaded if it grows on as it does."""
@@ -48,11 +48,7 @@ class StageProgress:
         self._record_size: float | None = None
 
     def refresh(self, time_ms: int) -> None:
-        """Count the batches that have begun since the last call.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-        """
+        """Count the batches that have begun since the last call."""
         begun = self._ledger.gates.last_begun(self._gate)
         if begun is None:
             return
@@ -71,14 +67,11 @@ class StageProgress:
         return self._emitted.per_s(time_ms, 2 * self._interval_ms)
 
     def takes_bytes_per_s(
-        self, queue: InputQueue, bound: RateLimit | None, wall_ms: int
+        self, queue: InputQueue, limit: RateLimit | None, wall_ms: int
     ) -> float | None:
         """What it would take if there were enough (bytes/s); None while that is not known.
 
         ``wall_ms`` is now, by the clock that batches are planned by.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
         """
         rate_per_s, record_bytes = self._ledger.rates.current(self._gate), self._record_bytes(queue)
         if record_bytes is None:
@@ -89,7 +82,7 @@ class StageProgress:
             retried_ms = batch.start_time_ms if batch.attempts > 1 else None
             since_ms = max(batch.created_time_ms, self._began_ms, retried_ms or 0)
             records, running_ms = batch.planned_records, max(wall_ms - since_ms, 0)
-        takes = takes_per_s(rate_per_s, bound, self._interval_ms, records, running_ms)
+        takes = takes_per_s(rate_per_s, limit, self._interval_ms, records, running_ms)
         return None if takes is None else takes * record_bytes
 
     @property
@@ -98,11 +91,7 @@ class StageProgress:
         return self._newest is not None and self._newest.status is Status.IN_PROGRESS
 
     def _record_bytes(self, queue: InputQueue) -> float | None:
-        """The mean size of the records that were admitted lately, from what has left the queue.
-
-        Where none were for as long as samples go back, because one batch takes so long, it is what
-        it was.
-        """
+        """The mean size of the records admitted lately; where none were, what it was before."""
         taken_bytes = queue.arrived_bytes - queue.waiting_bytes
         if self._sizes and taken_bytes < self._sizes[-1][0]:
             self._sizes.clear()
@@ -163,11 +152,11 @@ class PollInterval:
         self._last: tuple[int, int] | None = None
         """When the queue was polled last (ms), and what waited (bytes)."""
 
-    def observe(self, time_ms: int, waiting_bytes: int, *, is_pressing: bool) -> None:
-        """Take what waits into account; a stage that presses another already has time."""
+    def observe(self, time_ms: int, waiting_bytes: int, *, throttles: bool) -> None:
+        """Take what waits into account; a stage that throttles another already has time."""
         last, self._last = self._last, (time_ms, waiting_bytes)
         left_bytes = self._overload_bytes - waiting_bytes
-        if left_bytes <= 0 or is_pressing:
+        if left_bytes <= 0 or throttles:
             self._poll_s = POLL_S
             return
         self._poll_s = POLL_S if left_bytes > self._overload_bytes / 2 else NEAR_POLL_S

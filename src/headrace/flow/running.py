@@ -36,11 +36,7 @@ MAX_RESTARTS: Final = 3
 
 
 def reader_options(flow: Flow, stage: Stage) -> dict[str, str]:
-    """The options with which a stage reads its channel. Default: from the earliest record on.
-
-    Raises:
-        HeadraceError: The channel cannot be reached.
-    """
+    """The options with which a stage reads its channel. Default: from the earliest record on."""
     channel = flow.graph.links[stage.reads].channel
     return {"startingOffsets": "earliest"} | dict(stage.options) | channel.read_options(flow.ledger)
 
@@ -57,11 +53,7 @@ def writing_handler(flow: Flow, stage: Stage, ledger: Ledger) -> Callable[[DataF
 
 
 def outputs(stage: Stage, returned: Any) -> dict[str, DataFrame]:
-    """What a stage's handler returned, by the channel that it is for.
-
-    Raises:
-        OptionError: It does not match the channels that the stage writes.
-    """
+    """What a stage's handler returned, by the channel; anything else is refused."""
     if returned is None and not stage.writes:
         return {}
     if isinstance(returned, DataFrame) and len(stage.writes) == 1:
@@ -167,12 +159,6 @@ class RunningFlow:
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until every query has ended, or one has failed; then the others are stopped.
 
-        Args:
-            timeout_s: How long at most; None for as long as it takes.
-
-        Returns:
-            Whether they have ended.
-
         Raises:
             StreamingQueryException: A stage has failed; a note names it.
         """
@@ -192,7 +178,7 @@ class RunningFlow:
             self._stopped.wait(min(_POLL_S, deadline_s - time.monotonic()))
 
     def stop(self) -> None:
-        """Stop the queries, and press nobody any longer; a second call does nothing.
+        """Stop the queries, and throttle nobody any longer; a second call does nothing.
 
         A batch that this interrupts is run again when its stage is started again.
         """
@@ -233,11 +219,7 @@ def _in_one_line(failure: StreamingQueryException) -> str:
 
 
 def start(flow: Flow, spark: SparkSession, stages: Sequence[Stage]) -> RunningFlow:
-    """Start stages of a flow that was checked.
-
-    Raises:
-        HeadraceError: A channel, the ledger or ZooKeeper cannot be used; nothing runs then.
-    """
+    """Start stages of a flow that was checked."""
     register(spark)
     with ExitStack() as opened:
         for stage in stages:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Union
+from typing import TYPE_CHECKING, Self, TypedDict, Union
 
 from headrace.control.pressure import HopSettings
 
@@ -25,6 +25,14 @@ Handler = Callable[["DataFrame", "Batch"], Output]
 
 Schema = Union[str, "StructType"]
 """What the values on a channel hold, as Spark writes it (``"id bigint, name string"``)."""
+
+
+class RunOptions(TypedDict, total=False):
+    """How the batches of a stage are run; the defaults are those of `Stage`."""
+
+    interval: str | timedelta
+    on_failure: "str | OnFailure"
+    backfill: str
 
 
 def option_text(value: object) -> str:
@@ -57,24 +65,20 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One gated streaming query of a flow.
-
-    Attributes:
-        declared_at: Where it was declared; the others are the arguments of `Flow.stage`.
-    """
+    """One gated streaming query of a flow, with the arguments of `Flow.stage`."""
 
     name: str
     handler: Handler
     reads: str
     writes: tuple[str, ...]
-    interval: str | timedelta
-    on_failure: "str | OnFailure"
-    backfill: str
     derive: "Callable[[DataFrame], DataFrame] | None"
     options: Mapping[str, str]
     schema: Schema | None
     pressure: HopSettings
     declared_at: SourceLine
+    interval: str | timedelta = "1 second"
+    on_failure: "str | OnFailure" = "stop"
+    backfill: str = "spare"
 
     def __str__(self) -> str:
         return f"Stage {self.name!r} ({self.declared_at})"
@@ -82,11 +86,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A channel in its flow.
-
-    Attributes:
-        declared_at: Where it was declared; the others are the arguments of `Flow.channel`.
-    """
+    """A channel in its flow, with the arguments of `Flow.channel`."""
 
     name: str
     channel: "Channel"

@@ -7,8 +7,13 @@ from typing import Final
 
 from headrace.core.ranges import OffsetRange, nested
 from headrace.errors import OptionError
-from headrace.source.options import SHARED, SourceOptions, exactly_named, parse_source_options
 from headrace.source.read_bounds import Edge
+from headrace.source.source_options import (
+    SHARED,
+    SourceOptions,
+    exactly_named,
+    parse_source_options,
+)
 
 FORMAT: Final = "headrace-journal"
 

@@ -27,11 +27,7 @@ def tag(key: str, attempt: str) -> str:
 
 
 def known_id(name: str, topic: Topic) -> str:
-    """The topic's id, by which the ledger knows it.
-
-    Raises:
-        SourceError: the brokers are too old to give any.
-    """
+    """The topic's id, by which the ledger knows it; brokers before 2.8 give none."""
     if topic.topic_id is None:
         raise SourceError(
             f"The brokers give the topic {name!r} no id, as those before 2.8 do not, so it cannot"
@@ -43,16 +39,10 @@ def known_id(name: str, topic: Topic) -> str:
 def produce(
     client: Mapping[str, Any], topic: str, tag: str, batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Produce the records of an attempt, none of them twice.
+    """Produce the records of an attempt, none of them twice; how many there were.
 
-    Args:
-        client: librdkafka's settings, as `client_config` makes them.
-        topic: where to; a record goes to the partition to which Java's client takes its key.
-        tag: the value of each record's header.
-        batches: with the columns key and value (binary) and headers.
-
-    Returns:
-        How many records there were.
+    ``client`` are settings that `client_config` makes, and ``batches`` have the columns key and
+    value (binary) and headers. A record goes to the partition to which Java's client takes its key.
 
     Raises:
         BrokerError: the brokers did not take one of them; others may be in the topic.
@@ -82,13 +72,7 @@ def _marked(tag: str, headers: list[dict[str, Any]] | None) -> list[tuple[str, b
 
 
 class Attempts:
-    """What the ledger knows of the attempts to write into topics; opened at the first request.
-
-    Every method raises ``LedgerError`` where the ledger cannot be read or written.
-
-    Args:
-        ledger_url: that of the stages that write.
-    """
+    """What the ledger knows of the attempts to write into topics; opened at the first request."""
 
     def __init__(self, ledger_url: str) -> None:
         self._url = ledger_url
@@ -97,10 +81,7 @@ class Attempts:
     def readable_until(self, topic_ids: Mapping[str, str], latest: Positions) -> Positions:
         """The first offset in each partition of an attempt that may yet be finished or aborted.
 
-        Args:
-            topic_ids: by the topics' names.
-            latest: where the partitions end, looked up before this call: an attempt that begins
-                after it comes behind that.
+        ``latest`` was looked up before: an attempt that begins after this comes behind it.
         """
         ends = dict(latest)
         for name, topic_id in topic_ids.items():

@@ -9,7 +9,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -126,24 +125,15 @@ def close_idle_consumers() -> None:
         consumer.kafka.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Watermarks:
-    """The offsets ``earliest`` (included) to ``latest`` (excluded) that a partition's log holds."""
-
-    earliest: int
-    latest: int
-
-
 def find_watermarks(
     client: ClientConfig, tp: TopicPartition, timeout_s: float, make: MakeConsumer = Consumer
-) -> Watermarks | None:
-    """What the partition's log holds; None where no broker answers in time."""
+) -> tuple[int, int] | None:
+    """The offsets [earliest, latest) of the partition's log; None where no broker answers."""
     # With read_committed a client takes the last stable offset for the end: that is where an open
     # transaction begins, and what follows is not lost.
     with warm_consumer({**client, "isolation.level": "read_uncommitted"}, make) as consumer:
         try:
-            found = consumer.kafka.get_watermark_offsets(Position(*tp), timeout=timeout_s)
-            return Watermarks(*found)
+            return consumer.kafka.get_watermark_offsets(Position(*tp), timeout=timeout_s)
         except KafkaException:
             return None
 

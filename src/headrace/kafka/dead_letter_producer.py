@@ -39,14 +39,9 @@ _Headers = tuple[tuple[str, bytes | None], ...]
 def resent_record(
     letter: DeadLetter, *, topic: str | None = None, mended: DeadLetter | None = None
 ) -> Record:
-    """The record that brings a dead letter back.
+    """The record that brings a dead letter back, with the content that was ``mended``.
 
     In its own topic, and with its own key, it goes to the partition it had.
-
-    Args:
-        letter: As the ledger has it.
-        topic: Where to. Default: the topic it comes from.
-        mended: With the key, value and headers to send. Default: its own.
     """
     content = letter if mended is None else mended
     back = topic in {None, letter.topic} and content.key == letter.key
@@ -75,9 +70,6 @@ class DeadLetterProducer:
     Args:
         options: The stream's, or others with ``kafka.*`` in them: Java's names, as for reading.
         timeout_ms: How long the brokers have to take a record (ms).
-
-    Raises:
-        OptionError: A ``kafka.`` option is missing or wrong.
     """
 
     def __init__(self, options: Mapping[str, str], *, timeout_ms: int = TIMEOUT_MS) -> None:
@@ -91,11 +83,7 @@ class DeadLetterProducer:
         self._producer = Producer(settings, logger=CLIENT_LOG)
 
     def send(self, record: Record) -> Future[str]:
-        """Queue a record; `flush` waits for its outcome.
-
-        Returns:
-            Where it is, as ``topic-partition at offset``, or a `BrokerError`.
-        """
+        """Queue a record; its ``topic-partition at offset``, or a `BrokerError`, after `flush`."""
         sent: Future[str] = Future()
         try:
             send(self._producer, record, partial(self._delivered, sent, record.topic))
@@ -123,9 +111,7 @@ class DeadLetterProducer:
 class DeadLetterTopic:
     """Copies dead letters of the ledger to a topic; what fails is logged, and stops nothing.
 
-    Args:
-        options: The stream's; ``kafka.*`` of them is used, when there is a first dead letter.
-        topic: Its name.
+    The stream's ``kafka.*`` options are used when there is a first dead letter.
     """
 
     def __init__(self, options: Mapping[str, str], topic: str) -> None:

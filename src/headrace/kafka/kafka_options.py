@@ -12,14 +12,14 @@ from headrace.errors import OptionError
 from headrace.kafka.client.config import client_config
 from headrace.kafka.client.option_values import PREFIX, client_options
 from headrace.kafka.consumers import ClientConfig
-from headrace.source.options import (
+from headrace.source.read_bounds import Edge
+from headrace.source.source_options import (
     SHARED,
     SourceOptions,
     exactly_named,
     parse_source_options,
     whole,
 )
-from headrace.source.read_bounds import Edge
 
 FORMAT: Final = "headrace-kafka"
 
@@ -39,14 +39,7 @@ OPTIONS: Final = (*_BOTH, *_STREAM_ONLY, *SHARED)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics or partitions a source reads.
-
-    Attributes:
-        option: the option that says so, for errors.
-        topics: named topics.
-        pattern: the topics in whose name it is found.
-        partitions: named partitions.
-    """
+    """Which topics or partitions a source reads; ``option`` is the option that says so."""
 
     option: str
     topics: tuple[str, ...] = ()
@@ -56,19 +49,13 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The options of one source, checked.
+    """The options of one source, checked; none of its secrets is shown.
 
     Attributes:
-        shared: those that every source has.
-        client: librdkafka's settings; never shown, for they hold passwords.
-        bootstrap_servers: ``kafka.bootstrap.servers``.
-        subscription: which topics or partitions.
         poll_timeout_ms: how long a task waits for a record (ms).
-        fetch_offset_retries: how often the planner repeats a failed request.
-        fetch_offset_retry_interval_ms: the time between (ms).
         commit_group: the consumer group to which processed offsets are committed; None for none.
         channel: the URL of the ledger of the stages that write the topics, of which each batch is
-            read once; never shown. None to read every record.
+            read once. None to read every record.
     """
 
     shared: SourceOptions
@@ -83,16 +70,7 @@ class KafkaOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOptions:
-    """Check every option, each for itself and all against each other.
-
-    Args:
-        options: by name, in any case, as Spark hands them to a source.
-        streaming: whether for a stream or for a bounded read.
-
-    Raises:
-        OptionError: an option is unknown, of the wrong type, out of range or contradicts another;
-            names it, its value and what is allowed.
-    """
+    """Check every option, each for itself and all against each other."""
     raw = exactly_named(
         FORMAT,
         {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)},
@@ -118,11 +96,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
-    """Read ``subscribe``, ``subscribePattern`` or ``assign``.
-
-    Raises:
-        OptionError: none or more than one of them is given, or it is not of its form.
-    """
+    """Read ``subscribe``, ``subscribePattern`` or ``assign``."""
     chosen = [name for name in _SUBSCRIPTIONS if name in raw]
     if len(chosen) != 1:
         who = f"{' and '.join(chosen)} say" if chosen else "Nothing says"

@@ -13,10 +13,10 @@ from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.kafka.same_topics import read_same_topics
 from headrace.kafka.sink import KafkaBatchWriter, KafkaStreamWriter, parse_sink
 from headrace.kafka.topic_log import KafkaLog
-from headrace.source.options import SourceOptions
 from headrace.source.packing import pack
 from headrace.source.read_bounds import span_by_options
 from headrace.source.readers import SourceFormat, SourceTask, chosen_columns
+from headrace.source.source_options import SourceOptions
 
 
 class KafkaSource(SourceFormat):
@@ -32,11 +32,7 @@ class KafkaSource(SourceFormat):
         return KafkaReading(options, columns, self.parallelism, streaming=streaming)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
-        """The sink of ``df.write``.
-
-        Raises:
-            OptionError: an option or a column is wrong, or what is in the topic is to be replaced.
-        """
+        """The sink of ``df.write``."""
         if overwrite:
             raise OptionError(
                 f'The mode is overwrite, and {FORMAT} only appends to topics; write mode("append").'
@@ -44,11 +40,7 @@ class KafkaSource(SourceFormat):
         return KafkaBatchWriter(parse_sink(FORMAT, self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """The sink of ``df.writeStream``; as with the native one, each mode appends.
-
-        Raises:
-            OptionError: an option or a column is wrong.
-        """
+        """The sink of ``df.writeStream``; as with the native one, each mode appends."""
         return KafkaStreamWriter(parse_sink(FORMAT, self.options, schema))
 
 
@@ -89,11 +81,7 @@ class KafkaReading:
         )
 
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker.
-
-        Raises:
-            DataLossError: offsets are gone, or a topic was recreated, and that is not skipped.
-        """
+        """The records of one task, in a Spark worker."""
         on_loss = task.losses.pass_over
         config = ReaderConfig(
             client=self._options.client,

@@ -65,16 +65,10 @@ _PASSING: Final = frozenset(
 class Lookup:
     """Asks a cluster; passing errors are tried again, and so is an empty answer.
 
-    Every method raises ``BrokerError`` where the cluster cannot be reached or refuses.
-
-    Args:
-        client: librdkafka's settings.
-        retries: how often a request is repeated (fetchOffset.numRetries).
-        retry_interval_ms: the time between (fetchOffset.retryIntervalMs).
-        first_contact_s: how long a first answer may take (s). A broker that cannot be reached at
-            the start is a mistake, which is reported within ten seconds.
-        poll_s: the time between two looks at what passes (s), such as an election.
-        make_admin: opens a client.
+    Every method raises ``BrokerError`` where the cluster cannot be reached or refuses. A request is
+    repeated as fetchOffset.numRetries and fetchOffset.retryIntervalMs say. A first answer may take
+    ``first_contact_s``: a broker that cannot be reached at the start is a mistake, which is
+    reported within ten seconds. Every ``poll_s`` it looks at what passes, such as an election.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import BrokerError
-from headrace.kafka.too_large import too_large_for_producer, too_large_for_topic
+from headrace.kafka.too_large import too_large
 
 CLIENT_LOG: Final = logging.getLogger("headrace.kafka.producer")
 """The logger of a producer's client."""
@@ -36,15 +36,9 @@ class Record(NamedTuple):
 
 
 def produce_all(client: Mapping[str, Any], records: Iterable[Record]) -> int:
-    """Produce records; all are acknowledged as the settings say when it returns.
+    """Produce records in their order; how many there were, all acknowledged as the settings say.
 
-    Args:
-        client: librdkafka's settings, as `producer_config` or `client_config` makes them; what they
-            say of a producer stands, and by default it produces nothing twice.
-        records: In the order in which each partition has them.
-
-    Returns:
-        How many there were.
+    What ``client`` says of a producer stands; by default it produces nothing twice.
 
     Raises:
         BrokerError: The brokers did not take one of them; others may be in their topics.
@@ -100,9 +94,8 @@ class _Failures:
         what = f"{self.count} records"
         if self._why.code() != KafkaError.MSG_SIZE_TOO_LARGE:
             return not_taken(where, what, self._why.str(), heard)
-        if self._by_client:
-            return too_large_for_producer(client, where, what, self._largest_bytes)
-        return too_large_for_topic(client, self._topic, where, what, self._largest_bytes)
+        topic = None if self._by_client else self._topic
+        return too_large(client, topic, where, what, self._largest_bytes)
 
     def _add(self, topic: str, error: KafkaError, size_bytes: int) -> None:
         if not self.count:
@@ -112,11 +105,7 @@ class _Failures:
 
 
 def send(producer: Producer, record: Record, delivered: Callable[..., None]) -> None:
-    """Queue a record as soon as there is room for it; `delivered` is called with its outcome.
-
-    Raises:
-        KafkaException: the client does not take it.
-    """
+    """Queue a record as soon as there is room for it; `delivered` is called with its outcome."""
     partition = _BY_KEY if record.partition is None else record.partition
     while True:
         try:
@@ -140,10 +129,7 @@ def producer_settings(
 ) -> dict[str, Any]:
     """Librdkafka's settings for a producer that produces nothing twice.
 
-    Args:
-        client: Those of the connection, as `client_config` makes them.
-        timeout_ms: How long the brokers have to take a record (ms).
-        on_error: Called with the reason each time that the brokers cannot be reached.
+    ``on_error`` is called with the reason each time that the brokers cannot be reached.
     """
 
     def failed(error: KafkaError) -> None:
@@ -168,14 +154,7 @@ def flush(producer: Producer) -> None:
 
 
 def not_taken(where: str, what: str, why: str, reasons: Sequence[str]) -> BrokerError:
-    """The error that something was not taken by a topic.
-
-    Args:
-        where: The topic, and its brokers.
-        what: What it did not take.
-        why: The client's reason.
-        reasons: What `producer_settings` has reported; the last one says more.
-    """
+    """The error that a topic did not take something; the last of ``reasons`` says more."""
     because = f"{why} ({reasons[-1]})" if reasons else why
     return BrokerError(
         f"{where} did not take {what}: {because}; check that the topic exists, that its brokers run"

@@ -53,8 +53,6 @@ class ReaderConfig:
     """How ranges are read.
 
     Attributes:
-        client: librdkafka's consumer settings.
-        columns: the columns to build, in order; one or more of ``record_batches.ARROW_SCHEMA``.
         on_loss: is called with offsets that are gone before they are skipped; it may raise.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
         batch_bytes: how large a record batch of more than one record may become (bytes).
@@ -63,8 +61,6 @@ class ReaderConfig:
             twice, for librdkafka reports no topic that is deleted, and a broker may learn late of a
             new partition.
         request_s: how long a broker has to answer that (s).
-        clock: seconds, rising.
-        make_consumer: opens a consumer.
     """
 
     client: ClientConfig = field(repr=False)
@@ -265,10 +261,11 @@ class _RangeRead:
         )
         if log is None:
             return
-        why = f"the log of this partition now holds [{log.earliest}, {log.latest})"
-        if r.start < log.earliest:
-            self._lost(slot, min(log.earliest, r.until), why)
-        elif r.start >= log.latest:
+        earliest, latest = log
+        why = f"the log of this partition now holds [{earliest}, {latest})"
+        if r.start < earliest:
+            self._lost(slot, min(earliest, r.until), why)
+        elif r.start >= latest:
             self._lost(slot, r.until, why)
 
     def _lost(self, slot: int, until: int, why: str) -> None:

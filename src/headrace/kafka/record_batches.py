@@ -93,11 +93,7 @@ _BUILDERS: Final[dict[str, Callable[[Chunk], pa.Array]]] = {
 
 
 class RecordBatchBuilder:
-    """Builds record batches with just the columns asked for, in the order asked for.
-
-    Raises:
-        KeyError: a column is none of ``ARROW_SCHEMA``'s.
-    """
+    """Builds record batches with just the columns asked for, in the order asked for."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])

@@ -1,6 +1,6 @@
-"""A task reads the topics that its batch was planned of, and none made anew under their names.
+"""A task reads the topics that its batch was planned of, and none recreated under their names.
 
-A topic that is deleted and made anew has the same offsets once more. Brokers tell the two apart by
+A topic that is deleted and recreated has the same offsets once more. Brokers tell the two apart by
 an id, which a fetch does not show to its reader; so the reader asks for it, before and after.
 """
 
@@ -18,7 +18,7 @@ from headrace.source.losses import OnLoss
 
 Read = Callable[[Sequence[OffsetRange]], Iterator[pa.RecordBatch]]
 
-_WHY = "its topic was deleted and made anew since the batch was planned"
+_WHY = "its topic was deleted and recreated since the batch was planned"
 
 
 def read_same_topics(
@@ -30,32 +30,26 @@ def read_same_topics(
 ) -> Iterator[pa.RecordBatch]:
     """What ``read`` reads of the ranges, each of the topic that was planned.
 
-    Args:
-        client: librdkafka's settings.
-        planned_ids: The topics' ids when the batch was planned; of a topic that is not among them
-            nobody can tell.
-        ranges: Which.
-        on_loss: Is called with each range of a topic that was made anew.
-        read: Reads ranges.
+    Of a topic that is not among ``planned_ids`` nobody can tell. ``on_loss`` is called with each
+    range of a topic that was recreated.
 
     Raises:
-        DataLossError: A topic was made anew while it was read, and what was read may be of either.
-        BrokerError: The brokers cannot be reached.
+        DataLossError: A topic was recreated while it was read, and what was read may be of either.
     """
-    anew = _made_anew(client, planned_ids, ranges)
+    recreated = _recreated(client, planned_ids, ranges)
     for each in ranges:
-        if each.topic in anew:
+        if each.topic in recreated:
             on_loss(each, _WHY)
-    there = [each for each in ranges if each.topic not in anew]
+    there = [each for each in ranges if each.topic not in recreated]
     yield from read(there)
-    if meanwhile := sorted(_made_anew(client, planned_ids, there)):
+    if meanwhile := sorted(_recreated(client, planned_ids, there)):
         raise DataLossError(
-            f"The topic {meanwhile[0]} was deleted and made anew while a batch of it was read, so"
+            f"The topic {meanwhile[0]} was deleted and recreated while a batch of it was read, so"
             " what was read may be of either; start the query again, which sees what is gone."
         )
 
 
-def _made_anew(
+def _recreated(
     client: ClientConfig, planned_ids: Mapping[str, str], ranges: Sequence[OffsetRange]
 ) -> set[str]:
     """The topics with another id now; one that is not there is the reader's to see."""

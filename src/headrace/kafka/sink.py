@@ -26,13 +26,13 @@ from pyspark.sql.types import (
 
 from headrace.errors import OptionError
 from headrace.kafka.client.config import producer_config
+from headrace.kafka.client.option_values import PREFIX, client_options
 from headrace.kafka.producing import Record, produce_all
-from headrace.source.options import unknown_option
+from headrace.source.source_options import unknown_option
 
 TOPIC: Final = "topic"
 """The option that names the topic of all rows, whatever their column says."""
 
-_PREFIX: Final = "kafka."
 # What Spark itself, or a builder, says to a sink; and what the native one takes without effect.
 _OF_SPARK: Final = frozenset(
     {"checkpointlocation", "path", "queryname", "outputmode", "includeheaders"}
@@ -52,27 +52,17 @@ _COLUMNS: Final[Mapping[str, tuple[DataType, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Produces the rows of a task.
-
-    Attributes:
-        client: librdkafka's settings; never shown, for they hold passwords.
-        topic: of all rows; None where each row has its own.
-        columns: those of the rows that are written.
-    """
+    """Produces the rows of a task; a topic of its own overrides that of the rows."""
 
     client: Mapping[str, Any] = field(repr=False)
     topic: str | None
     columns: tuple[str, ...]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Produce all rows; they are acknowledged when it returns.
-
-        Returns:
-            How many there were.
+        """Produce all rows; they are acknowledged when it returns how many there were.
 
         Raises:
-            OptionError: a row has no topic, a partition below 0, or a header that is null or has no
-                key.
+            OptionError: a row lacks a topic, a header its key, or a partition is below 0.
             BrokerError: the brokers did not take one; others may be in their topics.
         """
         return produce_all(self.client, (row for batch in batches for row in self._rows(batch)))
@@ -96,54 +86,36 @@ class Sink:
             yield Record(to, _bytes(key), _bytes(value), _pairs(headers), partition)
 
 
-class KafkaBatchWriter(DataSourceArrowWriter):
+class _TaskSide:
+    """What both writers do in a task."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Produce the rows of one task."""
+        self._sink.write(iterator)
+        return WriterCommitMessage()
+
+
+class KafkaBatchWriter(_TaskSide, DataSourceArrowWriter):
     """Spark's face of the sink, for ``df.write``."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Produce the rows of one task."""
-        self._sink.write(iterator)
-        return WriterCommitMessage()
-
-
-class KafkaStreamWriter(DataSourceStreamArrowWriter):
+class KafkaStreamWriter(_TaskSide, DataSourceStreamArrowWriter):
     """Spark's face of the sink, for ``df.writeStream``."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Produce the rows of one task."""
-        self._sink.write(iterator)
-        return WriterCommitMessage()
 
 
 def parse_sink(source: str, options: Mapping[str, str], schema: StructType) -> Sink:
-    """Check the options and the columns of what is written.
-
-    Args:
-        source: the format's name, for errors.
-        options: by name, in any case, as Spark hands them to a sink.
-        schema: of the rows; columns of other names are not written.
-
-    Raises:
-        OptionError: an option is unknown or wrong, or a column is missing or of another type.
-    """
-    of_client = {
-        name.lower().removeprefix(_PREFIX): value
-        for name, value in options.items()
-        if name.lower().startswith(_PREFIX)
-    }
+    """Check the options and the columns of what is written; other columns are not written."""
     topic = None
     for name, value in options.items():
         if name.lower() == TOPIC:
             topic = value
-        elif not name.lower().startswith(_PREFIX) and name.lower() not in _OF_SPARK:
+        elif not name.lower().startswith(PREFIX) and name.lower() not in _OF_SPARK:
             raise unknown_option(f"writing {source}", name, {TOPIC: TOPIC})
     columns = _checked(source, schema, topic)
-    return Sink(producer_config(of_client), topic, columns)
+    return Sink(producer_config(client_options(options)), topic, columns)
 
 
 def _checked(source: str, schema: StructType, topic: str | None) -> tuple[str, ...]:

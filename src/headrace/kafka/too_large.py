@@ -1,7 +1,4 @@
-"""The errors of what is too large for a topic or a producer, with the limit.
-
-The client's own error does not have it.
-"""
+"""The errors of records that are too large, with the limit, which the client's errors lack."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,38 +14,17 @@ _OF_PRODUCER: Final = "message.max.bytes"
 _ASKED_S: Final = 10.0
 
 
-def too_large_for_producer(
-    client: Mapping[str, Any], where: str, what: str, largest_bytes: int
+def too_large(
+    client: Mapping[str, Any], topic: str | None, where: str, what: str, largest_bytes: int
 ) -> BrokerError:
-    """The error that a record is larger than its producer's settings allow.
+    """The error that records are larger than a topic takes, or, without one, than their producer.
 
-    Args:
-        client: librdkafka's settings of the producer.
-        where: The topic, and its brokers.
-        what: What was not taken.
-        largest_bytes: The size of the record (bytes).
+    A topic may refuse a batch of several records of which each would fit.
     """
-    return _too_large(where, what, "kafka.max.request.size", client[_OF_PRODUCER], largest_bytes)
-
-
-def too_large_for_topic(
-    client: Mapping[str, Any], topic: str, where: str, what: str, largest_bytes: int
-) -> BrokerError:
-    """The error that a record, or a batch of several, is larger than a topic takes.
-
-    Args:
-        client: librdkafka's settings of the connection.
-        topic: The topic, which is asked for its limit.
-        where: The topic, and its brokers.
-        what: What was not taken.
-        largest_bytes: The size of the largest record (bytes).
-    """
-    return _too_large(where, what, f"its {_OF_TOPIC}", _limit(client, topic), largest_bytes)
-
-
-def _too_large(
-    where: str, what: str, name: str, limit_bytes: int | None, largest_bytes: int
-) -> BrokerError:
+    if topic is None:
+        name, limit_bytes = "kafka.max.request.size", client[_OF_PRODUCER]
+    else:
+        name, limit_bytes = f"its {_OF_TOPIC}", _limit(client, topic)
     if limit_bytes is None:
         limit, fits = f"{name} cannot be looked up by this user", False
     else:

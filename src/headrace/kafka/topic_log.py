@@ -197,13 +197,9 @@ def _length(column: pa.Array) -> int:
 class GroupOffsets:
     """Commits offsets of processed batches to a consumer group, for those who watch lag there.
 
-    It does not join the group. A commit that fails is logged and stops nobody; nothing is read
-    back, for the query's checkpoint says where it goes on.
-
-    Args:
-        client: librdkafka's settings.
-        group: the group's name.
-        wait_s: how long a commit waits for the broker (s), which first looks for the coordinator.
+    It does not join the group. A commit waits ``wait_s`` for the broker, which first looks for the
+    coordinator. One that fails is logged and stops nobody; nothing is read back, for the query's
+    checkpoint says where it goes on.
     """
 
     def __init__(self, client: ClientConfig, group: str, wait_s: float = 3.0) -> None:

@@ -132,11 +132,7 @@ class KafkaBroker(ServerProcess):
             time.sleep(POLL_S)
 
     def restart(self) -> None:
-        """Stop and start: the same address, the same data.
-
-        Raises:
-            SetupError: It did not come up again.
-        """
+        """Stop and start: the same address, the same data."""
         self.stop()
         self.start()
 

@@ -14,9 +14,6 @@ def cache_folder(name: str) -> Path:
 
     The cache is ``HEADRACE_CACHE`` if that is set, else ``headrace`` in ``XDG_CACHE_HOME``, else in
     ``~/.cache``.
-
-    Raises:
-        SetupError: It cannot be made.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headrace"
     folder = Path(os.environ.get("HEADRACE_CACHE") or base).expanduser().absolute() / name

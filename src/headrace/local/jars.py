@@ -83,20 +83,12 @@ def ignore(_line: str) -> None:
 
 
 def kafka_server_jars(java: Java, progress: Progress = ignore) -> Path:
-    """The folder of the jars that a Kafka broker is; fetched (43 MB) the first time.
-
-    Raises:
-        SetupError: They are not there and cannot be fetched.
-    """
+    """The folder of the jars that a Kafka broker is; fetched (43 MB) the first time."""
     return fetched_jars("kafka-server", KAFKA_SERVER, java, progress)
 
 
 def connector_jars(java: Java, progress: Progress = ignore) -> tuple[Path, ...]:
-    """The jars of Spark's own Kafka connector, for ``spark.jars``; fetched the first time.
-
-    Raises:
-        SetupError: They are not there and cannot be fetched.
-    """
+    """The jars of Spark's own Kafka connector, for ``spark.jars``; fetched the first time."""
     folder = fetched_jars("spark-connector", SPARK_CONNECTOR, java, progress)
     return tuple(sorted(folder.iterdir()))
 
@@ -104,11 +96,7 @@ def connector_jars(java: Java, progress: Progress = ignore) -> tuple[Path, ...]:
 def fetched_jars(
     name: str, artifacts: tuple[Artifact, ...], java: Java, progress: Progress = ignore
 ) -> Path:
-    """The cache's folder of these artifacts: there in full or not at all, whoever else fetches.
-
-    Raises:
-        SetupError: They are not there and cannot be fetched.
-    """
+    """The cache's folder of these artifacts: there in full or not at all, whoever else fetches."""
     module = _ivy_module(artifacts)
     cache = cache_folder("jars")
     folder = cache / f"{name}-{hashlib.sha256(module.encode()).hexdigest()[:16]}"

@@ -35,13 +35,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime of version 17 or newer.
-
-    Attributes:
-        home: What ``JAVA_HOME`` has to be for it.
-        version: As it names itself, such as ``"17.0.15"``.
-        origin: Where it was found.
-    """
+    """A Java runtime of version 17 or newer, found by ``origin``; ``home`` is its JAVA_HOME."""
 
     home: Path
     version: str
@@ -74,11 +68,7 @@ def find_java() -> Java:
 
 
 def ensure_java() -> Java:
-    """Find a Java and point ``JAVA_HOME`` at it, so that pyspark started from here uses it.
-
-    Raises:
-        SetupError: There is none.
-    """
+    """Find a Java and point ``JAVA_HOME`` at it, so that pyspark started from here uses it."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     return java

@@ -72,13 +72,6 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int,
     """``count`` different ports on 127.0.0.1 that can be bound at this moment.
 
     Nothing reserves them: bind soon.
-
-    Args:
-        count: how many.
-        candidates: which may be taken, in rising order.
-
-    Raises:
-        SetupError: There are not that many.
     """
     found: list[int] = []
     for port in secrets.SystemRandom().sample(candidates, len(candidates)):

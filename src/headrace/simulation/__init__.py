@@ -6,6 +6,7 @@ from headrace.simulation.results import (
     Result,
     Series,
     StageFigures,
+    batches_to_settle,
     phases,
     turns,
 )
@@ -23,7 +24,7 @@ from headrace.simulation.scenario import (
     Spike,
 )
 from headrace.simulation.scenario_file import read_scenario
-from headrace.simulation.simulated_gate import SimulatedBatch, batches_to_settle, simulate
+from headrace.simulation.simulated_stage import SimulatedBatch
 from headrace.simulation.simulator import run
 
 __all__ = [
@@ -48,6 +49,5 @@ __all__ = [
     "phases",
     "read_scenario",
     "run",
-    "simulate",
     "turns",
 ]

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, pstdev
 
+from headrace.control import BatchProgress
 from headrace.simulation.scenario import Policy, Scenario, SimulatedStage, Slow
+from headrace.simulation.simulated_stage import SimulatedBatch
 
 
 @dataclass(slots=True)
@@ -36,15 +38,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class RateLimitChange:
-    """The rate limit of a stage has changed.
-
-    Attributes:
-        time_ms: When.
-        stage: The stage that is throttled.
-        throttled_by: The stage that throttles it; None when it has become free.
-        level: The level; 0 when it has become free.
-        rate_limit_per_s: The limit (records/s); None when it has become free.
-    """
+    """The rate limit (records/s) of a stage has changed; None, with level 0, when it is free."""
 
     time_ms: int
     stage: str
@@ -58,11 +52,9 @@ class Result:
     """All that was seen in one run of a scenario under one policy.
 
     Attributes:
-        scenario: What was simulated.
-        policy: Who slowed down.
         times_s: When the samples were taken (s).
         series: By stage.
-        changes: Every change of a rate limit, in their order.
+        batches: Those that have ended, by stage.
         signals: How many were sent, by stage that sent them; those that were lost too.
         largest_bytes: The largest queue there ever was, by stage, between samples too.
     """
@@ -72,6 +64,7 @@ class Result:
     times_s: list[float] = field(default_factory=list)
     series: dict[str, Series] = field(default_factory=dict)
     changes: list[RateLimitChange] = field(default_factory=list)
+    batches: dict[str, list[SimulatedBatch]] = field(default_factory=dict)
     signals: dict[str, int] = field(default_factory=dict)
     largest_bytes: dict[str, int] = field(default_factory=dict)
 
@@ -81,7 +74,6 @@ class StageFigures:
     """What one stage did in one phase.
 
     Attributes:
-        stage: Its name.
         processed_per_s: The records of batches that ended, a second.
         capacity_per_s: What it could have processed, a second, in batches that fill its interval.
         largest_bytes: The largest queue at a sample.
@@ -103,24 +95,14 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The time from one beginning or end of a disturbance to the next.
-
-    Attributes:
-        from_s: When it begins.
-        until_s: When it is over.
-        stages: The figures of each stage, upstream first.
-    """
+    """The time from one beginning or end of a disturbance to the next; upstream stages first."""
 
     from_s: float
     until_s: float
     stages: tuple[StageFigures, ...]
 
     def of(self, stage: str) -> StageFigures:
-        """The figures of one stage.
-
-        Raises:
-            KeyError: There is no such stage.
-        """
+        """The figures of one stage."""
         return {figures.stage: figures for figures in self.stages}[stage]
 
 
@@ -157,6 +139,22 @@ def turns(changes: Iterable[RateLimitChange], stage: str, from_s: float, until_s
             count += direction == -towards
             direction = towards
     return count
+
+
+def batches_to_settle(
+    batches: Sequence[BatchProgress], *, from_ms: int, target_ms: int, tolerance: float = 0.15
+) -> int | None:
+    """How many batches it takes, from a disturbance at ``from_ms`` on, until all take their time.
+
+    Returns:
+        The number of batches up to the last whose duration is off ``target_ms`` by more than that
+        part of it (``tolerance``): 0 if none is. None if the very last one still is.
+    """
+    since = [batch for batch in batches if batch.start_ms >= from_ms]
+    off = [abs(batch.duration_ms - target_ms) > tolerance * target_ms for batch in since]
+    if off and off[-1]:
+        return None
+    return max((number for number, is_off in enumerate(off, start=1) if is_off), default=0)
 
 
 def _figures(

@@ -35,7 +35,7 @@ class Load:
         points: From when on how many come: pairs of a time (s), 0 first, each after the one before,
             and a rate (records/s). The last rate stays.
         shape: How it goes from one point to the next.
-        repeat_s: After how long the points begin anew (s), after the last of them; None for never.
+        repeat_s: After how long the points begin again (s), after the last of them; None for never.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -74,16 +74,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Something that goes wrong at one stage, from one time to another.
-
-    Attributes:
-        stage: The stage.
-        from_s: When it begins (s).
-        until_s: When it is over (s).
-
-    Raises:
-        OptionError: It ends before it begins.
-    """
+    """Something that goes wrong at one stage, from one time to another (s)."""
 
     kind: ClassVar[str]
 
@@ -107,11 +98,7 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class Slow(Disturbance):
-    """Batches that begin meanwhile are processed at a part of the stage's capacity.
-
-    Attributes:
-        factor: The part; above 0, and above 1 for a stage that is faster.
-    """
+    """Batches that begin meanwhile are processed at this part of the stage's capacity; above 0."""
 
     kind = "slow"
 
@@ -142,11 +129,7 @@ class Dead(Disturbance):
 
 @dataclass(frozen=True, slots=True)
 class Spike(Disturbance):
-    """More records come to a source.
-
-    Attributes:
-        factor: By which its load is multiplied; 0 or more, and 0 for a load that ceases.
-    """
+    """The load of a source is multiplied by a factor; 0 for a load that ceases."""
 
     kind = "spike"
 
@@ -159,11 +142,7 @@ class Spike(Disturbance):
 
 @dataclass(frozen=True, slots=True)
 class LostSignals(Disturbance):
-    """Of the signals that the stage sends meanwhile, some are lost.
-
-    Attributes:
-        part: How many; above 0, to 1 for all.
-    """
+    """Of the signals that the stage sends meanwhile, a part is lost; above 0, to 1 for all."""
 
     kind = "lost"
 
@@ -179,7 +158,6 @@ class SimulatedStage:
     """A gated query.
 
     Attributes:
-        name: Its name.
         capacity_per_s: How many records it processes in a second, without what a batch costs.
         after: The stages whose output it reads; none for a source.
         load: What comes from outside, for a source; None for any other stage.
@@ -192,11 +170,7 @@ class SimulatedStage:
         noise: By how much its speed differs from batch to batch: the standard deviation of the
             factor; 0 to 0.5.
         initial_rate_per_s: ``backpressure.initialRate``; None for the estimator's ``min_rate``.
-        estimator: The estimator's settings.
         hop: When it throttles the stages before it; its step counts when it is throttled.
-
-    Raises:
-        OptionError: A number is out of its range, or a source has no load, or another stage one.
     """
 
     name: str
@@ -259,16 +233,11 @@ class Scenario:
     """All that is simulated.
 
     Attributes:
-        stages: The stages, at most 1 000 with 10 000 partitions in all.
         duration_s: How long it is simulated (s), at most a million seconds.
-        disturbances: What goes wrong.
         signal_ms: How long a signal is on its way.
         look_ms: How often a stage looks at its queue, besides whenever it has planned.
         sample_ms: How far apart the points of the series are.
         name: The flow's name.
-
-    Raises:
-        OptionError: The stages do not make up a flow, or a number is out of its range.
     """
 
     stages: tuple[SimulatedStage, ...]

@@ -38,12 +38,7 @@ _TYPES: Final[dict[Any, tuple[tuple[type, ...], str]]] = {
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read what is to be simulated from a TOML file.
-
-    Raises:
-        OptionError: The file cannot be read, is not TOML, has a key that is none, lacks one, or a
-            value is not allowed.
-    """
+    """Read what is to be simulated from a TOML file; `OptionError` names the file and the key."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -61,11 +56,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def scenario_of(table: Mapping[str, Any]) -> Scenario:
-    """What is to be simulated, from the tables of a TOML document.
-
-    Raises:
-        OptionError: As `read_scenario`, without the file's name.
-    """
+    """What is to be simulated, from the tables of a TOML document."""
     settings: dict[str, Any] = {
         name: _made(kind, _table(table.get(name, {}), f"[{name}]"), f"[{name}]")
         for name, kind in _SETTINGS.items()

@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.control import (
     BatchLimits,
+    BatchProgress,
     ChunkRate,
     Epoch,
     HopController,
@@ -44,12 +45,7 @@ _SLICE_MS: Final = 100
 
 
 class SimulatedQueue:
-    """Counts what has come to a stage and what its batches have been given.
-
-    Args:
-        stage: The stage.
-        spikes: Those of its load.
-    """
+    """Counts what has come to a stage and what its batches have been given."""
 
     def __init__(self, stage: SimulatedStage, spikes: Sequence[Spike]) -> None:
         self.arrived = 0
@@ -114,24 +110,22 @@ class SimulatedQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningBatch:
-    """A batch at hand."""
+class SimulatedBatch:
+    """A batch: its plan, and its time."""
 
     planned: Plan
     start_ms: int
     end_ms: int
 
+    @property
+    def progress(self) -> BatchProgress:
+        """As a progress event has it."""
+        lasts_ms = self.end_ms - self.start_ms
+        return BatchProgress(self.start_ms, lasts_ms, self.planned.records, self.planned.left_over)
+
 
 class RunningStage:
-    """One stage of a scenario that runs; what it decides, its gate and its controllers decide.
-
-    Args:
-        flow: The flow's name.
-        stage: The stage.
-        downstreams: The names of the stages directly after it.
-        disturbances: Those at this stage.
-        random: Where noise and losses come from.
-    """
+    """One stage of a scenario that runs; what it decides, its gate and its controllers decide."""
 
     def __init__(
         self,
@@ -144,7 +138,7 @@ class RunningStage:
         self.stage = stage
         self.downstreams = tuple(downstreams)
         self.run = 0
-        self.batch: RunningBatch | None = None
+        self.batch: SimulatedBatch | None = None
         self.processed = 0
         self.is_stopped = False
         self._flow = flow
@@ -178,7 +172,7 @@ class RunningStage:
         """What it has really been admitting lately (records/s)."""
         return self._emitted.per_s(time_ms, 2 * self.stage.interval_ms)
 
-    def plan(self, time_ms: int) -> RunningBatch | None:
+    def plan(self, time_ms: int) -> SimulatedBatch | None:
         """Fire a trigger: the batch that begins, or None if there is nothing for one."""
         self.queued.accrue(time_ms)
         planned = self._gate.plan(self.queued.latest(), self.throttle.rate_limit(time_ms))
@@ -189,12 +183,14 @@ class RunningStage:
         self._emitted.look(time_ms, self.queued.admitted)
         capacity_per_s = self.capacity_per_s(time_ms) * self._noise()
         lasts_ms = duration_ms(planned.records, capacity_per_s, self.stage.fixed_ms)
-        self.batch = RunningBatch(planned, time_ms, self._with_pauses(time_ms, time_ms + lasts_ms))
+        self.batch = SimulatedBatch(
+            planned, time_ms, self._with_pauses(time_ms, time_ms + lasts_ms)
+        )
         return self.batch
 
-    def end(self, batch: RunningBatch) -> int:
+    def end(self, batch: SimulatedBatch) -> int:
         """The batch at hand has ended; how many records it has made for each stage after it."""
-        self._gate.end(batch.planned, batch.start_ms, batch.end_ms - batch.start_ms)
+        self._gate.end(batch.planned, batch.progress)
         self.batch = None
         self.processed += batch.planned.records
         self._made += batch.planned.records * self.stage.makes

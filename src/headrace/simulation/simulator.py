@@ -7,7 +7,7 @@ from random import Random
 from headrace.control import PressureSignal, Upstream
 from headrace.simulation.results import RateLimitChange, Result, Series
 from headrace.simulation.scenario import Policy, Scenario
-from headrace.simulation.simulated_stage import RunningBatch, RunningStage
+from headrace.simulation.simulated_stage import RunningStage, SimulatedBatch
 
 
 def run(scenario: Scenario, policy: Policy, random: Random) -> Result:
@@ -59,7 +59,7 @@ class _Run:
 
     def _begin(self, stage: RunningStage) -> None:
         name = stage.stage.name
-        self._result.series[name] = Series()
+        self._result.series[name], self._result.batches[name] = Series(), []
         self._result.signals[name] = self._result.largest_bytes[name] = 0
         for death in stage.deaths:
             self._at(round(death.from_s * 1000), lambda _: stage.die())
@@ -83,10 +83,11 @@ class _Run:
         if stage.stage.after:
             self._look(stage, time_ms)
 
-    def _end(self, stage: RunningStage, batch: RunningBatch, time_ms: int) -> None:
+    def _end(self, stage: RunningStage, batch: SimulatedBatch, time_ms: int) -> None:
         if stage.batch is not batch:
             return
         made = stage.end(batch)
+        self._result.batches[stage.stage.name].append(batch)
         for name in stage.downstreams:
             self._stages[name].queued.take(stage.stage.name, made, time_ms)
         self._trigger_at(stage.next_trigger_ms(batch.start_ms, time_ms), stage)

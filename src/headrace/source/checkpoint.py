@@ -27,9 +27,7 @@ class SourceOffset:
 
     Attributes:
         prefix: What stands before the offset in its line; empty, but for ``v2``.
-        text: The offset as its source wrote it.
         offset: The same where it is an offset of Kafka's or Headrace's; None for other sources.
-        is_ours: Whether Headrace wrote it.
     """
 
     prefix: str
@@ -40,12 +38,7 @@ class SourceOffset:
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """One file of ``offsets``.
-
-    Attributes:
-        head: Its first two lines.
-        sources: The end of the batch in each source.
-    """
+    """One file of ``offsets``: its first two lines, and the end of the batch in each source."""
 
     head: tuple[str, str]
     sources: tuple[SourceOffset, ...]
@@ -53,15 +46,7 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """What one batch of a checkpoint was to read from one of Headrace's sources.
-
-    Attributes:
-        number: Spark's number of the batch.
-        source: The source's place among those of the query.
-        is_committed: Whether Spark knows that the batch is done.
-        end: Where it ends.
-        ranges: What it reads.
-    """
+    """What one batch of a checkpoint was to read from one of Headrace's sources, by its place."""
 
     number: int
     source: int
@@ -72,13 +57,7 @@ class PlannedRead:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The batches of a checkpoint that Spark has kept.
-
-    Attributes:
-        path: Where it is.
-        planned: By number.
-        committed: Numbers.
-    """
+    """The batches of a checkpoint that Spark has kept, and the numbers of those committed."""
 
     path: Path
     planned: Mapping[int, LoggedBatch]

@@ -1,7 +1,7 @@
 """The way back: a copy of a checkpoint that Spark's own Kafka source goes on from.
 
 The native source reads an offset as topics, partitions and numbers, and refuses any key besides, so
-Headrace's keys cannot stay. Only the offsets of Headrace's sources are written anew; whatever else
+Headrace's keys cannot stay. Only the offsets of Headrace's sources are rewritten; whatever else
 is in the checkpoint (commits, state, other sources' offsets) is copied as it is. The original is
 never changed.
 """
@@ -29,12 +29,7 @@ _FIRST_OFFSETS: Final = "\0v1\n"
 def starting_offsets(checkpoint: Checkpoint, *, rerun: bool) -> list[dict[str, dict[str, int]]]:
     """The native source's option ``startingOffsets``, for each of Headrace's sources of a query.
 
-    Args:
-        checkpoint: The query's, which is stopped.
-        rerun: Whether a batch that is planned and not committed may be read again.
-
-    Raises:
-        SourceError: It cannot be said.
+    With ``rerun``, a batch that is planned and not committed is read again.
     """
     pending = _pending(checkpoint, rerun=rerun)
     found = []
@@ -46,18 +41,11 @@ def starting_offsets(checkpoint: Checkpoint, *, rerun: bool) -> list[dict[str, d
 
 
 def export(checkpoint: Checkpoint, to: Path, *, rerun: bool) -> None:
-    """Write a copy that the native source goes on from.
+    """Write a copy of a stopped query's checkpoint that the native source goes on from.
 
     A batch that is planned and not committed is, with ``rerun``, planned in the copy as well: the
-    native source reads just the same ranges, under the same number.
-
-    Args:
-        checkpoint: Of a query that is stopped.
-        to: A folder that is not there yet; it appears when all of it is written.
-        rerun: Whether a batch that is planned and not committed may be read again.
-
-    Raises:
-        SourceError: It cannot be exported, or a query runs on it; nothing is left of the copy.
+    native source reads just the same ranges, under the same number. The copy appears when all of it
+    is written; after an error nothing is left of it.
     """
     pending = _pending(checkpoint, rerun=rerun)
     if to.exists():

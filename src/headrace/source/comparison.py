@@ -22,7 +22,6 @@ class Comparison:
 
     Attributes:
         findings: Ranges that the ledger has lost.
-        contradictions: What else does not agree, a sentence each.
         notes: What was compared, and what the reader may want to know; a sentence each.
     """
 
@@ -42,11 +41,7 @@ def gates_in(checkpoint: Checkpoint) -> list[str]:
 
 
 def refuse_a_stranger(checkpoint: Checkpoint, gates: Collection[str]) -> None:
-    """See that a checkpoint is of one of these gates.
-
-    Raises:
-        OptionError: It is not.
-    """
+    """Raise `OptionError` unless a checkpoint is of one of these gates."""
     found = gates_in(checkpoint)
     if not set(found) & set(gates):
         named = ", ".join(found) or "none at all"
@@ -61,15 +56,7 @@ def compare_with_checkpoint(
 ) -> Comparison:
     """Compare a gate's batches with the checkpoint of its query, which may be running.
 
-    Args:
-        ledger: Where the batches are.
-        gate: The gate's name.
-        path: The checkpoint.
-        known: What the ledger kept of the gate before anything else was looked at.
-
-    Raises:
-        SourceError: The checkpoint cannot be read.
-        LedgerError: The ledger cannot be read.
+    ``known`` is what the ledger kept of the gate before anything else was looked at.
     """
     # Spark writes a batch's offsets before it is begun in the ledger. So what the checkpoint has
     # committed by now is in the ledger later, and what the ledger had before is in here.
@@ -167,17 +154,7 @@ def _beyond(known: CheckpointSummary | None, ends: Sequence[StreamOffset]) -> It
 def compare_with_log(
     known: CheckpointSummary | None, log_of: Callable[[Sequence[OffsetRange]], Log]
 ) -> Comparison:
-    """Compare what a gate has planned with the log as it is now.
-
-    Args:
-        known: What the ledger keeps of the gate.
-        log_of: The log that these ranges are read from; it is closed again.
-
-    Raises:
-        OptionError: An option of the log is wrong.
-        BrokerError: The brokers cannot be reached.
-        JournalError: The journal cannot be read.
-    """
+    """Compare what a gate has planned with the log as it is now, which is closed again."""
     hulls = _hulls(known)
     wanted = [offsets for offsets in _one_of_each_partition(hulls) if offsets.count]
     if not wanted:

@@ -31,9 +31,8 @@ class DeadLetterSink(Protocol):
 def replay_end(ranges: "Sequence[PlannedRange]", following: Path) -> dict[str, Any]:
     """The end of a batch of exactly these ranges, for a query that reads batches once more.
 
-    Args:
-        ranges: at most one of each partition, none of them empty.
-        following: the file in which the end of the batch after it will be found.
+    They are at most one of each partition, none empty; ``following`` is the file in which the end
+    of the batch after it will be found.
     """
     return StreamOffset(
         positions={each.offsets.topic_partition: each.offsets.until for each in ranges},
@@ -49,11 +48,7 @@ def planned_ids(ranges: "Sequence[PlannedRange]") -> dict[str, str]:
 
 
 def next_replay(end: StreamOffset) -> dict[str, Any] | None:
-    """The end of the batch that is to be read after this one, once somebody has asked for it.
-
-    Raises:
-        SourceError: the file has something else in it.
-    """
+    """The end of the batch that is to be read after this one, once somebody has asked for it."""
     try:
         text = Path(end.replay).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -68,11 +63,7 @@ def next_replay(end: StreamOffset) -> dict[str, Any] | None:
 
 
 def beginnings(log: Log, ranges: "Sequence[PlannedRange]") -> Positions:
-    """Where each of these partitions begins now, of those that are as planned.
-
-    Raises:
-        BrokerError: the brokers cannot be reached.
-    """
+    """Where each of these partitions begins now, of those that are as planned."""
     return log.earliest(_there(log, ranges))
 
 
@@ -81,9 +72,6 @@ def gone(log: Log, ranges: "Sequence[PlannedRange]") -> list[OffsetRange]:
 
     A topic that was recreated under its name is not the one that was planned. Neither is what was
     declared lost in the log any more, wherever it lies.
-
-    Raises:
-        BrokerError: the brokers cannot be reached.
     """
     begins = beginnings(log, ranges)
     found: list[OffsetRange] = []

@@ -89,8 +89,7 @@ class GateLedger:
     def claim(self) -> None:
         """Have the gate for this query alone, before anything is begun; again is harmless.
 
-        Raises:
-            GateInUseError: another query stands behind it.
+        Raises `GateInUseError` where another query stands behind it.
         """
         if self._held is not None:
             return
@@ -117,7 +116,7 @@ class GateLedger:
         self._clock.sleep(seconds)
 
     def admission(self) -> Admission:
-        """The rate in force, after the report of the last batch if that comes soon, and the bound.
+        """The rate in force, after the report of the last batch if that comes soon, and the limit.
 
         Without a report, because of a crash or a lost event, it is the rate that was in force.
         """
@@ -142,11 +141,7 @@ class GateLedger:
     ) -> None:
         """Write down what a batch is about to read; one that is there already is taken up again.
 
-        Args:
-            end: where it ends.
-            ranges: what it reads.
-            plan: what gave them; None for a batch that was planned before a restart.
-            latest: the latest offsets when it was planned.
+        ``plan`` is None for a batch that was planned before a restart.
         """
         if not ranges:
             return
@@ -174,14 +169,7 @@ class GateLedger:
         end: StreamOffset | None = None,
         ranges: Sequence[OffsetRange] = (),
     ) -> None:
-        """Count offsets that were gone before they were read, of topics with these ids.
-
-        Args:
-            losses: which.
-            topic_ids: by topic.
-            end: where the batch ends that was to read them; None where there is none.
-            ranges: what that batch reads.
-        """
+        """Count offsets that were gone before they were read, by that batch if there is one."""
         if not losses:
             return
         with self._while_the_driver_lives():
@@ -245,12 +233,7 @@ _LOG: Final = logging.getLogger("headrace.source")
 
 
 def describe_process(process: str | None, otherwise: int) -> str:
-    """A process of this machine as an operator finds it.
-
-    Args:
-        process: its name, as `headrace.processes` gives it.
-        otherwise: the number of another one, to name where that name tells nothing.
-    """
+    """A process of this machine as an operator finds it; ``otherwise`` is another's number."""
     number = number_of(process) if process is not None else None
     return f"process {number or otherwise} on {socket.gethostname()}"
 
@@ -263,16 +246,9 @@ def await_turn(
     """Return once no other query stands behind a gate.
 
     A query that is known to have ended is replaced at once. One that renews its lease meanwhile is
-    alive. One that does neither is waited for until its lease has run out: its machine may be lost.
-
-    Args:
-        gate: the gate's name.
-        try_once: answers the query that has the gate, or None if it is free. It is given that
-            query's owner where that is known to be gone.
-        wait: waits so many seconds, or raises.
-
-    Raises:
-        GateInUseError: another query stands behind it, and is alive.
+    alive: `GateInUseError`. One that does neither is waited for until its lease has run out, for
+    its machine may be lost. ``try_once`` answers the query that has the gate, or None if it is
+    free; it is given that query's owner where that is known to be gone. ``wait`` may raise.
     """
     seen: GateQuery | None = None
     gone: str | None = None
@@ -305,17 +281,7 @@ def _in_use(gate: str, other: GateQuery) -> str:
 
 
 class ClaimedGate:
-    """A gate that a planner has claimed, until `release`.
-
-    Args:
-        ledger: the gate's.
-        claim: of the planner's query.
-        wait: waits so many seconds, or raises where nobody needs the gate any more.
-
-    Raises:
-        GateInUseError: another query stands behind the gate.
-        LedgerError: the ledger cannot be read or written.
-    """
+    """A gate that a planner has claimed, until `release`; ``wait`` may raise to end the waiting."""
 
     def __init__(self, ledger: Ledger, claim: GateClaim, wait: Callable[[float], None]) -> None:
         self._ledger = ledger

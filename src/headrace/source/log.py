@@ -47,11 +47,7 @@ class Log(Protocol):
         """
 
     def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
-        """The topics that exist now.
-
-        Raises:
-            SourceError: ``must_exist`` is set, and something that is named is not there.
-        """
+        """The topics that exist now; `SourceError` where ``must_exist`` is set and one does not."""
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """Those partitions of the topics that are read."""
@@ -71,11 +67,8 @@ class Log(Protocol):
     def checksums(self, positions: Positions) -> Checksums:
         """What tells the record before each position, and all before that, from any others.
 
-        Args:
-            positions: None beyond what `latest` or `bounds` answered just now.
-
-        Returns:
-            Those that are known, none of them 0; none in a log that has no such thing.
+        No position is beyond what `latest` or `bounds` answered just now. Those that are known are
+        answered, none of them 0; a log that has no such thing answers none.
         """
 
     def hold_to(self, after: ChecksumsBefore) -> None:
@@ -102,8 +95,7 @@ class Log(Protocol):
     def readable_until(self, latest: Positions) -> Positions:
         """The offset up to which records can be read, such as Kafka's last stable offset.
 
-        Args:
-            latest: What `latest` or `bounds` answered just now.
+        ``latest`` is what `latest` or `bounds` answered just now.
         """
 
     def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:

@@ -78,10 +78,7 @@ class LossAccount:
     """Where the losses of one batch are written down.
 
     Attributes:
-        gate: the gate.
         ledger: the URL of its ledger; never shown, for it may hold a password.
-        schedule_id: the batch's key.
-        topic_ids: the topics' ids when it was planned.
     """
 
     gate: str
@@ -131,8 +128,6 @@ class Losses:
     """What a task does with offsets that it cannot read.
 
     Attributes:
-        source: what they are gone from, in messages, such as Kafka.
-        fail: whether they stop the query.
         account: where they are written down otherwise; None where there is no gate, and so only a
             log, as with the native connector.
     """
@@ -142,11 +137,7 @@ class Losses:
     account: LossAccount | None = None
 
     def refuse(self, missing: Sequence[OffsetRange], why: str) -> None:
-        """Raise for these offsets, where they stop the query.
-
-        Raises:
-            DataLossError: they do.
-        """
+        """Raise `DataLossError` for these offsets, where they stop the query."""
         if missing and self.fail:
             raise DataLossError(
                 f"Offsets {', '.join(map(str, missing))} are gone from {self.source} ({why}); to go"
@@ -154,11 +145,7 @@ class Losses:
             )
 
     def pass_over(self, missing: OffsetRange, why: str) -> None:
-        """Log that these offsets are passed over, and write it down; or stop the query.
-
-        Raises:
-            DataLossError: they stop the query, or cannot be written down.
-        """
+        """Log that these offsets are passed over, and write it down; or stop the query."""
         self.refuse([missing], why)
         _LOG.warning(
             "Offsets %s are gone from %s (%s) and are passed over.", missing, self.source, why

@@ -20,8 +20,8 @@ from headrace.source.connector import gone, next_replay
 from headrace.source.gate_ledger import GateIdentity, GateLedger
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
-from headrace.source.options import SourceOptions
 from headrace.source.read_bounds import starting_positions
+from headrace.source.source_options import SourceOptions
 from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
 from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
 
@@ -44,15 +44,14 @@ class ToRead:
     """A batch that the ledger has, as its tasks are to read it.
 
     Attributes:
-        ranges: what there is to read.
-        topic_ids: the ids of the topics that it was planned of, where known.
-        after: the checksums of what comes before its begins, see `SourceTask.after`.
+        aborted, after: see `SourceTask`.
         fail_on_loss: whether nothing of it may be passed over.
         account: where the tasks write down what they cannot read; None without a ledger, or where
             the batch is read once more.
     """
 
     ranges: Sequence[OffsetRange]
+    aborted: tuple[str, ...]
     topic_ids: Mapping[str, str]
     after: ChecksumsBefore
     fail_on_loss: bool
@@ -64,12 +63,6 @@ class StreamPlanner:
 
     Every method raises ``BrokerError`` or ``JournalError`` where the log cannot be reached and
     ``LedgerError`` where the ledger cannot: the batch does not start then.
-
-    Args:
-        log: what is read; closed with the planner.
-        options: of the source.
-        clock: the time.
-        driver: names the process of the query's program, where that is known.
     """
 
     def __init__(
@@ -85,12 +78,7 @@ class StreamPlanner:
         self._last_let_through = -math.inf
 
     def initial(self) -> dict[str, Any]:
-        """Where a fresh checkpoint begins.
-
-        Raises:
-            SourceError: a topic does not exist.
-            OptionError: a bound cannot be met.
-        """
+        """Where a fresh checkpoint begins."""
         options = self._options
         topics = self._log.topics(must_exist=True)
         positions = starting_positions(
@@ -277,7 +265,14 @@ class StreamPlanner:
         cover = merge(loss.missing for loss in lost)
         left = [part for r in ranges for part in r.subtract(cover.get(r.topic_partition, ()))]
         fail_on_loss = self._options.fail_on_data_loss or bool(until.replay)
-        return ToRead(left, until.topic_ids, since.after_of(until.topic_ids), fail_on_loss, account)
+        return ToRead(
+            left,
+            self._log.aborted(left),
+            until.topic_ids,
+            since.after_of(until.topic_ids),
+            fail_on_loss,
+            account,
+        )
 
     def _lost_since(
         self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
@@ -292,10 +287,6 @@ class StreamPlanner:
         ]
         self._refuse_or_log(lost)
         return lost
-
-    def aborted(self, ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
-        """The aborted attempts that the readers of these ranges skip."""
-        return self._log.aborted(ranges)
 
     def close(self) -> None:
         """Let go of the log, the gate and the ledger."""

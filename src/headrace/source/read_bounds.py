@@ -46,12 +46,7 @@ class AtTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """One end of a read.
-
-    Attributes:
-        option: the option that says so, for errors.
-        at: where.
-    """
+    """One end of a read, and the option that says so, for errors."""
 
     option: str
     at: Edge | AtOffsets | AtTime | AtTimes
@@ -60,13 +55,7 @@ class ReadBound:
 def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) -> ReadBound:
     """Where to begin; the most specific of the three options counts, as in the native connector.
 
-    Args:
-        raw: the options by their exact names.
-        default: where none is set.
-        streaming: whether "from now on" has a meaning.
-
-    Raises:
-        OptionError: the option that counts is not of its form.
+    Only in a stream has "from now on" a meaning.
     """
     bound = _bound(raw, "starting", default)
     if not streaming and (bound.at is Edge.LATEST or _mentions(bound, LATEST_OFFSET)):
@@ -78,11 +67,7 @@ def starting_bound(raw: Mapping[str, str], default: Edge, *, streaming: bool) ->
 
 
 def ending_bound(raw: Mapping[str, str]) -> ReadBound:
-    """Where a bounded read ends. Default: the latest offsets.
-
-    Raises:
-        OptionError: the option that counts is not of its form.
-    """
+    """Where a bounded read ends. Default: the latest offsets."""
     bound = _bound(raw, "ending", Edge.LATEST)
     if bound.at is Edge.EARLIEST or _mentions(bound, EARLIEST_OFFSET):
         raise OptionError(
@@ -162,15 +147,8 @@ def resolve_offsets(
 ) -> Positions:
     """The offset in each partition that a bound means now.
 
-    Args:
-        log: the log.
-        bound: where.
-        partitions: the partitions.
-        if_no_record: called with a partition and the time asked for (ms) where no record is at
-            or after it; it may raise. The answer is the latest offset then.
-
-    Raises:
-        OptionError: a bound with a value for each partition has not one for each.
+    Where no record is at or after a time (ms), ``if_no_record`` is called with both and may raise;
+    the answer is the latest offset then.
     """
     wanted = list(partitions)
     match bound.at:
@@ -193,14 +171,7 @@ def starting_positions(
 ) -> Positions:
     """Where a read begins in each partition.
 
-    Args:
-        log: the log.
-        starting: where.
-        strategy: ``latest``, or ``error`` to refuse a time that no record is at or after.
-        partitions: the partitions.
-
-    Raises:
-        OptionError: the bound cannot be met.
+    ``strategy`` is ``latest``, or ``error`` to refuse a time that no record is at or after.
     """
 
     def refuse(tp: TopicPartition, timestamp_ms: int) -> None:
@@ -216,12 +187,7 @@ def starting_positions(
 def bounded_ranges(
     log: Log, starting: ReadBound, ending: ReadBound, strategy: str
 ) -> list[OffsetRange]:
-    """What a bounded read reads, empty ranges left out.
-
-    Raises:
-        SourceError: a topic does not exist.
-        OptionError: a bound cannot be met, or an end lies before its start.
-    """
+    """What a bounded read reads, empty ranges left out."""
     partitions = log.partitions(log.topics(must_exist=True))
     starts = starting_positions(log, starting, strategy, partitions)
     ends = _readable(log, ending, starts, resolve_offsets(log, ending, partitions))

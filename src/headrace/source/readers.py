@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 import pyarrow as pa
@@ -34,8 +34,8 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import READ, OptionError
 from headrace.source.log import Log
 from headrace.source.losses import Losses
-from headrace.source.options import SourceOptions, revealed
 from headrace.source.read_bounds import bounded_ranges
+from headrace.source.source_options import SourceOptions, revealed
 from headrace.source.stream_offset import ChecksumsBefore
 
 if TYPE_CHECKING:
@@ -92,15 +92,13 @@ class SourceTask(InputPartition):
     """What one task reads.
 
     Attributes:
-        ranges: the offsets.
         aborted: the attempts of stages whose records are skipped.
         losses: what becomes of offsets that are gone by now.
-        topic_ids: the topics' ids when the batch was planned, of those that have one.
         after: of offsets at which the batch begins, the checksums of what was read before them;
             see `Log.checksums`.
     """
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: Sequence[OffsetRange]
     aborted: tuple[str, ...]
     losses: Losses
     topic_ids: Mapping[str, str]
@@ -123,16 +121,8 @@ class _TaskSide:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def _tasks(
-        self,
-        ranges: Sequence[OffsetRange],
-        aborted: tuple[str, ...],
-        losses: Losses,
-        topic_ids: Mapping[str, str],
-        after: ChecksumsBefore,
-    ) -> list[SourceTask]:
-        packed = self._reading.packed(ranges)
-        return [SourceTask(each, aborted, losses, topic_ids, after) for each in packed]
+    def _tasks(self, whole: SourceTask) -> list[SourceTask]:
+        return [replace(whole, ranges=each) for each in self._reading.packed(whole.ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a Spark worker."""
@@ -153,7 +143,7 @@ class SourceFormat(DataSource):
     """Names the process of the session's program; `headrace.register` sets it."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
-    """The session's, by what Spark is given in their place; see `headrace.source.options`."""
+    """The session's, by what Spark is given in their place; see `source_options.revealed`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         meant = options.copy()  # of Spark's own kind, for which names are the same in any case
@@ -171,11 +161,7 @@ class SourceFormat(DataSource):
         return SourceStreamReader(self.reading(schema, streaming=True), self.driver)
 
     def reading(self, schema: StructType, *, streaming: bool) -> Reading:
-        """How the columns of this schema are read, with the options that were given.
-
-        Raises:
-            OptionError: an option is wrong, or a column is not one of the source's.
-        """
+        """How the columns of this schema are read, with the options that were given."""
         raise NotImplementedError
 
 
@@ -223,8 +209,9 @@ class SourceStreamReader(_TaskSide, DataSourceStreamReader, SupportsTriggerAvail
         with marked_as_read():
             begun = self._planner.begin(start, end)
             losses = Losses(self._reading.name, begun.fail_on_loss, begun.account)
-            aborted = self._planner.aborted(begun.ranges)
-            return self._tasks(begun.ranges, aborted, losses, begun.topic_ids, begun.after)
+            return self._tasks(
+                SourceTask(begun.ranges, begun.aborted, losses, begun.topic_ids, begun.after)
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: for a query's last batch it may never come, so ``latestOffset`` takes note."""
@@ -252,15 +239,11 @@ class SourceBatchReader(_TaskSide, DataSourceReader):
         known |= options.topic_ids
         # Of an empty list Spark would make one task, and give it nothing to read.
         nothing = SourceTask((), (), losses, {}, {})
-        return self._tasks(ranges, log.aborted(ranges), losses, known, {}) or [nothing]
+        return self._tasks(SourceTask(ranges, log.aborted(ranges), losses, known, {})) or [nothing]
 
 
 def chosen_columns(source: str, schema: StructType) -> tuple[str, ...]:
-    """The names of a schema's columns, which must be the source's own and of their types.
-
-    Raises:
-        OptionError: a column is not one of the source's.
-    """
+    """The names of a schema's columns, which must be the source's own and of their types."""
     types = {field.name: field.dataType for field in _SCHEMA}
     for field in schema:
         if types.get(field.name) != field.dataType:
@@ -277,10 +260,9 @@ _settled = False
 
 
 def _settle_garbage_collector() -> None:
-    """Once a worker process: take what is imported out of the garbage collector's sight.
+    """Once a worker process, take what is imported out of the garbage collector's sight.
 
-    After every task Spark's worker collects all garbage, which with all that pyspark, pyarrow and
-    pandas import takes longer than a small read.
+    Spark's worker collects all garbage after every task, which takes longer than a small read.
     """
     global _settled  # noqa: PLW0603  (one for each process is the point)
     if not _settled:

@@ -45,17 +45,9 @@ def resolve_start_offsets(
     A new partition begins at its earliest offset. A position that the log no longer holds is moved
     to where reading can go on, and what lies between is a loss; the caller decides what that means.
 
-    Args:
-        start: the last batch's end.
-        topics: what there is now.
-        earliest: where each partition's log begins.
-        latest: where each partition's log ends.
-        cut: what to do where a log ends before a position, if it never gives an offset twice;
-            None for one that may, as Kafka does after an unclean election.
-
-    Raises:
-        DataLossError: there is such a log. To read on from its end would take the records that
-            come there for those that were read.
+    Where a log that never gives an offset twice ends before a position, ``cut`` says what to do: to
+    read on from its end would take the records that come there for those that were read, so it is a
+    `DataLossError`. It is None for a log that may, as Kafka does after an unclean election.
     """
     found = StartOffsets(current={}, begins={}, topic_ids=_ids(topics), losses=[])
     for tp, begin in earliest.items():

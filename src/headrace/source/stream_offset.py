@@ -35,12 +35,9 @@ class StreamOffset:
 
     Attributes:
         positions: the next offset to read, by partition.
-        gate: the gate's name, or None without one.
         checkpoint_id: identifies the checkpoint's life.
-        topic_ids: by topic, where the broker gives ids.
         begins: where the batch that ends here began, where that is not where the one before ended.
         after: checksums of what comes before the positions, where the log tells them.
-        first: whether no batch was planned yet.
         replay: where batches are read once more, the path of the file with the next one's end.
     """
 
@@ -68,11 +65,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> "StreamOffset":
-        """Read what ``to_json`` or the native connector wrote.
-
-        Raises:
-            SourceError: it is neither; the checkpoint is another source's.
-        """
+        """Read what ``to_json`` or the native connector wrote; anything else is refused."""
         try:
             return cls(
                 positions=_reached({k: v for k, v in offset.items() if not k.startswith("@")}),

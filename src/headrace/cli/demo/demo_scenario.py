@@ -66,14 +66,7 @@ def phase_at(part: float, left_over: int) -> str:
 def run_demo(
     *, broker: bool, seconds: float, svg: Path | None, ledger: str | None, console: Console
 ) -> bool:
-    """Run the demo with the options of ``headrace demo``; nothing of it goes on running.
-
-    Returns:
-        Whether every order arrived exactly once.
-
-    Raises:
-        HeadraceError: It cannot run.
-    """
+    """Run the demo; whether every order arrived exactly once. Nothing of it goes on running."""
     for number in ENDS:
         signal.signal(number, leave)
     logging.getLogger().addHandler(logging.NullHandler())  # the screen is the demo's
@@ -104,16 +97,7 @@ def run_demo(
 
 @dataclass(slots=True)
 class DemoScenario:
-    """A backlog, a handler that becomes slow for a while, the way back, and the count.
-
-    Attributes:
-        target: Where the orders go.
-        folder: For the checkpoint.
-        ledger_url: The gate's ledger.
-        seconds: How long the query runs.
-        console: Where it is shown.
-        best: The frame that shows the gate after it has adapted to the slow handler.
-    """
+    """A backlog, a handler that becomes slow for a while, the way back, and the count."""
 
     target: Target
     folder: Path

@@ -32,10 +32,8 @@ _CATCH_UP_S: Final = 1
 def missing_and_twice(times: Mapping[int, int], produced: int, waiting: int) -> tuple[int, int]:
     """How many orders were lost, and how many came more than once or were never sent.
 
-    Args:
-        times: How often each order arrived, by its number.
-        produced: The orders 0 up to this were sent.
-        waiting: How many of them still wait to be read.
+    ``times`` is how often each order arrived, by its number; the orders 0 up to ``produced`` were
+    sent, and ``waiting`` of them still wait to be read.
     """
     seen = sum(number < produced for number in times)
     twice = sum(often > 1 or number >= produced for number, often in times.items())
@@ -78,11 +76,7 @@ class OrderSender(AbstractContextManager["OrderSender"]):
         """Orders handed over so far; after `stop` all are acknowledged."""
 
     def send(self, orders: int) -> None:
-        """Send so many, and wait until all are acknowledged.
-
-        Raises:
-            HeadraceError: They were not.
-        """
+        """Send so many, and wait until all are acknowledged."""
         written = []
         for number in range(self.produced, self.produced + orders):
             total = self._random.randrange(99, 20_000) / 100
@@ -102,11 +96,7 @@ class OrderSender(AbstractContextManager["OrderSender"]):
             self._running.result()
 
     def stop(self) -> None:
-        """Stop, and wait until everything is acknowledged; a second call does nothing.
-
-        Raises:
-            HeadraceError: Not all of it was.
-        """
+        """Stop, and wait until everything is acknowledged; a second call does nothing."""
         self._stopped.set()
         if self._running is not None:
             self._running.result()

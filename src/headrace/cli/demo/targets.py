@@ -54,11 +54,7 @@ class TopicTarget:
         self._rejected: list[KafkaError] = []
 
     def send(self, orders: Sequence[tuple[bytes, int]]) -> None:
-        """Produce orders, each into its partition; return when all are acknowledged.
-
-        Raises:
-            BrokerError: The broker rejected an order, or does not answer.
-        """
+        """Produce orders, each into its partition; return when all are acknowledged."""
         for order, partition in orders:
             self._producer.produce(TOPIC, order, partition=partition, on_delivery=self._delivered)
         waiting = self._producer.flush(_FLUSH_S)
@@ -90,11 +86,7 @@ class JournalTarget:
         self._answered_s = time.monotonic()
 
     def send(self, orders: Sequence[tuple[bytes, int]]) -> None:
-        """Post orders as lines of JSON, again when the receiver says later; to its one lane.
-
-        Raises:
-            ReceiverError: The receiver refuses orders, or does not answer.
-        """
+        """Post orders as lines of JSON, again when the receiver says later; to its one lane."""
         for start in range(0, len(orders), LINES):
             lines = [order for order, _partition in orders[start : start + LINES]]
             while (status := self._post(b"\n".join(lines))) != _TAKEN:
@@ -138,11 +130,7 @@ Target = TopicTarget | JournalTarget
 
 @contextmanager
 def broker_target(console: Console) -> Iterator[Target]:
-    """A topic on a Kafka broker of the demo's own.
-
-    Raises:
-        SetupError: There is no Java, no jars can be fetched, or the broker does not start.
-    """
+    """A topic on a Kafka broker of the demo's own."""
     java = ensure_java()
     jars = kafka_server_jars(java, console.print)
     console.print("Starting a Kafka broker")
@@ -154,11 +142,7 @@ def broker_target(console: Console) -> Iterator[Target]:
 
 @contextmanager
 def receiver_target(console: Console, folder: Path, ledger_url: str) -> Iterator[Target]:
-    """A journal with a receiver of the demo's own, at the rate of the demo's gate.
-
-    Raises:
-        ReceiverError: The receiver does not start.
-    """
+    """A journal with a receiver of the demo's own, at the rate of the demo's gate."""
     console.print("Starting a receiver, which takes orders over HTTP into a journal")
     command = [
         *(sys.executable, "-m", "headrace", "receive", "http", "--json", "--port", "0"),

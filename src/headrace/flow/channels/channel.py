@@ -24,11 +24,7 @@ class ChannelQueue(Protocol):
     """What waits on a channel for one stage that reads it. For one thread."""
 
     def measure(self) -> InputQueue:
-        """What waits now; its rate is not known here (``takes_bytes_per_s`` is None).
-
-        Raises:
-            HeadraceError: The channel or the ledger cannot be read.
-        """
+        """What waits now; its rate is not known here (``takes_bytes_per_s`` is None)."""
 
     def close(self) -> None:
         """Release its connections."""
@@ -54,11 +50,7 @@ class Channel(Protocol):
         """What a gate reads it with, such as kafka."""
 
     def check_reachable(self) -> None:
-        """See that it is there and can be written, before any batch is; a journal is made.
-
-        Raises:
-            HeadraceError: It cannot be reached or written.
-        """
+        """See that it can be written, before any batch is; a journal is made."""
 
     def write(self, df: DataFrame, batch_key: str, ledger: Ledger) -> None:
         """Write what a batch has made, in the writing stage's handler.
@@ -79,30 +71,14 @@ class Channel(Protocol):
         """
 
     def read_options(self, ledger_url: str) -> dict[str, str]:
-        """The options of its source with which all of it is read, each batch once.
-
-        Args:
-            ledger_url: The URL of the writing stages' ledger, in full.
-
-        Raises:
-            HeadraceError: The channel cannot be reached.
-        """
+        """The options of its source with which all of it is read, each batch once."""
 
     def queue(self, gate: str, ledger: Ledger) -> ChannelQueue:
         """What waits for the stage whose gate this is, in this ledger."""
 
 
 def output_columns(df: DataFrame, location: str) -> DataFrame:
-    """The columns ``key`` and ``value``, both binary, and ``headers``; what is missing is null.
-
-    Args:
-        df: With the column ``value`` (binary or string), and where wanted ``key`` (the same) and
-            ``headers`` (as Spark's Kafka sink takes them).
-        location: What it is written to, for the error.
-
-    Raises:
-        OptionError: It has another column, one of another type, or no value.
-    """
+    """The columns ``key`` and ``value``, both binary, and ``headers``; what is missing is null."""
     types = {field.name: field.dataType for field in df.schema.fields}
     if len(types) < len(df.columns):
         raise _wrong(location, "it names a column twice")
@@ -167,7 +143,7 @@ def ancestry(key: str, ledger: Ledger) -> Iterator[str]:
 def never_run_again(written: tuple[str, ...], ledger: Ledger) -> list[str]:
     """Those of these batches, the oldest first, that nobody will run again.
 
-    A batch that was divided is not among them: it may be done while children of it still run.
+    One that was divided is not among them: it may be done while children of it still run.
     """
     records = {key: ledger.batches.get(key) for key in written}
     done = [

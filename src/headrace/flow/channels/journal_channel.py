@@ -187,9 +187,7 @@ class JournalChannel:
     The directory must be the same one for the driver and for every executor.
 
     Attributes:
-        path: The journal's directory.
         lane: Which lane is written; all are read.
-        options: Of the source that reads it.
         lane_timeout_s: How long a batch waits for a lane that another process writes (s).
     """
 
@@ -219,9 +217,7 @@ class JournalChannel:
         for as long as that takes; while another has it, the call waits for `lane_timeout_s`.
 
         Raises:
-            OptionError: The columns are others, or the batch's key is none.
             LaneTakenError: Another writer has the lane.
-            JournalError: The journal cannot be written.
         """
         output = output_columns(df, self.location)
         journal = Journal.open(self.path, create=True)

@@ -116,13 +116,7 @@ class _RanTwiceError(Exception):
 
 @dataclass(frozen=True, repr=False)
 class KafkaChannel:
-    """A topic that stages write and read; made by `kafka`.
-
-    Attributes:
-        topic: Its name; it is not made.
-        servers: The brokers' addresses.
-        options: Of the source that reads it; those that begin with ``kafka.`` are of both clients.
-    """
+    """A topic that stages write and read; made by `kafka`. It is not created."""
 
     topic: str
     servers: str
@@ -148,9 +142,6 @@ class KafkaChannel:
         Headrace's see the records of aborted attempts as well.
 
         Raises:
-            OptionError: The columns are others, or an option is wrong.
-            BrokerError: The brokers cannot be reached, or refuse a record.
-            SourceError: The topic does not exist.
             LedgerError: The ledger cannot be written, or another process has the batch by now.
         """
         output = output_columns(df, self.location)
@@ -169,13 +160,7 @@ class KafkaChannel:
                 return
 
     def check_reachable(self) -> None:
-        """See that it can be written.
-
-        Raises:
-            OptionError: An option is wrong.
-            BrokerError: The brokers cannot be reached.
-            SourceError: The topic does not exist, or the brokers are too old.
-        """
+        """See that it can be written: it exists, and the brokers give it an id."""
         known_id(self.topic, self._found(lookup_with(self._parsed())))
 
     def _found(self, lookup: Lookup) -> Topic:
@@ -239,9 +224,6 @@ def kafka(topic: str, servers: str, **options: object) -> KafkaChannel:
         servers: The brokers, ``host:port,host:port``.
         **options: Of ``format("headrace-kafka")`` for the stages that read it; those that begin
             with ``kafka.`` (``**{"kafka.security.protocol": "SSL"}``) for those that write it, too.
-
-    Raises:
-        OptionError: One of the options for the brokers is wrong.
     """
     texts = {name: option_text(value) for name, value in options.items()}
     channel = KafkaChannel(topic, servers, texts)
@@ -278,7 +260,7 @@ def _produced(output: DataFrame, client: Mapping[str, object], topic: str, marke
         if row["refused"] is not None:
             raise BrokerError(row["refused"])
     # Where output of an earlier stage was lost, tasks run again in a new attempt of their stage,
-    # which counts their runs anew.
+    # which counts their runs from 0.
     tracker = output.sparkSession.sparkContext.statusTracker()
     for stage in {row["stage"] for row in rows}:
         info = tracker.getStageInfo(stage)

@@ -1,4 +1,4 @@
-"""What stages publish about themselves, and its codec, which is that of assertions, too.
+"""What stages publish about themselves, and its codec, which is that of signals, too.
 
 The codec is strict JSON: nothing that is read is believed before it is checked.
 """
@@ -24,10 +24,8 @@ class StageState:
     """How a stage is doing, for everybody to see.
 
     Attributes:
-        flow: The flow's name.
-        stage: The stage's name.
         throttled_by: The stage directly after it whose pressure is in force; None while it is free.
-        throttle_level: How hard that one presses, above 0 to `MAX_LEVEL`; 0 while it is free.
+        throttle_level: How hard that one throttles it, above 0 to `MAX_LEVEL`; 0 while it is free.
         rate_limit_per_s: What it may emit under that pressure (records/s); None while it is free,
             or emits nothing of which there could be a part.
         queue_bytes: What waits on its input channel; None where that is not known.
@@ -87,27 +85,19 @@ def bottlenecks(states: Iterable[StageState]) -> list[str]:
 
 
 def encode(value: PressureSignal | StageState) -> str:
-    """An assertion or a state as text, in ASCII."""
+    """A signal or a state as text, in ASCII."""
     return json.dumps(asdict(value), allow_nan=False)
 
 
-def decode_assertion(text: str | bytes) -> PressureSignal:
-    """The assertion that `encode` wrote.
-
-    Raises:
-        OptionError: The text is no assertion; the sentence says why.
-    """
+def decode_signal(text: str | bytes) -> PressureSignal:
+    """The signal that `encode` wrote; `OptionError` says what is wrong with any other text."""
     found = _object(text, PressureSignal)
     found["epoch"] = Epoch(**_checked(found["epoch"], Epoch))
     return PressureSignal(**found)
 
 
 def decode_state(text: str | bytes) -> StageState:
-    """The state that `encode` wrote.
-
-    Raises:
-        OptionError: The text is no state; the sentence says why.
-    """
+    """The state that `encode` wrote; `OptionError` says what is wrong with any other text."""
     return StageState(**_object(text, StageState))
 
 

@@ -29,14 +29,9 @@ def ledger_signals(
 ) -> Signals:
     """Take part in a flow's signals over the ledger's database.
 
-    A signal arrives within half a second. Ages are measured by the database's clock alone.
-
-    Args:
-        ledger: The flow's; best without a retry timeout, for each write is tried again here with
-            the newest signal, and a ledger that retries would deliver an old one.
-        flow: The flow's name.
-        stage: The name of the stage that takes part.
-        downstream: The stages directly after it, which may press it.
+    A signal arrives within half a second. Ages are measured by the database's clock alone. The
+    ledger is best one without a retry timeout: each write is tried again here with the newest
+    signal, and a ledger that retries would deliver an old one.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -45,14 +40,31 @@ def ledger_signals(
 
 
 def ledger_states(ledger: Ledger, flow: str) -> Mapping[str, StageState]:
-    """How the stages of a flow are doing, by name, for one who takes no part.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
-    """
+    """How the stages of a flow are doing, by name, for one who takes no part."""
     known, now_s = KnownStates(flow), time.monotonic()
     known.update([_raw(stored) for stored in ledger.signals.published(flow)], now_s)
     return known.current(now_s)
+
+
+class LedgerState:
+    """The state that a stage publishes in the ledger. For one thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._published: tuple[str, str, str] | None = None
+
+    def publish(self, state: StageState) -> None:
+        """Publish it, in the place of the one before."""
+        if self._published is None:
+            self._ledger.signals.prune(state.flow)
+        published = state.flow, state.stage, encode(state)
+        self._ledger.signals.publish(*published)
+        self._published = published
+
+    def withdraw(self) -> None:
+        """Withdraw what was published, unless another process has published since."""
+        if self._published is not None:
+            self._ledger.signals.withdraw(*self._published)
 
 
 class _LedgerTransport:
@@ -65,7 +77,7 @@ class _LedgerTransport:
         self._ledger = ledger
         self._flow = flow
         self._stage = stage
-        self._published: str | None = None
+        self._state = LedgerState(ledger)
         self._lock = threading.Lock()
         self._is_unreachable = False
         self._answered_s = time.monotonic()
@@ -78,15 +90,11 @@ class _LedgerTransport:
         """Nothing wakes: a database is asked."""
 
     def put(self, item: PressureSignal | StageState) -> None:
-        text = encode(item)
         with self._answering():
-            if isinstance(item, PressureSignal):
-                self._ledger.signals.send(item.flow, item.sender, item.receiver, text)
-                return
-            if self._published is None:
-                self._ledger.signals.prune(item.flow)
-            self._ledger.signals.publish(item.flow, item.stage, text)
-            self._published = text
+            if isinstance(item, StageState):
+                self._state.publish(item)
+            else:
+                self._ledger.signals.send(item.flow, item.sender, item.receiver, encode(item))
 
     def poll(self) -> Sequence[RawSignal]:
         with self._answering():
@@ -104,9 +112,8 @@ class _LedgerTransport:
         return [_raw(stored) for stored in found if names is None or stored.stage in names]
 
     def stop(self) -> None:
-        if self._published is not None:
-            with self._answering():
-                self._ledger.signals.withdraw(self._flow, self._stage, self._published)
+        with self._answering():
+            self._state.withdraw()
 
     def __repr__(self) -> str:
         return repr(self._ledger)

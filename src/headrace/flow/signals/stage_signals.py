@@ -12,7 +12,7 @@ from headrace.control.pressure import PressureSignal
 from headrace.core.clock import wall_clock_ms
 from headrace.core.validation import require_name
 from headrace.errors import OptionError, SignalError
-from headrace.flow.signals.codec import StageState, decode_assertion, decode_state
+from headrace.flow.signals.codec import StageState, decode_signal, decode_state
 from headrace.flow.signals.transport import RawSignal, Transport, UnreachableError
 
 RETRY_S: Final = 1.0
@@ -52,9 +52,9 @@ class WarnOnce:
 
 
 class Inbox:
-    """Keeps what has come until it is taken: of each sender the newest assertion, each once.
+    """Keeps what has come until it is taken: of each sender the newest signal, each once.
 
-    An assertion that cannot be deleted is found again and again; it comes once all the same. Its
+    A signal that cannot be deleted is found again and again; it comes once all the same. Its
     methods can be called from any thread.
     """
 
@@ -64,12 +64,12 @@ class Inbox:
         self._waiting: dict[str, PressureSignal] = {}
         self._is_closed = False
 
-    def put(self, assertion: PressureSignal) -> None:
+    def put(self, signal: PressureSignal) -> None:
         """Keep what was found, unless it was found there before."""
         with self._changed:
-            if self._last.get(assertion.sender) != assertion:
-                self._last[assertion.sender] = assertion
-                self._waiting[assertion.sender] = assertion
+            if self._last.get(signal.sender) != signal:
+                self._last[signal.sender] = signal
+                self._waiting[signal.sender] = signal
                 self._changed.notify_all()
 
     def take(self, wait_s: float) -> list[PressureSignal]:
@@ -94,7 +94,7 @@ class _Queued:
 
 
 class Outbox:
-    """Keeps the newest assertion to each stage, and the newest state, for as long as they count.
+    """Keeps the newest signal to each stage, and the newest state, for as long as they count.
 
     So it is never longer than there are stages to speak to. What cannot be delivered within its
     lease is dropped: it says what was, not what is. Its methods can be called from any thread;
@@ -194,15 +194,10 @@ class Signals:
 
     Its methods can be called from any thread, and none of them waits for the transport, `states`
     excepted, and `receive` if it is asked to. While the transport is unreachable nothing is lost
-    that still counts: of every pair of stages the newest assertion is kept until it is delivered or
+    that still counts: of every pair of stages the newest signal is kept until it is delivered or
     its lease is over. Nothing that is found is believed before it is checked; what is wrong is
-    logged once and removed. One thread delivers, and polls for what has come.
-
-    Args:
-        transport: What carries them; it is this stage's alone.
-        flow: The flow's name.
-        stage: The stage's name.
-        downstream: The stages directly after it: nobody else is listened to.
+    logged once and removed. One thread delivers, and polls for what has come. The transport is this
+    stage's alone; only the stages ``downstream``, directly after it, are listened to.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.
@@ -234,19 +229,14 @@ class Signals:
         )
         self._thread.start()
 
-    def send(self, assertion: PressureSignal) -> None:
-        """Have this delivered, instead of an assertion to the same stage that still waits.
-
-        Raises:
-            OptionError: It is another flow's, or another stage's.
-            SignalError: These signals are closed.
-        """
-        self._queue(assertion, "an assertion", assertion.sender)
+    def send(self, signal: PressureSignal) -> None:
+        """Have this delivered, instead of a signal to the same stage that still waits."""
+        self._queue(signal, "a signal", signal.sender)
 
     def receive(self, wait_s: float = 0) -> list[PressureSignal]:
-        """What has come since the last call: of each stage that presses this one, the newest.
+        """What has come since the last call: of each stage that throttles this one, the newest.
 
-        Each assertion comes once; one that is overtaken by a newer one before this is called does
+        Each signal comes once; one that is overtaken by a newer one before this is called does
         not come at all.
 
         Args:
@@ -255,12 +245,7 @@ class Signals:
         return self._inbox.take(wait_s)
 
     def publish(self, state: StageState) -> None:
-        """Show everybody how this stage is doing, instead of what was published before.
-
-        Raises:
-            OptionError: It is another flow's, or another stage's.
-            SignalError: These signals are closed.
-        """
+        """Show everybody how this stage is doing, instead of what was published before."""
         self._queue(state, "a state", state.stage)
 
     def states(self, names: Collection[str] | None = None) -> Mapping[str, StageState]:
@@ -366,9 +351,9 @@ class Signals:
         return all([self._take(each) for each in found])  # noqa: C419  # each of them
 
     def _take(self, found: RawSignal) -> bool:
-        """Pass on what was found if it is an assertion, and delete it; whether that was done."""
+        """Pass on what was found if it is a signal, and delete it; whether that was done."""
         try:
-            assertion = self._decode(found)
+            signal = self._decode(found)
         except OptionError as error:
             self._forged.warn(
                 found.stage,
@@ -376,8 +361,8 @@ class Signals:
                 f" seems to have sent: {error}",
             )
         else:
-            if found.is_current(assertion.lease_ms):
-                self._inbox.put(assertion)
+            if found.is_current(signal.lease_ms):
+                self._inbox.put(signal)
         return bool(self._try(f"remove {found.stage}", lambda: self._transport.remove(found)))
 
     def _try(self, about: str, action: Callable[[], object]) -> bool | None:
@@ -397,11 +382,11 @@ class Signals:
             raise OptionError("It is no stage directly after this one.")
         if found.fault is not None:
             raise OptionError(found.fault)
-        assertion = decode_assertion(found.text)
-        assertion.require_possible(wall_clock_ms())
-        says = (assertion.flow, assertion.sender, assertion.receiver)
+        signal = decode_signal(found.text)
+        signal.require_possible(wall_clock_ms())
+        says = (signal.flow, signal.sender, signal.receiver)
         if says != (self._flow, found.stage, self._stage):
             raise OptionError(
                 f"It says that it is of flow {says[0]!r}, from {says[1]!r} to {says[2]!r}."
             )
-        return assertion
+        return signal

@@ -66,7 +66,7 @@ class Transport(Protocol):
         """Call ``wake``, from any thread, whenever there is a reason to poll."""
 
     def put(self, item: PressureSignal | StageState) -> None:
-        """Write an assertion for its receiver, or publish a state; it replaces the one before."""
+        """Write a signal for its receiver, or publish a state; it replaces the one before."""
 
     def poll(self) -> Sequence[RawSignal]:
         """What others have written for this stage."""

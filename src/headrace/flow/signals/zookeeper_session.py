@@ -79,6 +79,7 @@ class ZookeeperSession:
         settings: The servers, and how to sign in.
         answer_timeout_s: How long an answer is waited for (s). Default: 3. Too short, and a busy
             server counts as unreachable; too long, and a stage signals late.
+        make_client: Makes a client of kazoo.
 
     Raises:
         SetupError: The package kazoo is not installed.
@@ -86,10 +87,17 @@ class ZookeeperSession:
         SignalError: No server answers, and `unreachable` is ``refuse``.
     """
 
-    def __init__(self, settings: ZookeeperSettings, *, answer_timeout_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        settings: ZookeeperSettings,
+        *,
+        answer_timeout_s: float = 3.0,
+        make_client: Callable[..., KazooClient] = KazooClient,
+    ) -> None:
         self.settings: Final = settings
         self._where = f"ZooKeeper at {settings.servers}"
         self._answer_timeout_s = answer_timeout_s
+        self._make_client = make_client
         files = settings.ca_file, settings.certificate_file, settings.key_file
         self._tls = client_context(self._where, *files) if settings.tls else None
         secret = secrets.token_hex(16)
@@ -155,14 +163,7 @@ class ZookeeperSession:
     def submit(self, method: str, path: str, *args: Any, **options: Any) -> AsyncResult:
         """Begin a request about the node at this path, whose answer `result` returns.
 
-        Args:
-            method: Of the client, such as ``get``.
-            path: The node's.
-            args: The method's arguments after the path.
-            options: Its named arguments.
-
-        Raises:
-            UnreachableError: There is no connection.
+        Raises `UnreachableError` where there is no connection.
         """
         if not self.is_connected:  # or kazoo would keep the request until there is one
             raise UnreachableError(f"{self._where} is unreachable.")
@@ -214,7 +215,7 @@ class ZookeeperSession:
         return f"ZookeeperSession({self.settings.hosts!r})"
 
     def _new_client(self) -> KazooClient:
-        client = KazooClient(
+        client = self._make_client(
             hosts=self.settings.servers,
             timeout=self.settings.session_timeout_s,
             auth_data=[("digest", ":".join(self._credentials))],
@@ -301,11 +302,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_others: Any
     ) -> ssl.SSLSocket:
-        """Connect; called by kazoo.
-
-        Raises:
-            OSError: Nobody is there, or it is not to be trusted.
-        """
+        """Connect; called by kazoo."""
         plain = socket.create_connection(address, timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._context.wrap_socket(plain, server_hostname=hostname)  # closes it if that fails

@@ -2,13 +2,13 @@
 
 ::
 
-    /headrace/<flow>/taskmessage/<receiver>/<sender>    the newest assertion, until it is taken
+    /headrace/<flow>/taskmessage/<receiver>/<sender>    the newest signal, until it is taken
     /headrace/<flow>/taskstate/<stage>                  the state that a stage publishes
     /headrace/<flow>/taskpresence/<stage>               that its session is the stage's
 
 All are ephemeral, so what a stage has written is gone soon after it: at once if it ends in good
 order, and else when its session expires. Anybody may read them, and only their makers may change
-them. An assertion or a state counts only if it is of the session that the stage's presence is of:
+them. A signal or a state counts only if it is of the session that the stage's presence is of:
 servers say whose an ephemeral node is, and nobody can make one for another session. A stage whose
 presence is not its own replaces it, and logs that.
 """
@@ -61,13 +61,8 @@ def zookeeper_signals(
 ) -> Signals:
     """Take part in a flow's signals over ZooKeeper.
 
-    A signal arrives within milliseconds. The stages of a process best share a session.
-
-    Args:
-        session: It must stay open until the signals are closed.
-        flow: The flow's name.
-        stage: The name of the stage that takes part; each name takes part once.
-        downstream: The stages directly after it, which may press it.
+    A signal arrives within milliseconds. The stages of a process best share a session, which must
+    stay open until the signals are closed.
 
     Raises:
         OptionError: A name is not 1 to 100 letters, digits, ``.``, ``_`` or ``-``.

@@ -74,10 +74,8 @@ _PRODUCER: Final = frozenset(
 def client_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     """The librdkafka consumer configuration for options of the Java client.
 
-    A name that librdkafka knows and Java does not is passed on as it is.
-
-    Args:
-        kafka_options: names without ``kafka.``, in any case, and their values.
+    The names come without ``kafka.``, in any case; one that librdkafka knows and Java does not is
+    passed on as it is.
 
     Raises:
         OptionError: An option is missing, unknown, not valid, refused, or contradicts another. Its
@@ -114,9 +112,6 @@ def producer_config(kafka_options: Mapping[str, str]) -> dict[str, Value]:
     """The librdkafka producer configuration for options of the Java client.
 
     As in Java, options that only a consumer has are without effect.
-
-    Args:
-        kafka_options: names without ``kafka.``, in any case, and their values.
 
     Raises:
         OptionError: An option is missing, unknown, not valid, refused, or contradicts another. Its
@@ -224,13 +219,7 @@ def _check_own(name: str, value: str) -> None:
 def _check_client(client: _Client, config: Mapping[str, Value], options: Mapping[str, str]) -> None:
     """Have librdkafka make a client of a configuration; it knows no broker, so it never connects.
 
-    Args:
-        client: which.
-        config: librdkafka's options.
-        options: the user's, of which they were made; errors name these.
-
-    Raises:
-        OptionError: librdkafka refuses.
+    ``options`` are the user's, of which ``config`` was made: errors name these.
     """
     quiet = {"bootstrap.servers", "debug", "log_level"}
     unconnected = {name: value for name, value in config.items() if name not in quiet}

@@ -23,12 +23,7 @@ from headrace.kafka.client.option_values import (
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """Passed on to librdkafka.
-
-    Attributes:
-        value: how its value is read.
-        to: librdkafka's name, where it is another one.
-    """
+    """Passed on to librdkafka, under the name ``to`` where that is another one."""
 
     value: ValueType
     to: str = ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import LedgerError, OptionError
-from headrace.source.options import LEDGERS
+from headrace.source.source_options import LEDGERS
 
 Value = str | int | float | bool
 
@@ -88,22 +88,13 @@ def _redacted(option: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type of value.
-
-    Attributes:
-        allowed: what is allowed, in words.
-        parse: reads the text; None for what is not allowed.
-    """
+    """A type of value: what is allowed, in words, and how it is read (None if it is not)."""
 
     allowed: str
     parse: Callable[[str], Value | None]
 
     def read(self, option: str, text: str) -> Value:
-        """The value of an option.
-
-        Raises:
-            OptionError: The text is not allowed.
-        """
+        """The value of an option."""
         value = self.parse(text)
         if value is None:
             raise OptionError(f"{describe(option, text)} is not valid; it must be {self.allowed}.")

@@ -36,11 +36,7 @@ _LOGIN_HANDLERS: Final = (
 
 
 def sasl_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Write librdkafka's ``sasl.*`` options for Java's.
-
-    Raises:
-        OptionError: Something is missing, malformed, or cannot be translated.
-    """
+    """Write librdkafka's ``sasl.*`` options for Java's."""
     login = parse_jaas(options[_JAAS]) if _JAAS in options else None
     mechanism = options.get("sasl.mechanism", "GSSAPI").upper()
     if mechanism not in _MECHANISMS:
@@ -199,22 +195,14 @@ _MECHANISMS: Final[dict[str, tuple[tuple[str, ...], _Translate]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """One login module of a JAAS configuration.
-
-    Attributes:
-        module: the class's name without its package (some platforms shade the packages).
-        options: what is set for it; never shown.
-    """
+    """One login module of a JAAS configuration, without its package; its options are secret."""
 
     module: str
     options: Mapping[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> Login:
-    r"""Read the value of ``sasl.jaas.config``, as Java does.
-
-    Raises:
-        OptionError: It is malformed, or has not exactly one login module; nothing of it is shown.
+    r"""Read the value of ``sasl.jaas.config``, as Java does; no error shows anything of it.
 
     >>> parse_jaas('a.b.PlainLoginModule required username="u" password="p";').options
     {'username': 'u', 'password': 'p'}

@@ -11,11 +11,7 @@ _PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1---
 
 
 def tls_config(options: Mapping[str, str]) -> dict[str, Value]:
-    """Write librdkafka's ``ssl.*`` options for Java's.
-
-    Raises:
-        OptionError: A store is of a type that cannot be read here, or options contradict.
-    """
+    """Write librdkafka's ``ssl.*`` options for Java's."""
     config = {**_trust(options), **_key(options)}
     _check_protocols(options)
     algorithm = options.get("ssl.endpoint.identification.algorithm")

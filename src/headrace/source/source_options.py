@@ -54,19 +54,12 @@ class SourceOptions:
     """The options that every source has, checked.
 
     Attributes:
-        starting: where to begin.
-        ending: where a bounded read ends.
         timestamp_strategy: what to do where no record is at or after a starting time.
         fail_on_data_loss: whether offsets that are gone stop the query.
-        include_headers: whether there is a column ``headers``.
         min_partitions: at least so many tasks; None for as many as suit.
         max_records_per_partition: at most so many records in a task; None for no limit.
-        gate: the gate's name; None where the source is used without one.
         ledger: the URL of the gate's ledger; never shown, for it may hold a password.
         read: names what `Gate.read` has loaded, so that its query and its handler know each other.
-        interval_ms: the batch interval (ms).
-        estimator: which estimator learns the gate's rate, and its gains.
-        limits: what bounds a batch besides the rate.
         min_offsets_per_trigger: fewer are not worth a batch; None for no such limit.
         max_trigger_delay_ms: how long too few may wait (ms).
         topic_ids: the ids of topics as they were planned, by name: none of another id is read.
@@ -105,15 +98,7 @@ def exactly_named(
 ) -> dict[str, str]:
     """The options by their exact names; none is unknown or out of place.
 
-    Args:
-        source: the format's name, for errors.
-        options: by name, in any case.
-        streaming: whether for a stream or for a bounded read.
-        both: what this source has beyond what every source has, for streams and bounded reads.
-        stream_only: the same, for streams only.
-
-    Raises:
-        OptionError: one is unknown, or is for the other kind of read.
+    ``both`` and ``stream_only`` are what this source has beyond what every source has.
     """
     exact_name = {name.lower(): name for name in (*both, *stream_only, *SHARED)}
     misplaced = BATCH_ONLY if streaming else (*stream_only, *STREAM_ONLY)
@@ -130,13 +115,7 @@ def exactly_named(
 
 
 def unknown_option(what: str, name: str, exact_name: Mapping[str, str]) -> OptionError:
-    """The error that there is no such option.
-
-    Args:
-        what: that has none.
-        name: as it was written.
-        exact_name: those that there are, by their names in lower case.
-    """
+    """The error that there is no such option, with the nearest of those that there are."""
     near = difflib.get_close_matches(name.lower(), exact_name, n=1)
     hint = f"did you mean {exact_name[near[0]]}?" if near else "see docs/options.md."
     return OptionError(f"There is no option {name} for {what}; {hint}")
@@ -147,14 +126,7 @@ def parse_source_options(
 ) -> SourceOptions:
     """Check the options that every source has, each for itself and all against each other.
 
-    Args:
-        raw: by exact name; others are left to the source.
-        streaming: whether for a stream or for a bounded read.
-        stream_begins: where a stream begins by default.
-
-    Raises:
-        OptionError: an option is of the wrong type, out of range or contradicts another; names it,
-            its value and what is allowed.
+    ``raw`` is by exact name, ``stream_begins`` where a stream begins by default.
     """
     minimum = whole(raw, "minOffsetsPerTrigger")
     limits = _limits(raw)
@@ -308,11 +280,8 @@ def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
     """The options as they are meant, from what Spark was given.
 
     Spark shows options in plans, its web UI and its event log, so it is given something in the
-    place of each secret. The secrets travel in the class of the source, of which it shows nothing.
-
-    Args:
-        options: By name, in any case.
-        secrets: By what stands in their place; a ledger's URL by itself without its secrets.
+    place of each secret (of a ledger's URL, itself without its secrets). The secrets travel in the
+    class of the source, of which it shows nothing.
 
     Raises:
         OptionError: A ledger's URL has a secret in it that Spark shows by now.

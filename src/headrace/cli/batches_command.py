@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
+from headrace.cli import shared_options as opt
 from headrace.core.clock import wall_clock_ms
 from headrace.core.lease import is_in_force
 from headrace.errors import OptionError
@@ -41,26 +41,30 @@ _STYLES: Final = {
 }
 
 
+Key = Annotated[
+    str | None,
+    typer.Argument(help="A batch's key, or how it begins: all about this one.", metavar="KEY"),
+]
+Statuses = Annotated[
+    list[Status] | None,
+    typer.Option(
+        metavar="STATUS", help=f"Only those of this status: {', '.join(Status)}; can be repeated."
+    ),
+]
+KindOption = Annotated[
+    Kind | None, typer.Option(metavar="KIND", help="Only those planned by it: live, backfill.")
+]
+
+
 def batches(
-    key: Annotated[
-        str | None,
-        typer.Argument(help="A batch's key, or how it begins: all about this one.", metavar="KEY"),
-    ] = None,
+    key: Key = None,
     *,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
     gate: opt.GateName = None,
-    status: Annotated[
-        list[Status] | None,
-        typer.Option(
-            metavar="STATUS",
-            help=f"Only those of this status: {', '.join(Status)}; can be repeated.",
-        ),
-    ] = None,
+    status: Statuses = None,
     since: opt.Since = None,
     until: opt.Until = None,
-    kind: Annotated[
-        Kind | None, typer.Option(metavar="KIND", help="Only those planned by it: live, backfill.")
-    ] = None,
+    kind: KindOption = None,
     limit: opt.Limit = 20,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -97,17 +101,11 @@ def batches(
         typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
     else:
         out.show(batches_view(shown, now_ms, name_gates=len(gates) > 1, losses=losses))
-        if len(found) > limit:
-            typer.echo(f"\nThese are the newest {limit}; --limit shows more.")
+        out.say_if_more(len(found), limit, "newest")
 
 
 def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
-    """The one batch whose key begins so; ``url`` is the ledger's, for the sentence.
-
-    Raises:
-        OptionError: There is none, or several.
-        LedgerError: The ledger cannot be read.
-    """
+    """The one batch whose key begins so; `OptionError` where there is none, or several."""
     digits = key.strip().lower()
     found = ledger.batches.with_prefix(digits) if _DIGITS.fullmatch(digits) else ()
     if len(found) == 1:
@@ -125,10 +123,8 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 
 
 def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
-    ranges, children = (
-        ledger.batches.ranges(batch.schedule_id),
-        ledger.batches.children(batch.schedule_id),
-    )
+    ranges = ledger.batches.ranges(batch.schedule_id)
+    children = ledger.batches.children(batch.schedule_id)
     losses = ledger.history.losses_of([each.schedule_id for each in (batch, *children)])
     if not as_json:
         out.show(batch_view(batch, ranges, children, losses, ledger.database_time_ms()))
@@ -137,15 +133,11 @@ def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     out.print_json(
         {
             **_with_losses(batch, losses),
-            "ranges": [{**asdict(each.offsets), **_but_offsets(asdict(each))} for each in ranges],
+            "ranges": [out.flat(each) for each in ranges],
             "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
             "children": [_with_losses(child, losses) for child in children],
         }
     )
-
-
-def _but_offsets(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "offsets"}
 
 
 def batch_values(batch: BatchRecord) -> dict[str, Any]:

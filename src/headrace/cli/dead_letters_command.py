@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
+from headrace.cli import shared_options as opt
 from headrace.cli.user_code import load_function
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PAGE: Final = 100
 """Dead letters that are in memory at a time."""
 
+_RECORD: Final = ("key", "value", "headers")
 _HIGHEST_ID: Final = 2**63 - 1
 """No database has a higher one, or lets itself be asked for it."""
 
@@ -65,8 +66,7 @@ def list_letters(
         return
     last = "value" if set(statuses) == {DeadLetterStatus.WAITING} else "resolution"
     out.show(letters_table(shown, wall_clock_ms(), name_gates=len(gates) > 1, last=last))
-    if len(found) > limit:
-        typer.echo(f"\nThese are the oldest {limit}; --limit shows more.")
+    out.say_if_more(len(found), limit, "oldest")
 
 
 @dead_letters.command("export")
@@ -188,7 +188,6 @@ class LetterSender:
         Raises:
             OptionError: The user's function failed; what was before that letter is not sent either.
             BrokerError: One was not taken; those that were are resolved.
-            LedgerError: The ledger cannot be read or written.
         """
         chosen = [(record, self._edited(record)) for record in records]
         gates = {record.schedule_id: record.gate for record in records}
@@ -277,11 +276,7 @@ def _pages(
 
 
 def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> DeadLetterRecord:
-    """A letter that waits, and is to be ``sent`` or ``dropped``.
-
-    Raises:
-        OptionError: There is none of this id, or it does not wait any more.
-    """
+    """A letter that waits, and is to be ``sent`` or ``dropped``; any other is refused."""
     record = ledger.dead_letters.get(letter_id) if letter_id <= _HIGHEST_ID else None
     if record is None:
         raise OptionError(
@@ -298,22 +293,10 @@ def _waiting_letter(ledger: Ledger, letter_id: int, url: str, to_be: str) -> Dea
 
 def letter_values(record: DeadLetterRecord) -> dict[str, Any]:
     """A dead letter for JSON, without the record itself; times are ms since the epoch."""
-    letter = record.letter
-    return {
-        "dead_letter_id": record.dead_letter_id,
-        "schedule_id": record.schedule_id,
-        "gate": record.gate,
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "timestamp_ms": letter.timestamp_ms,
-        "timestamp_type": letter.timestamp_type,
-        "error": asdict(letter.error),
-        "created_ms": record.created_ms,
-        "status": record.status,
-        "resolved_ms": record.resolved_ms,
-        "resolution": record.resolution,
-    }
+    values = asdict(record)
+    letter = values.pop("letter")
+    shown = {name: value for name, value in letter.items() if name not in _RECORD}
+    return {**values, **shown}
 
 
 def _base64(data: bytes | None) -> str | None:

@@ -61,12 +61,7 @@ OptionsFile = Annotated[
 
 
 def gates_of(ledger: Ledger, gate: str | None, url: str) -> list[GateRecord]:
-    """The gate of this name, or all by name.
-
-    Raises:
-        OptionError: The ledger has no gate of that name; ``url`` is the ledger's, for the sentence.
-        LedgerError: The ledger cannot be read.
-    """
+    """The gate of this name, or all by name; `OptionError` where the ledger has no such gate."""
     known = ledger.gates.all()
     wanted = [each for each in known if gate is None or each.name == gate]
     if gate is not None and not wanted:
@@ -84,9 +79,6 @@ def moment_ms(option: str, text: str, now_ms: int) -> int:
     1
     >>> moment_ms("--since", "2024-11-21T14:00:00Z", now_ms=0)
     1732197600000
-
-    Raises:
-        OptionError: It is neither.
     """
     try:
         return max(_parsed_ms(option, text.strip(), now_ms), 0)
@@ -107,11 +99,7 @@ def _parsed_ms(option: str, written: str, now_ms: int) -> int:
 
 
 def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
-    """The moments (ms since the epoch) of ``--since`` and ``--until``.
-
-    Raises:
-        OptionError: As `moment_ms`.
-    """
+    """The moments (ms since the epoch) of ``--since`` and ``--until``."""
     return (
         None if since is None else moment_ms("--since", since, now_ms),
         None if until is None else moment_ms("--until", until, now_ms),
@@ -119,13 +107,10 @@ def window_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int | 
 
 
 def age_ms(option: str, text: str) -> int:
-    """How old something is (ms), from a time with its unit.
+    """How old something is (ms), from a time with its unit: a number alone is refused.
 
     >>> age_ms("--older-than", "7 days")
     604800000
-
-    Raises:
-        OptionError: It is none. A number alone would be milliseconds, which nobody means here.
     """
     if text.strip().isdecimal():
         raise OptionError(
@@ -135,11 +120,7 @@ def age_ms(option: str, text: str) -> int:
 
 
 def secret_of(file: Path | None, option: str, variable: str) -> str | None:
-    """What is in the file of this option, else in this environment variable, else None.
-
-    Raises:
-        OptionError: The file cannot be read.
-    """
+    """What is in the file of this option, else in this environment variable, else None."""
     return os.environ.get(variable) if file is None else _text_of(file, option).strip()
 
 
@@ -156,15 +137,7 @@ def _text_of(file: Path, option: str) -> str:
 def source_options(given: Sequence[str], file: Path | None) -> dict[str, str]:
     """The options of a file, and those given by themselves, which replace the file's.
 
-    Args:
-        given: Each ``NAME=VALUE``.
-        file: With one on each line.
-
-    Returns:
-        By name; names are the same in any case, and the last one counts.
-
-    Raises:
-        OptionError: The file cannot be read, or something is not of that form; no value is shown.
+    Names are the same in any case, and the last one counts. No error shows a value.
     """
     named = dict[str, tuple[str, str]]()
     for where, text in [*_lines(file), *(("--option", each) for each in given)]:
@@ -195,16 +168,9 @@ class SourceAccess(NamedTuple):
 def source_access(
     ledger: Ledger, gate_of: Mapping[str, str], options: Mapping[str, str]
 ) -> dict[str, SourceAccess]:
-    """How the records of each batch are read, by the batch's key.
+    """How the records of each batch are read, by the batch's key; ``gate_of`` has its gate.
 
-    Args:
-        ledger: Where the kind and the address of each source are written down.
-        gate_of: The gate of each batch, by the batch's key.
-        options: As given; an address among them replaces the ledger's.
-
-    Raises:
-        OptionError: An option is not one that a stream can have.
-        LedgerError: The ledger cannot be read.
+    An address among the options replaces the ledger's.
     """
     # It imports pyspark, which takes a second; commands that only list do without.
     from headrace.execution.spark_session import connector_of  # noqa: PLC0415

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import options as opt
 from headrace.cli import printing as out
+from headrace.cli import shared_options as opt
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import OptionError
 from headrace.journal import (
@@ -243,30 +243,33 @@ def _offsets(finding: JournalFinding) -> str:
     return "" if finding.first is None else f" [{finding.first}, {finding.until})"
 
 
+OlderThan = Annotated[
+    str,
+    typer.Option(
+        metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
+    ),
+]
+Lanes = Annotated[list[int] | None, typer.Option(help="A lane to prune; all, if none is named.")]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GATE", help="A gate that will never read the journal again."),
+]
+Unread = Annotated[
+    bool, typer.Option("--unread", help="Also if no gate of the ledger has read the journal.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
+
+
 @journal.command("prune")
 def prune_blocks(
     url: Url,
     *,
-    older_than: Annotated[
-        str,
-        typer.Option(
-            metavar="AGE", help="Keep what is younger, whatever has become of it: '7 days', '12h'."
-        ),
-    ],
+    older_than: OlderThan,
     ledger: opt.LedgerUrl = opt.DEFAULT_LEDGER,
-    lane: Annotated[
-        list[int] | None, typer.Option(help="A lane to prune; all, if none is named.")
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GATE", help="A gate that will never read the journal again."),
-    ] = None,
-    unread: Annotated[
-        bool, typer.Option("--unread", help="Also if no gate of the ledger has read the journal.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be removed.")
-    ] = False,
+    lane: Lanes = None,
+    without: Without = None,
+    unread: Unread = False,
+    dry_run: DryRun = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Remove the blocks that are processed, that no failed batch needs, and that are old enough.
@@ -296,15 +299,18 @@ def prune_blocks(
         )
     if as_json:
         for each in lanes:
-            told = {"journal": opened.name, "id": opened.id, "dry_run": dry_run, **asdict(each)}
-            out.print_json(told)
-        return
+            of = {"journal": opened.name, "id": opened.id, "dry_run": dry_run}
+            out.print_json({**of, **asdict(each)})
+    else:
+        _show_pruned(lanes, "would be removed" if dry_run else "removed")
+
+
+def _show_pruned(lanes: Sequence[LanePruning], verb: str) -> None:
     if lanes:
         out.show(pruned_table(lanes))
     blocks = out.plural(sum(lane.blocks for lane in lanes), "block")
     records = out.plural(sum(lane.records for lane in lanes), "record")
     removed = out.mebibytes(sum(lane.stored_bytes for lane in lanes))
-    verb = "would be removed" if dry_run else "removed"
     typer.echo(f"{blocks} with {records} {verb}, {removed} MiB.")
 
 
