@@ -54,7 +54,7 @@ class ReaderConfig:
 
     Attributes:
         client: librdkafka's consumer settings.
-        columns: the columns to build, in order; one or more of ``record_batches.ARROW_SCHEMA``.
+        columns: the columns to build, in order; one or more of ``ARROW_SCHEMA``.
         on_loss: is called with offsets that are gone before they are skipped; it may raise.
         timeout_ms: how long the broker may give nothing before the read fails (ms).
         batch_bytes: how large a record batch of more than one record may become (bytes).
