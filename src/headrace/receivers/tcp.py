@@ -1,0 +1,394 @@
+"""Lines over TCP: the receiver for whatever can open a socket and write to it."""
+
+import asyncio
+import contextlib
+import errno
+import hmac
+import logging
+import socket
+from collections.abc import Collection
+from typing import Final
+
+import pyarrow.compute as pc
+
+from headrace.core.clock import wall_clock_ms
+from headrace.errors import HeadraceError, JournalError, ReceiverError
+from headrace.journal.records import Records
+from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
+from headrace.receivers.deduplicator import Receipt
+from headrace.receivers.intake import Intake
+from headrace.receivers.json_text import MalformedError, check_lines
+from headrace.receivers.memory_budget import MemoryBudget
+from headrace.receivers.settings import TcpSettings
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_DESCRIPTORS_S: Final = 0.1
+
+_LINGER_S: Final = 2.0
+"""How long the lines of a rejected sender are read and dropped. If the connection were closed at
+once, the sender's system would discard the reason."""
+
+
+class LineBuffer:
+    """Splits what one sender sends into whole lines, and keeps the last one until it is whole.
+
+    Its memory comes from the budget for the unfinished lines of all senders.
+    """
+
+    def __init__(self, settings: TcpSettings, budget: MemoryBudget) -> None:
+        self._max_bytes = settings.max_line_bytes
+        self._check_json = settings.check_json
+        self._budget = budget
+        self._rest = bytearray()
+        self._taken = 0
+        self._has_memory = True
+
+    @property
+    def next_number(self) -> int:
+        """The number of the line that comes next or is unfinished; the first is line 1."""
+        return self._taken + 1
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return bool(self._rest)
+
+    def add(self, data: bytes) -> bytes:
+        """The lines that these bytes make whole, if any; call `check` when they are processed."""
+        end = data.rfind(b"\n") + 1
+        whole = bytes(self._rest) + data[:end] if end else b""
+        if end:
+            self.close()
+        rest = data[end:]
+        self._has_memory = self._budget.try_acquire(len(rest))
+        if self._has_memory:
+            self._rest += rest
+        return whole
+
+    def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
+        """Make records of whole lines, up to the first one that is rejected.
+
+        Returns the records, and what is wrong with the line that comes after them, if anything is.
+        """
+        records, error = Records.of_lines(whole, timestamp_ms=timestamp_ms), None
+        if len(whole) > self._max_bytes:
+            sizes = pc.binary_length(records.batch.column("value"))
+            place = pc.index(pc.greater(sizes, self._max_bytes), True).as_py()
+            if place >= 0:
+                records, error = records.slice(0, place), self._too_long(self._taken + place + 1)
+        if self._check_json:
+            try:
+                check_lines(whole, self.next_number)
+            except MalformedError as malformed:
+                if malformed.place < records.count or error is None:
+                    records = records.slice(0, malformed.place)
+                    error = ReceiverError(f"{malformed} Send every line as JSON.")
+        self._taken += records.count
+        return records, error
+
+    def check(self) -> None:
+        """Raise ReceiverError if the unfinished line is too long, or there is no memory for it."""
+        if len(self._rest) > self._max_bytes + 1:  # "\r" may come before its end
+            raise self._too_long(self.next_number)
+        if not self._has_memory:
+            raise ReceiverError(
+                "The unfinished lines of all senders have no more than the"
+                f" {self._budget.max_bytes} bytes of unfinished_bytes; send line"
+                f" {self.next_number} again later."
+            )
+
+    def close(self) -> None:
+        """Drop the unfinished line."""
+        self._budget.release(len(self._rest))
+        self._rest = bytearray()
+
+    def _too_long(self, number: int) -> ReceiverError:
+        return ReceiverError(
+            f"Line {number} is longer than the {self._max_bytes} bytes that a line may have;"
+            " send it in parts, or raise max_line_bytes."
+        )
+
+
+class SharedBySenders:
+    """What the senders of one receiver have in common.
+
+    Of ``readers`` senders at a time ``read_bytes`` are read. The lines of the others stay with the
+    kernel and with those who sent them, so that many senders under backpressure take no more memory
+    than a few. A sender that has more than ``max_unanswered`` chunks of lines without an answer
+    does not read its answers: nothing is read from it until it does.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        settings: TcpSettings,
+        *,
+        read_bytes: int = 256 * 1024,
+        readers: int = 16,
+        max_unanswered: int = 256,
+    ) -> None:
+        self.intake = intake
+        self.settings = settings
+        self.read_bytes = read_bytes
+        self.max_unanswered = max_unanswered
+        self.connections = Connections(settings.max_connections)
+        self.unfinished = MemoryBudget(settings.unfinished_bytes)
+        self.reading = asyncio.Semaphore(readers)
+
+
+class LineSender:
+    """One connection, over a non-blocking socket, which it closes in the end."""
+
+    def __init__(self, connection: socket.socket, shared: SharedBySenders) -> None:
+        self._connection = connection
+        self._shared = shared
+        self._settings = shared.settings
+        self._lines = LineBuffer(shared.settings, shared.unfinished)
+        self._is_authenticated = shared.settings.token is None
+        self._left_s: float | None = shared.settings.line_s
+        self._answers: asyncio.Queue[tuple[asyncio.Task[Receipt], int] | None] = asyncio.Queue()
+        self._unanswered = asyncio.Semaphore(shared.max_unanswered)
+        self._serving: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Receive lines until the sender ends, is rejected or is replaced."""
+        self._serving = asyncio.create_task(self._serve())
+        self._serving.add_done_callback(self._close)
+        if self._shared.connections.admit(self, self._replace):
+            self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(lambda _: self._answers.put_nowait(None))
+        return self._serving
+
+    def stop(self) -> None:
+        """Read no more; what is in the buffer is still acknowledged."""
+        if self._reading:
+            self._reading.cancel()
+
+    def _replace(self) -> None:
+        if self._serving:
+            self._serving.cancel()
+
+    def _close(self, _: asyncio.Task[None]) -> None:
+        """Leave nothing behind, even if serving was over before it began."""
+        self.stop()
+        self._shared.connections.remove(self)
+        self._lines.close()
+        self._connection.close()
+
+    async def _serve(self) -> None:
+        try:
+            with contextlib.suppress(OSError):  # the sender has gone, or does not read
+                try:
+                    await self._answer()
+                except HeadraceError as error:
+                    await self._read_no_more()
+                    await self._reject(error)
+        finally:
+            await self._read_no_more()
+
+    async def _read_no_more(self) -> None:
+        """Stop, and wait for it: until then the loop watches the connection's descriptor."""
+        if self._reading:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+            if not self._reading.cancelled():
+                self._reading.exception()  # the sender has the reason, or has gone
+
+    async def _answer(self) -> None:
+        if self._reading is None:
+            raise ReceiverError(
+                f"All {self._settings.max_connections} connections are in use; connect again later."
+            )
+        while answer := await self._answers.get():
+            receipt, count = answer
+            await asyncio.wait([receipt])
+            if receipt.cancelled():
+                continue  # withdrawn by a stop; without an answer the sender keeps it
+            receipt.result()
+            self._unanswered.release()
+            if self._settings.acknowledge:
+                await self._acknowledge(count)
+        if not self._reading.cancelled() and (error := self._reading.exception()):
+            raise error
+
+    async def _acknowledge(self, count: int) -> None:
+        """Send how many lines more are durable; disconnect a sender that does not read it."""
+        try:
+            async with asyncio.timeout(self._settings.line_s):
+                await self._send(f"ok {count}")
+        except TimeoutError:
+            self._shared.intake.rejections.count(
+                "not reading",
+                f"A sender did not read its answers for {self._settings.line_s:g} s; read them, or"
+                " raise line_s.",
+            )
+            raise
+
+    async def _reject(self, error: HeadraceError) -> None:
+        kind = "not stored" if isinstance(error, JournalError) else "not taken"
+        self._shared.intake.rejections.count(kind, str(error))
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await self._send(f"error {error}")
+                if self._reading is None:
+                    return  # it has no place, and must not take one
+                self._connection.shutdown(socket.SHUT_WR)
+                while await loop.sock_recv(self._connection, self._shared.read_bytes):
+                    continue
+
+    async def _send(self, text: str) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._connection, f"{text}\n".encode())
+
+    async def _read(self) -> None:
+        while True:
+            await self._wait_for_more()
+            async with self._unanswered:
+                pass  # a place is free, and nobody else takes it; the others must not wait for it
+            async with self._shared.reading:
+                try:
+                    data = self._connection.recv(self._shared.read_bytes)
+                except BlockingIOError:
+                    continue  # there is nothing to read after all
+                if not data:
+                    break
+                if whole := self._lines.add(data):
+                    await self._take(whole)
+                self._lines.check()
+        if self._lines.is_unfinished:
+            raise ReceiverError(
+                f"Line {self._lines.next_number} has no end, and was not stored; end every line"
+                r" with \n."
+            )
+
+    async def _wait_for_more(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout(self._left_s):
+                await _readable(self._connection)
+        except TimeoutError as error:
+            raise ReceiverError(
+                f"Line {self._lines.next_number} was not complete after {self._settings.line_s:g}"
+                " s; send whole lines, or raise line_s."
+            ) from error
+        if self._left_s is not None:
+            self._left_s = max(0.0, self._left_s - (loop.time() - began_s))
+        else:  # a line begins
+            self._left_s = self._settings.line_s
+
+    async def _take(self, whole: bytes) -> None:
+        if not self._is_authenticated:
+            whole = self._authenticate(whole)
+        self._shared.connections.busy(self)
+        if whole:
+            await self._submit(whole)
+        self._left_s = self._settings.line_s if self._lines.is_unfinished else None
+
+    def _authenticate(self, whole: bytes) -> bytes:
+        """Check the first line, which must be the token; returns the lines after it."""
+        first, _, rest = whole.partition(b"\n")
+        expected = f"token {self._settings.token}".encode()
+        if not hmac.compare_digest(first.removesuffix(b"\r"), expected):
+            raise ReceiverError(
+                "The first line is not the token; send 'token', a space and the token."
+            )
+        self._is_authenticated = True
+        return rest
+
+    async def _submit(self, whole: bytes) -> None:
+        records, error = self._lines.records(whole, wall_clock_ms())
+        if records.count:
+            await self._unanswered.acquire()
+            receipt = self._shared.intake.submit_nowait(records)
+            self._answers.put_nowait((receipt, records.count))
+            await self._shared.intake.buffered(receipt)
+        if error:
+            raise error
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    descriptor = connection.fileno()
+    loop.add_reader(descriptor, set_unless_done, ready, None)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+class TcpReceiver(ListeningReceiver):
+    r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
+
+    With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
+    durable. They come in order, at the latest one block interval and one sync after the lines.
+    Without them a sender cannot tell what was lost when it or the receiver went down.
+
+    A sender whose line is rejected gets one line, ``error`` and the reason, and the connection is
+    closed; the lines before that one are stored, and acknowledged as usual. A line without an end
+    is rejected: nobody can tell whether the rest of it was lost.
+
+    Under backpressure nothing is read, so that senders block on their sockets. Meanwhile a sender
+    takes the memory of its unfinished line.
+
+    Args:
+        settings: The limits. Default: those of `TcpSettings`.
+        stop_s: How long a stop waits for senders who do not read their last acknowledgements (s).
+            Default: 5.
+    """
+
+    def __init__(self, settings: TcpSettings | None = None, *, stop_s: float = 5) -> None:
+        self.settings = settings or TcpSettings()
+        super().__init__(self.settings.host, self.settings.port)
+        self._stop_s = stop_s
+
+    async def receive(self, intake: Intake) -> None:
+        """Receive until cancelled, as `Receiver.receive` says.
+
+        Raises:
+            ReceiverError: The port cannot be opened.
+        """
+        listener = self._take_listener()
+        shared = SharedBySenders(intake, self.settings)
+        senders: dict[asyncio.Task[None], LineSender] = {}
+        try:
+            while True:
+                sender = LineSender(await _accept(listener, shared), shared)
+                serving = sender.start()
+                senders[serving] = sender
+                serving.add_done_callback(senders.pop)
+                await asyncio.sleep(0)  # accepting goes on at once if there is more to accept
+        finally:
+            listener.close()
+            for sender in senders.values():
+                sender.stop()
+            await self._end(set(senders))
+
+    async def _end(self, serving: Collection[asyncio.Task[None]]) -> None:
+        if not serving:
+            return
+        _, stuck = await asyncio.wait(serving, timeout=self._stop_s)
+        for task in stuck:
+            task.cancel()
+        if stuck:
+            await asyncio.wait(stuck)
+
+
+async def _accept(listener: socket.socket, shared: SharedBySenders) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return (await loop.sock_accept(listener))[0]
+        except ConnectionError:
+            continue  # it was gone before it was accepted
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS:
+                raise
+            # The next connection that closes makes a place; there is no way to wait for one.
+            if not shared.connections.close_longest_idle():
+                _LOG.warning("A connection cannot be accepted: %s", error)
+            await asyncio.sleep(_NO_DESCRIPTORS_S)
