@@ -65,6 +65,19 @@ async def test_a_later_request_does_not_overtake_a_waiting_one() -> None:
 
 
 @in_virtual_time
+async def test_a_cancelled_wait_does_not_block_the_next() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_acquire(50)
+    first = asyncio.create_task(budget.acquire(90))
+    second = asyncio.create_task(budget.acquire(10))
+    await asyncio.sleep(0)
+
+    first.cancel()
+    await second
+    assert budget.held_bytes == 60
+
+
+@in_virtual_time
 async def test_a_wait_that_is_cancelled_when_granted_releases_the_memory() -> None:
     budget = MemoryBudget(100)
     assert budget.try_acquire(100)
