@@ -122,7 +122,8 @@ class Journal:
 
     def lane_bounds(self, lane: int) -> tuple[int, int]:
         """A lane's first offset and the one after its last."""
-        return self.look(lane).bounds
+        look = self.look(lane)
+        return look.index.start, look.end.until
 
     def look(self, lane: int) -> LaneLook:
         """The same, with what else is known of the lane's end."""

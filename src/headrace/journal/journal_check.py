@@ -17,7 +17,7 @@ from headrace.errors import CorruptionError
 from headrace.journal.block import MAX_RECORDS
 from headrace.journal.journal import Journal
 from headrace.journal.journal_log import pauses
-from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
+from headrace.journal.lane_files import LaneEnd, LaneFiles, LaneIndex, Lost
 from headrace.journal.lane_mark import is_noted, nothing_left, restore
 from headrace.journal.names import (
     BLOCK,
@@ -235,7 +235,7 @@ def _beyond(
         )
         yield JournalFinding(JournalFindingKind.GAP, files.path(end), files.lane, end, until, gone)
     if is_left:
-        path, left = files.path(mark, END), files.without_name(until, mark)
+        path, left = files.path(mark, END), files.without_name(LaneEnd(until, spare_until=mark))
         yield JournalFinding(JournalFindingKind.SPARE, path, files.lane, until, mark, left)
 
 

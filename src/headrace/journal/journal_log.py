@@ -95,7 +95,7 @@ def settled(journal: Journal, lane: int, clock: "Clock" = time) -> LaneLook:
         look = journal.look(lane)
         if not look.end.has_spare:
             return look
-    raise CorruptionError(look.without_name)
+    raise CorruptionError(look.files.without_name(look.end))
 
 
 def pauses(clock: "Clock") -> Iterator[None]:
@@ -248,7 +248,8 @@ class JournalLog:
             since_s = now_s
         if now_s - since_s >= _LONG_S:
             since_s = math.inf
-            _LOG.warning("%s Until then the query goes on without them.", look.without_name)
+            without_name = look.files.without_name(end)
+            _LOG.warning("%s Until then the query goes on without them.", without_name)
         self._spares[lane] = end.spare_until, since_s
 
     def _find(self) -> Journal | None:

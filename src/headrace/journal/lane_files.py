@@ -187,13 +187,13 @@ class LaneFiles:
         index = self.index()
         return LaneLook(self, index, self.end(index))
 
-    def without_name(self, start: int, until: int) -> str:
+    def without_name(self, end: LaneEnd) -> str:
         """What there is to say of a last block whose only name is the mark, as a sentence."""
         return (
-            f"The last block has lost its name, and only the lane's mark has it still, so that"
-            f" offsets [{start}, {until}) of {self.what} cannot be read, and nobody knows whether"
-            " they were acknowledged; start the receiver of the lane, or run `headrace journal"
-            f" repair {self.storage.url}`: either gives the block its name again."
+            "The last block has lost its name, and only the lane's mark has it still, so that"
+            f" offsets [{end.until}, {end.spare_until}) of {self.what} cannot be read, and nobody"
+            " knows whether they were acknowledged; start the receiver of the lane, or run"
+            f" `headrace journal repair {self.storage.url}`: either gives the block its name again."
         )
 
     def spare(self, mark: int) -> BlockHeader | None:
@@ -214,17 +214,6 @@ class LaneFiles:
             return LaneEnd(self.lost(index.last).until)
         header = self.header(index.last)
         return LaneEnd(header.until, header.checksum)
-
-    def checksum_before(self, index: LaneIndex, offset: int) -> int:
-        """The checksum of the block that has the record before an offset; 0 if none has it."""
-        first = index.holding(offset - 1)
-        if offset <= index.start or first is None or first in index.lost:
-            return 0
-        try:
-            header = self.header(first)
-        except FileNotFoundError:  # pruned, or declared lost, since the names were read
-            return 0
-        return header.checksum if offset <= header.until else 0
 
     def header(self, first: int) -> BlockHeader:
         """A block's header, compared with its name."""
@@ -290,21 +279,18 @@ class LaneLook:
     index: LaneIndex
     end: LaneEnd
 
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """Its first offset, and the one after the last that can be read."""
-        return self.index.start, self.end.until
-
-    @property
-    def without_name(self) -> str:
-        """What there is to say of a last block whose only name is the mark."""
-        return self.files.without_name(self.end.until, self.end.spare_until)
-
     def checksum_before(self, offset: int) -> int:
-        """The same, for the cost of a header at most; 0 also if the block is damaged."""
+        """The checksum of the block that has the record before an offset; 0 if none has it.
+
+        It costs a header, unless the lane ends there.
+        """
         if offset == self.end.until:
             return self.end.checksum
-        try:
-            return self.files.checksum_before(self.index, offset)
-        except CorruptionError:  # whoever reads it gets the error
+        first = self.index.holding(offset - 1)
+        if offset <= self.index.start or first is None or first in self.index.lost:
             return 0
+        try:
+            header = self.files.header(first)
+        except (FileNotFoundError, CorruptionError):
+            return 0  # pruned or declared lost since; or damaged, which whoever reads it finds
+        return header.checksum if offset <= header.until else 0

@@ -157,7 +157,7 @@ def _missing(files: LaneFiles, offset: int) -> HeadraceError:
         )
     end = files.end(index)
     if end.until <= offset < end.spare_until:
-        return CorruptionError(files.without_name(end.until, end.spare_until))
+        return CorruptionError(files.without_name(end))
     if offset >= end.until:
         return JournalError(
             f"Offset {offset} of {files.what} is not there: it ends at {end.until}."
