@@ -1,10 +1,10 @@
 """Journals with records in them, for tests of what reads them."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
 from headrace.journal import Journal, Records
-from headrace.journal.storage import Unlocked
 from headrace.journal.storage.local import LocalStorage
 
 TIME_MS = 1_700_000_000_000
@@ -32,7 +32,7 @@ def fill(folder: Path, blocks: dict[int, list[int]], *, timestamp_ms: int = TIME
 
 def displace(folder: str | Path, lane: int = 0) -> None:
     """Append as a second writer beside the first, as can be where no lock keeps them apart."""
-    with mock.patch.object(LocalStorage, "lock", lambda *_: Unlocked()):
+    with mock.patch.object(LocalStorage, "lock", lambda *_: ExitStack()):
         writer = Journal.open(str(folder)).writer(lane)
     with writer:
         writer.append(Records.of([b"another's"], timestamp_ms=TIME_MS))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.journal.queries import Query
-from tests.journal.samples import numbered, values_of
+from tests.journal.samples import append, numbered, numbers, values_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import DataLossError, JournalError, LaneTakenError
@@ -68,10 +68,6 @@ class Faulty:
         return answer
 
 
-def numbers(*ranges: range) -> list[bytes]:
-    return [b"%d" % number for one in ranges for number in one]
-
-
 class RemoteStories:
     """Tests, for a module that has a fixture ``remote``."""
 
@@ -79,9 +75,7 @@ class RemoteStories:
     def journal(self, remote: Remote) -> Journal:
         """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0."""
         made = Journal.open(remote.url, create=True)
-        with made.writer(0) as writer:
-            for start, until in ((0, 3), (3, 10), (10, 12)):
-                writer.append(numbered(start, until))
+        append(made, 3, 7, 2)
         return made
 
     @pytest.fixture

@@ -1,11 +1,16 @@
-"""Records for tests."""
+"""Records, journals that have them, and what is in a lane."""
 
+from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from hypothesis import strategies as st
+from tests.journal.shim import Fast
 
 from headrace.core.ranges import OffsetRange
 from headrace.journal import Journal, Records
+from headrace.journal.block import Compression
+from headrace.journal.storage.local import Disk, LocalStorage
 
 NOW_MS: Final = 1_700_000_000_000
 
@@ -42,3 +47,40 @@ def values_of(journal: Journal, lane: int = 0) -> list[bytes]:
     """The values of everything in a lane."""
     offsets = OffsetRange(journal.name, lane, *journal.lane_bounds(lane))
     return [value for batch in journal.read(offsets) for value in batch.column("value").to_pylist()]
+
+
+def numbers(*ranges: range) -> list[bytes]:
+    """The values of numbered records."""
+    return [b"%d" % number for one in ranges for number in one]
+
+
+def journal_at(path: Path, disk: Disk | None = None) -> Journal:
+    """The journal in a folder, made if need be. Default: a disk that syncs nothing."""
+    return Journal.in_storage(LocalStorage(path, disk or Fast()), path.name, create=True)
+
+
+def append(journal: Journal, *counts: int, lane: int = 0, compression: Compression = "lz4") -> None:
+    """Append blocks of so many records to a lane, whose values are their offsets."""
+    with journal.writer(lane, compression=compression) as writer:
+        for count in counts:
+            writer.append(numbered(writer.end, writer.end + count))
+
+
+def folder(journal: Journal, lane: int = 0) -> Path:
+    """Where a lane's files are."""
+    return Path(journal.storage.url) / f"{lane}"
+
+
+def stored(lane: Path) -> dict[int, bytes]:
+    """The values in a lane's folder by their offsets, read without the code under test.
+
+    After a header of 128 bytes each block is one Arrow stream.
+    """
+    found: dict[int, bytes] = {}
+    for path in sorted(lane.glob("*.block")):
+        with pa.ipc.open_stream(path.read_bytes()[128:]) as stream:
+            values = stream.read_all().column("value").to_pylist()
+        for offset, value in enumerate(values, int(path.stem)):
+            assert offset not in found, "an offset was given twice"
+            found[offset] = value
+    return found

@@ -11,6 +11,7 @@ worked out from the first operations of that log, all of it and no more than POS
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count
@@ -42,6 +43,57 @@ class Fast(Disk):
 
     def sync_folder(self, path: Path) -> None:
         """Nothing."""
+
+
+class FailingDisk(Fast):
+    """Fails once, in the call of a name, and writes down which calls there were.
+
+    ``fails`` is set when it is about to; it does not before ``may_fail`` is set.
+    """
+
+    def __init__(self) -> None:
+        self.fail: str | None = None
+        self.error = errno.EIO
+        self.calls: list[tuple[str, object]] = []
+        self.fails = threading.Event()
+        self.may_fail = threading.Event()
+        self.may_fail.set()
+
+    def _call(self, name: str, of: object) -> None:
+        self.calls.append((name, of))
+        if name == self.fail:
+            self.fail = None
+            self.fails.set()
+            assert self.may_fail.wait(60)
+            raise OSError(self.error, os.strerror(self.error))
+
+    def create(self, path: Path) -> int:
+        self._call("create", path)
+        return super().create(path)
+
+    def write(self, descriptor: int, parts: Sequence[Part]) -> int:
+        if self.fail == "write":
+            super().write(descriptor, [b"half"])
+        self._call("write", descriptor)
+        return super().write(descriptor, parts)
+
+    def sync(self, descriptor: int) -> None:
+        self._call("sync", descriptor)
+
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)
+        self._call("close", descriptor)
+
+    def link(self, path: Path, to: Path) -> None:
+        self._call("link", to)
+        super().link(path, to)
+
+    def unlink(self, path: Path) -> None:
+        self._call("unlink", path)
+        super().unlink(path)
+
+    def sync_folder(self, path: Path) -> None:
+        self._call("sync_folder", path)
 
 
 @dataclass(frozen=True)
@@ -202,7 +254,7 @@ class State:
 
     names: dict[Path, int] = field(default_factory=dict)
     data: dict[int, bytes] = field(default_factory=dict)
-    unsynced: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
+    journal_at: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
     @classmethod
@@ -217,8 +269,8 @@ class State:
         return state
 
     def copy(self) -> "State":
-        unsynced = {number: list(late) for number, late in self.unsynced.items()}
-        return State(dict(self.names), dict(self.data), unsynced, list(self.changes))
+        journal_at = {number: list(late) for number, late in self.journal_at.items()}
+        return State(dict(self.names), dict(self.data), journal_at, list(self.changes))
 
     def apply(self, operation: Operation) -> None:
         """Let one more thing happen."""
@@ -226,14 +278,14 @@ class State:
             case Change():
                 self.changes.append(operation)
             case Write(number, at, data):
-                late = self.unsynced.setdefault(number, [])
+                late = self.journal_at.setdefault(number, [])
                 if late and late[-1][0] + len(late[-1][1]) == at:
                     at, before = late.pop()
                     data = before + data
                 late.append((at, data))
             case Sync(number):
                 self.data[number] = self._late(number, lambda data: data)
-                self.unsynced.pop(number, None)
+                self.journal_at.pop(number, None)
             case SyncFolder(path):
                 for change in self.changes:
                     if change.path.parent == path:
@@ -266,7 +318,7 @@ class State:
     def _late(self, number: int, fate: Callable[[bytes], bytes]) -> bytes:
         """A file's bytes, if this becomes of what was written since the last sync."""
         whole = self.data.get(number, b"")
-        for at, data in self.unsynced.get(number, ()):
+        for at, data in self.journal_at.get(number, ()):
             left = fate(data)
             whole = whole[:at] + left + whole[at + len(left) :]
         return whole

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tests.journal.samples import numbered
+from tests.journal.samples import numbered, numbers, values_of
 from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
 from tests.services.planners import ManualTime
 
-from headrace.core.ranges import OffsetRange
 from headrace.errors import HeadraceError, JournalError
 from headrace.journal import DEFECTS, Journal, JournalFinding, JournalFindingKind, verify
 from headrace.journal.names import is_temporary
@@ -81,28 +80,23 @@ class Told:
         """What these marks say."""
         told = cls()
         for mark in marks:
-            value = mark.value
-            match mark.what:
-                case "made":
-                    assert isinstance(value, str)
-                    told.journal_id = value
-                case "acknowledged":
-                    assert isinstance(value, int)
-                    told.acknowledged = value
-                case "tried":
-                    assert isinstance(value, int)
-                    told.tried = max(told.tried, value)
-                case "seen":
-                    assert isinstance(value, int)
-                    told.seen = max(told.seen, value)
-                case "pruning":
-                    assert isinstance(value, int)
-                    told.starts.add(value)
-                case "pruned":
-                    assert isinstance(value, int)
-                    told.starts = {value}
-                case "opened" | "failed":
+            match mark:
+                case Mark("made", str(journal_id)):
+                    told.journal_id = journal_id
+                case Mark("acknowledged", int(until)):
+                    told.acknowledged = until
+                case Mark("tried", int(until)):
+                    told.tried = max(told.tried, until)
+                case Mark("seen", int(until)):
+                    told.seen = max(told.seen, until)
+                case Mark("pruning", int(start)):
+                    told.starts.add(start)
+                case Mark("pruned", int(start)):
+                    told.starts = {start}
+                case Mark("opened" | "failed"):
                     pass  # which holds nobody to anything
+                case _:
+                    raise AssertionError(mark)
         return told
 
 
@@ -133,9 +127,7 @@ def _violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
     start, until = journal.lane_bounds(0)
     if start not in told.starts or until != end + 2:
         yield f"it holds [{start}, {until}), but {told} was told, and 2 were appended at {end}"
-    batches = journal.read(OffsetRange("orders", 0, start, until), ["value"])
-    values = [value for batch in batches for value in batch.column("value").to_pylist()]
-    if values != [b"%d" % number for number in range(start, until)]:
+    if (values := values_of(journal)) != numbers(range(start, until)):
         yield f"it has {values} at offset {start}"
     left = [path.name for path in (base / "a/orders/0").iterdir() if is_temporary(path.name)]
     if left:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from tests.journal.samples import numbered
+from tests.journal.samples import NOW_MS, numbered, values_of
 from tests.journal.shim import EVERY_SIXTH_OR_EACH, Fast, Files, Mark, Recorder, crashes
 from tests.journal.stories import again, on_disk, opened
 
@@ -22,10 +22,9 @@ from headrace.errors import (
 )
 from headrace.journal import Journal, verify
 from headrace.journal.batch_writer import BatchWriter, new_attempt, stage
-from headrace.journal.records import HEADERS
 from headrace.journal.storage.local import LocalStorage
+from headrace.source.log import HEADERS
 
-NOW_MS = 1_700_000_000_000
 KEYS = ("a", "b")
 
 
@@ -67,9 +66,7 @@ def whole(key: str, attempt: int) -> list[str]:
 
 
 def values_in(journal: Journal) -> list[str]:
-    start, until = journal.lane_bounds(0)
-    batches = journal.read(OffsetRange(journal.name, 0, start, until), ["value"])
-    return [value.decode() for batch in batches for value in batch.column("value").to_pylist()]
+    return [value.decode() for value in values_of(journal)]
 
 
 def attempts_in(values: list[str]) -> dict[str, int]:

@@ -15,8 +15,7 @@ from headrace.journal.block import (
     HEADER_BYTES,
     BlockHeader,
     Compression,
-    decode_header,
-    decode_payload,
+    decode,
     encode,
 )
 from headrace.journal.records import SCHEMA, Records
@@ -33,9 +32,8 @@ def stored(some: Records, compression: Compression = "none", first: int = 5) -> 
 
 
 def read(data: bytes) -> tuple[BlockHeader, Records]:
-    header = decode_header(data, len(data), "the block")
-    payload = pa.py_buffer(data).slice(HEADER_BYTES)
-    return header, Records(decode_payload(header, payload, "the block", SCHEMA.names))
+    header, batch = decode(pa.py_buffer(data), "the block", SCHEMA.names)
+    return header, Records(batch)
 
 
 @given(records(least=1), st.sampled_from(COMPRESSIONS), st.integers(0, 2**62))
@@ -129,14 +127,12 @@ def test_without_compression_the_records_buffers_are_the_payload() -> None:
 
 def test_without_compression_nothing_is_copied_when_it_is_read() -> None:
     data = pa.py_buffer(stored(numbered(0, 1000)))
-    header = decode_header(data.slice(0, HEADER_BYTES).to_pybytes(), data.size, "the block")
-    batch = decode_payload(header, data.slice(HEADER_BYTES), "the block", ["value"])
+    _, batch = decode(data, "the block", ["value"])
     text = batch.column("value").buffers()[2]
     assert data.address <= text.address < data.address + data.size
 
 
 def test_columns_come_in_the_order_asked_for_and_those_not_stored_are_null() -> None:
     data = pa.py_buffer(stored(Records.of([b"a", b"b"], ids=["1", "2"], timestamp_ms=0)))
-    header = decode_header(data.slice(0, HEADER_BYTES).to_pybytes(), data.size, "the block")
-    batch = decode_payload(header, data.slice(HEADER_BYTES), "the block", ["id", "key", "value"])
+    _, batch = decode(data, "the block", ["id", "key", "value"])
     assert batch.to_pydict() == {"id": ["1", "2"], "key": [None, None], "value": [b"a", b"b"]}

@@ -162,7 +162,7 @@ class NameBeforeData(LocalStorage):
 
 class FinalNameAtOnce(NameBeforeData):
     def commit(self, final: Path, parts: Sequence[Part]) -> None:
-        self._write(final, parts)
+        self._write(self._disk.create(final), parts)
         self._disk.sync_folder(final.parent)
 
 

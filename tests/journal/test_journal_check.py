@@ -5,39 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.journal.samples import numbered, values_of
-from tests.journal.shim import Fast, Recorder, crashes
+from tests.journal.samples import append, folder, journal_at, numbered, numbers, values_of
+from tests.journal.shim import Recorder, crashes
 from tests.journal.stories import on_disk
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Journal, JournalFinding, JournalFindingKind, Lost, repair, verify
 from headrace.journal.block import HEADER_BYTES, MAX_RECORDS
-from headrace.journal.storage.local import Disk, LocalStorage
 
 FIRST, SECOND, THIRD = (f"{first:020d}.block" for first in (0, 3, 10))
-
-
-def opened(base: Path, disk: Disk) -> Journal:
-    return Journal.in_storage(LocalStorage(base / "orders", disk), "orders", create=True)
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0."""
-    made = opened(tmp_path, Fast())
-    with made.writer(0) as writer:
-        for start, until in ((0, 3), (3, 10), (10, 12)):
-            writer.append(numbered(start, until))
-    return made
-
-
-def folder(journal: Journal) -> Path:
-    return Path(journal.storage.url) / "0"
-
-
-def names(journal: Journal) -> list[str]:
-    return sorted(path.name for path in folder(journal).iterdir() if path.name != "lock")
 
 
 def flip(path: Path, at: int) -> None:
@@ -50,10 +27,6 @@ def told(
     findings: tuple[JournalFinding, ...],
 ) -> list[tuple[JournalFindingKind, str, int | None, int | None]]:
     return [(each.kind, each.path, each.first, each.until) for each in findings]
-
-
-def numbers(*ranges: range) -> list[bytes]:
-    return [b"%d" % number for one in ranges for number in one]
 
 
 def test_a_whole_journal_is_whole(journal: Journal) -> None:
@@ -173,14 +146,10 @@ def test_a_duplicate_is_found_and_set_aside(journal: Journal) -> None:
 
 def test_a_last_block_that_overlaps_keeps_its_offsets(journal: Journal) -> None:
     """A lane written twice from 11 on: the offsets that only the second has are not given again."""
-    other = opened(folder(journal).parent.parent / "other", Fast())
+    other = journal_at(folder(journal).parent.parent / "other")
     other.identity = journal.identity
-    with other.writer(0) as writer:
-        writer.append(numbered(0, 11))
-        writer.append(numbered(11, 20))
-    os.link(
-        Path(other.storage.url) / "0" / f"{11:020d}.block", folder(journal) / f"{11:020d}.block"
-    )
+    append(other, 11, 9)
+    os.link(folder(other) / f"{11:020d}.block", folder(journal) / f"{11:020d}.block")
     assert told(verify(journal).findings) == [
         (JournalFindingKind.OVERLAP, f"0/{11:020d}.block", 12, 20),
     ]
@@ -296,11 +265,11 @@ def test_a_repair_may_crash_at_any_moment(
     base = folder(journal).parent.parent
     (folder(journal) / "lock").unlink()
     recorder = Recorder(base)
-    repair(opened(base, recorder))
+    repair(journal_at(base / "orders", recorder))
     count = 0
     for files, _ in crashes(recorder):
         with on_disk(files, tmp_path / "crashed") as crashed:
-            again = opened(crashed, Fast())
+            again = journal_at(crashed / "orders")
             repair(again)
             assert verify(again).whole
             assert values_of(again) == numbers(*kept)

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.journal.journals import TIME_MS, fill
-from tests.journal.shim import Fast
+from tests.journal.samples import journal_at
 from tests.services.planners import next_batch
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import DataLossError
 from headrace.journal import Journal, Records, repair
 from headrace.journal.journal_log import JournalLog
-from headrace.journal.journal_options import parse_options
-from headrace.journal.storage.local import LocalStorage
+from headrace.journal.journal_options import JournalOptions, parse_options
 from headrace.source.planner import StreamPlanner
 
 
@@ -30,7 +29,7 @@ def paths(tmp_path: Path) -> Iterator[Path]:
 
 def write(path: Path, *lanes: Sequence[tuple[int, int]]) -> Journal:
     """A journal whose lanes have blocks of so many records of so many bytes each."""
-    journal = Journal.in_storage(LocalStorage(path, Fast()), "events", create=True)
+    journal = journal_at(path)
     for lane, blocks in enumerate(lanes):
         with journal.writer(lane) as writer:
             for records, size in blocks:
@@ -40,15 +39,18 @@ def write(path: Path, *lanes: Sequence[tuple[int, int]]) -> Journal:
 
 def first_ranges(path: Path, **options: object) -> list[OffsetRange]:
     """What the first batch of a stream reads."""
-    given = {"path": str(path)} | {name: str(value) for name, value in options.items()}
-    parsed = parse_options(given, streaming=True)
+    parsed = parsed_options(path, **options)
     with closing(StreamPlanner(JournalLog(parsed), parsed.shared)) as planner:
         return next_batch(planner, planner.initial())[1]
 
 
 def log_of(path: Path, **options: object) -> JournalLog:
+    return JournalLog(parsed_options(path, **options))
+
+
+def parsed_options(path: Path, **options: object) -> JournalOptions:
     given = {"path": str(path)} | {name: str(value) for name, value in options.items()}
-    return JournalLog(parse_options(given, streaming=True))
+    return parse_options(given, streaming=True)
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
@@ -61,7 +63,7 @@ def test_a_query_that_has_read_beyond_a_lane_s_end_does_not_go_on(
     shutil.copytree(path, tmp_path / "backup")
     with Journal.open(str(path)).writer(0) as writer:
         writer.append(Records.of([b"x"] * 4, timestamp_ms=TIME_MS))
-    parsed = parse_options({"path": str(path), "failOnDataLoss": fail}, streaming=True)
+    parsed = parsed_options(path, failOnDataLoss=fail)
     with closing(StreamPlanner(JournalLog(parsed), parsed.shared)) as planner:
         end, read = next_batch(planner, planner.initial())
         assert [(each.start, each.until) for each in read] == [(0, 7)]

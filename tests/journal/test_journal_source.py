@@ -20,8 +20,6 @@ from headrace.errors import OptionError, SourceError
 from headrace.execution import Gate
 from headrace.journal import Journal, Records
 from headrace.journal.journal_source import cut_at_blocks
-from headrace.journal.reading import ARROW_SCHEMA
-from headrace.kafka.record_batches import ARROW_SCHEMA as KAFKA_SCHEMA
 from headrace.ledger import Ledger, Status, verify
 from headrace.source.packing import RECORDS_WORTH_A_TASK
 
@@ -42,10 +40,6 @@ def read(spark: SparkSession) -> Read:
 
 def values(df: DataFrame) -> list[bytes]:
     return [bytes(row.value) for row in df.orderBy("partition", "offset").collect()]
-
-
-def test_the_columns_are_those_of_kafkas_source() -> None:
-    assert ARROW_SCHEMA == KAFKA_SCHEMA
 
 
 def test_a_bounded_read_has_everything_or_what_it_was_asked_for(read: Read, tmp_path: Path) -> None:

@@ -8,63 +8,28 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
-import pyarrow as pa
 import pytest
-from tests.journal.journals import TIME_MS
-from tests.journal.samples import numbered
-from tests.journal.shim import Fast, Recorder, Sync, SyncFolder
+from tests.journal.samples import append, folder, numbered, stored
+from tests.journal.shim import Recorder, Sync, SyncFolder
 from tests.journal.stories import opened
 from tests.journal.test_batch_writer import write
 from tests.receivers.processes import ReceiverProcess, receiver
-from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError
-from headrace.journal import Journal, JournalFindingKind, Lost, Records, repair, verify
+from headrace.journal import Journal, JournalFindingKind, Lost, repair, verify
 from headrace.journal.batch_writer import BatchWriter
-from headrace.journal.storage.local import LocalStorage
-from headrace.ledger import Ledger, PlannedBatch, PlannedRange
-
-BLOCKS: Final = ((0, 3), (3, 10), (10, 12))
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    """A journal with the blocks [0, 3), [3, 10) and [10, 12) in lane 0."""
-    storage = LocalStorage(tmp_path / "orders", Fast())
-    made = Journal.in_storage(storage, "orders", create=True)
-    with made.writer(0) as writer:
-        for start, until in BLOCKS:
-            writer.append(numbered(start, until))
-    return made
-
-
-def lane(journal: Journal) -> Path:
-    return Path(journal.storage.url) / "0"
-
-
-def files(folder: Path, kind: str) -> list[Path]:
-    return sorted(folder.glob(f"*.{kind}"))
-
-
-def stored(folder: Path) -> dict[int, bytes]:
-    """What a lane's block files have by their offsets, read without the code under test."""
-    found: dict[int, bytes] = {}
-    for path in files(folder, "block"):
-        with pa.ipc.open_stream(path.read_bytes()[128:]) as stream:
-            values = stream.read_all().column("value").to_pylist()
-        for offset, value in enumerate(values, int(path.stem)):
-            assert offset not in found, "an offset was given twice"
-            found[offset] = value
-    return found
+def files(lane: Path, kind: str) -> list[Path]:
+    return sorted(lane.glob(f"*.{kind}"))
 
 
 def remove(journal: Journal, *kinds: str, since: int = 0) -> None:
     """Remove the lane's files of these kinds whose names begin with an offset from this on."""
     for kind in kinds:
-        for path in files(lane(journal), kind):
+        for path in files(folder(journal), kind):
             if int(path.stem) >= since:
                 path.unlink()
 
@@ -88,7 +53,7 @@ def goes_on_at(journal: Journal, offset: int) -> None:
     with journal.writer(0) as writer:
         assert writer.append(numbered(offset, offset + 2)).start == offset
     assert verify(journal).whole
-    assert {offset, offset + 1} <= stored(lane(journal)).keys()
+    assert {offset, offset + 1} <= stored(folder(journal)).keys()
 
 
 def test_a_last_block_that_lost_its_name_is_still_there(journal: Journal) -> None:
@@ -101,14 +66,14 @@ def test_a_last_block_that_lost_its_name_is_still_there(journal: Journal) -> Non
     assert journal.bounds() == {0: (0, 10)}
     journal.writer(0).close()
     goes_on_at(journal, 12)
-    assert stored(lane(journal)) == {offset: b"%d" % offset for offset in range(14)}
+    assert stored(folder(journal)) == {offset: b"%d" % offset for offset in range(14)}
 
 
 def test_repair_gives_it_its_name_again(journal: Journal) -> None:
     remove(journal, "block", since=10)
     assert [each.kind for each in repair(journal)] == [JournalFindingKind.SPARE]
     assert journal.bounds() == {0: (0, 12)}
-    assert stored(lane(journal)) == {offset: b"%d" % offset for offset in range(12)}
+    assert stored(folder(journal)) == {offset: b"%d" % offset for offset in range(12)}
     assert repair(journal) == ()
 
 
@@ -131,7 +96,7 @@ def test_last_blocks_that_are_gone_are_declared_lost_but_the_mark_s(
 def test_if_the_mark_is_but_a_name_all_that_is_gone_is_declared_lost(journal: Journal) -> None:
     """As after a backup that does not keep what links have in common, or a damaged one."""
     remove(journal, "block", since=10)
-    (_, mark) = files(lane(journal), "end")
+    (_, mark) = files(folder(journal), "end")
     mark.unlink()
     mark.write_bytes(b"")
     refused(journal, 10, 12)
@@ -146,8 +111,8 @@ def test_a_lane_of_which_nothing_is_left_does_not_begin_again(
 ) -> None:
     remove(journal, "block", "end")
     if whole_folder:
-        (lane(journal) / "lock").unlink()
-        lane(journal).rmdir()
+        (folder(journal) / "lock").unlink()
+        folder(journal).rmdir()
     with pytest.raises(CorruptionError, match=r"Nothing is left of lane 0 .* --reached 0:OFFSET"):
         journal.writer(0)
     (finding,) = verify(journal).findings
@@ -166,10 +131,10 @@ def test_a_mark_that_is_gone_or_of_an_earlier_time_is_made_anew(
     """As of a journal that an earlier Headrace has written."""
     remove(journal, "end")
     if mark is not None:
-        (lane(journal) / f"{mark:020d}.end").write_bytes(b"")
+        (folder(journal) / f"{mark:020d}.end").write_bytes(b"")
     assert verify(journal).whole
     journal.writer(0).close()
-    assert files(lane(journal), "end")[-1].stem == f"{12:020d}"
+    assert files(folder(journal), "end")[-1].stem == f"{12:020d}"
     goes_on_at(journal, 12)
 
 
@@ -185,15 +150,14 @@ def test_what_a_reader_has_read_counts_beside_the_mark(journal: Journal) -> None
 
 def test_what_a_mark_says_does_not_depend_on_what_was_pruned(journal: Journal) -> None:
     assert journal.remove_before(0, 12) == 12
-    assert files(lane(journal), "end") == []  # nor is there a block's content any more
+    assert (journal.bounds(), journal.blocks(0)) == ({0: (12, 12)}, [])
+    assert files(folder(journal), "end") == []  # nor is there a block's content any more
     goes_on_at(journal, 12)
     assert journal.remove_before(0, 14) == 14
-    with journal.writer(0) as writer:
-        writer.append(numbered(14, 15))
-        writer.append(numbered(15, 17))
+    append(journal, 1, 2)
     remove(journal, "block", since=15)
     remove(journal, "end", since=17)
-    (lane(journal) / f"{17:020d}.end").touch()
+    (folder(journal) / f"{17:020d}.end").touch()
     refused(journal, 15, 17)
     repair(journal)
     goes_on_at(journal, 17)
@@ -247,7 +211,7 @@ def send(running: ReceiverProcess, lines: list[bytes]) -> None:
 
 def test_a_receiver_does_not_give_acknowledged_offsets_to_others(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
-    folder = tmp_path / "events/0"
+    lane = tmp_path / "events/0"
     with receiver(tmp_path, "tcp", "--acknowledge") as running:
         for number in range(6):
             lines = [b"%d.%d" % (number, each) for each in range(5)]
@@ -255,8 +219,8 @@ def test_a_receiver_does_not_give_acknowledged_offsets_to_others(tmp_path: Path)
             acknowledged += lines
         running.send(signal.SIGKILL)
         running.ended()
-    assert stored(folder) == dict(enumerate(acknowledged))
-    blocks = files(folder, "block")
+    assert stored(lane) == dict(enumerate(acknowledged))
+    blocks = files(lane, "block")
     gone = int(blocks[-3].stem)
     for path in blocks[-3:]:
         path.unlink()
@@ -268,37 +232,11 @@ def test_a_receiver_does_not_give_acknowledged_offsets_to_others(tmp_path: Path)
     with receiver(tmp_path, "tcp", "--acknowledge") as running:
         assert running.wait_for("receiving")["offset"] == 30
         send(running, [b"new"])
-    after = stored(folder)
+    after = stored(lane)
     assert after[30] == b"new"
     assert all(after[offset] == acknowledged[offset] for offset in after if offset < 30)
     (lost,) = Journal.open(str(tmp_path / "events")).lost(0)
     assert {*range(lost.first, lost.until)} == set(range(30)) - after.keys()
-
-
-def test_a_receiver_does_not_write_where_a_gate_has_read(tmp_path: Path) -> None:
-    """The whole journal was put back as it was earlier; the ledger was not."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    journal = Journal.open(str(tmp_path / "events"), create=True)
-    with journal.writer(0) as writer:
-        writer.append(Records.of([b"1"] * 5, timestamp_ms=TIME_MS))
-    with new_ledger(url) as ledger:
-        begun(ledger, journal, 9)
-    options = ["--gate", "orders", "--ledger", url]
-    with receiver(tmp_path, "tcp", *options) as running:
-        assert running.ended() == 1
-        assert "ends at offset 5, but a gate of the ledger has read it up to 9" in running.errors
-    with Ledger.open(url) as ledger:
-        assert ledger.history.reached(journal.id) == {0: 9}
-    repair(journal, {0: 9})
-    with receiver(tmp_path, "tcp", *options) as running:
-        assert running.wait_for("receiving")["offset"] == 9
-
-
-def begun(ledger: Ledger, journal: Journal, until: int) -> None:
-    """A gate has begun a batch up to an offset of lane 0."""
-    ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
-    offsets = PlannedRange(OffsetRange(journal.name, 0, 0, until), topic_id=journal.id)
-    ledger.batches.begin(PlannedBatch("orders", "run", (offsets,), "rate", ""))
 
 
 def test_a_journal_is_refused_where_it_is_read_beyond_its_end(journal: Journal) -> None:

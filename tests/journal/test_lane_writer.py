@@ -5,20 +5,27 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.journal.samples import NOW_MS, numbered, values_of
-from tests.journal.shim import Fast
+from tests.journal.samples import (
+    NOW_MS,
+    append,
+    folder,
+    journal_at,
+    numbered,
+    numbers,
+    values_of,
+)
+from tests.journal.shim import FailingDisk
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, JournalError, OptionError
 from headrace.journal import Journal, LaneWriter, Records
 from headrace.journal.block import Part
-from headrace.journal.storage.local import Disk, LocalStorage, write_all
+from headrace.journal.storage.local import Disk, write_all
 
 HOLD: Final = """
 import sys
@@ -29,51 +36,6 @@ sys.stdin.read()
 """
 
 
-class FailingDisk(Disk):
-    """Fails once, in the call of a name, and writes down which calls there were."""
-
-    def __init__(self) -> None:
-        self.fail: str | None = None
-        self.error = errno.EIO
-        self.calls: list[tuple[str, object]] = []
-
-    def _call(self, name: str, of: object) -> None:
-        self.calls.append((name, of))
-        if name == self.fail:
-            self.fail = None
-            raise OSError(self.error, os.strerror(self.error))
-
-    def create(self, path: Path) -> int:
-        self._call("create", path)
-        return super().create(path)
-
-    def write(self, descriptor: int, parts: Sequence[Part]) -> int:
-        if self.fail == "write":
-            super().write(descriptor, [b"half"])
-        self._call("write", descriptor)
-        return super().write(descriptor, parts)
-
-    def sync(self, descriptor: int) -> None:
-        self._call("sync", descriptor)
-        super().sync(descriptor)
-
-    def close(self, descriptor: int) -> None:
-        super().close(descriptor)
-        self._call("close", descriptor)
-
-    def link(self, path: Path, to: Path) -> None:
-        self._call("link", to)
-        super().link(path, to)
-
-    def unlink(self, path: Path) -> None:
-        self._call("unlink", path)
-        super().unlink(path)
-
-    def sync_folder(self, path: Path) -> None:
-        self._call("sync_folder", path)
-        super().sync_folder(path)
-
-
 @pytest.fixture
 def disk() -> FailingDisk:
     return FailingDisk()
@@ -81,7 +43,7 @@ def disk() -> FailingDisk:
 
 @pytest.fixture
 def journal(tmp_path: Path, disk: FailingDisk) -> Journal:
-    return Journal.in_storage(LocalStorage(tmp_path / "orders", disk), "orders", create=True)
+    return journal_at(tmp_path / "orders", disk)
 
 
 @pytest.fixture
@@ -93,8 +55,7 @@ def writer(journal: Journal) -> Iterator[LaneWriter]:
 
 def files(journal: Journal) -> list[str]:
     """The names in lane 0, but its lock's and its marks'."""
-    folder = Path(journal.storage.url) / "0"
-    names = [path.name for path in folder.iterdir() if path.name != "lock"]
+    names = [path.name for path in folder(journal).iterdir() if path.name != "lock"]
     return sorted(name for name in names if not name.endswith(".end"))
 
 
@@ -163,7 +124,7 @@ def test_a_name_that_may_not_be_durable_is_not_acknowledged_nor_given_again(
     assert writer.end == 2
     assert files(journal) == [FIRST, SECOND]
     assert writer.append(numbered(5, 6)) == OffsetRange("orders", 0, 5, 6)
-    assert values_of(journal) == [b"%d" % number for number in range(6)]
+    assert values_of(journal) == numbers(range(6))
 
 
 def test_a_block_that_is_there_although_its_append_failed_is_told_once(
@@ -199,7 +160,7 @@ def test_a_block_is_written_while_the_one_before_gets_its_name(
     offsets = [future.result() for future in futures]
     assert [(each.start, each.until) for each in offsets] == [(2, 5), (5, 8), (8, 11), (11, 14)]
     assert writer.end == 14
-    assert values_of(journal) == [b"%d" % number for number in range(14)]
+    assert values_of(journal) == numbers(range(14))
 
 
 def test_closing_waits_for_the_last_block(journal: Journal) -> None:
@@ -209,52 +170,25 @@ def test_closing_waits_for_the_last_block(journal: Journal) -> None:
     assert journal.bounds() == {0: (0, 3)}
 
 
-class HeldDisk(Disk):
-    """Fails one call of a name, but not before it is let go on."""
-
-    def __init__(self) -> None:
-        self.fail: str | None = None
-        self.held = threading.Event()
-        self.go_on = threading.Event()
-
-    def _call(self, name: str) -> None:
-        if name == self.fail:
-            self.fail = None
-            self.held.set()
-            assert self.go_on.wait(60)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def sync(self, descriptor: int) -> None:
-        self._call("sync")
-        super().sync(descriptor)
-
-    def sync_folder(self, path: Path) -> None:
-        self._call("sync_folder")
-        super().sync_folder(path)
-
-
 @pytest.mark.parametrize(("call", "left"), [("sync", [FIRST]), ("sync_folder", [FIRST, SECOND])])
 def test_a_block_behind_one_that_failed_fails_too(
-    tmp_path: Path, call: str, left: list[str]
+    journal: Journal, writer: LaneWriter, disk: FailingDisk, call: str, left: list[str]
 ) -> None:
     """Its offsets would not be those it was written for, or there would be a gap."""
-    disk = HeldDisk()
-    journal = Journal.in_storage(LocalStorage(tmp_path / "orders", disk), "orders", create=True)
-    with journal.writer(0) as writer:
-        writer.append(numbered(0, 2))
-        disk.fail = call
-        first = writer.submit(numbered(2, 5))
-        assert disk.held.wait(60)
-        second = writer.submit(numbered(5, 6))
-        disk.go_on.set()
-        with pytest.raises(JournalError, match=r"offset 2 of lane 0 .*: Input/output error"):
-            first.result()
-        with pytest.raises(JournalError, match=r"offset 5 of .* the block before it was not"):
-            second.result()
-        assert files(journal) == left
-        start = 2 if left == [FIRST] else 5
-        assert writer.append(numbered(start, 9)).start == start
-    assert values_of(journal) == [b"%d" % number for number in range(9)]
+    disk.fail = call
+    disk.may_fail.clear()
+    first = writer.submit(numbered(2, 5))
+    assert disk.fails.wait(60)
+    second = writer.submit(numbered(5, 6))
+    disk.may_fail.set()
+    with pytest.raises(JournalError, match=r"offset 2 of lane 0 .*: Input/output error"):
+        first.result()
+    with pytest.raises(JournalError, match=r"offset 5 of .* the block before it was not"):
+        second.result()
+    assert files(journal) == left
+    start = 2 if left == [FIRST] else 5
+    assert writer.append(numbered(start, 9)).start == start
+    assert values_of(journal) == numbers(range(9))
 
 
 def test_a_temporary_file_that_cannot_be_removed_is_removed_later(
@@ -266,7 +200,7 @@ def test_a_temporary_file_that_cannot_be_removed_is_removed_later(
     writer.close()
     with journal.writer(0):
         assert left not in files(journal)
-    assert values_of(journal) == [b"%d" % number for number in range(5)]
+    assert values_of(journal) == numbers(range(5))
 
 
 def test_a_short_write_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -274,10 +208,9 @@ def test_a_short_write_goes_on_where_it_ended(tmp_path: Path) -> None:
         def write(self, descriptor: int, parts: Sequence[Part]) -> int:
             return super().write(descriptor, [memoryview(parts[0])[:3]])
 
-    slow = Journal.in_storage(LocalStorage(tmp_path / "slow", Slow()), "slow", create=True)
-    with slow.writer(0) as writer:
-        writer.append(numbered(0, 20))
-    assert values_of(slow) == [b"%d" % number for number in range(20)]
+    slow = journal_at(tmp_path / "slow", Slow())
+    append(slow, 20)
+    assert values_of(slow) == numbers(range(20))
 
 
 def test_a_disk_that_takes_nothing_is_an_error(tmp_path: Path) -> None:
@@ -310,8 +243,7 @@ def test_a_lane_has_one_writer(journal: Journal, writer: LaneWriter) -> None:
 
 
 def test_a_writer_that_is_killed_does_not_keep_its_lane(journal: Journal) -> None:
-    with journal.writer(0) as writer:
-        writer.append(numbered(0, 2))
+    append(journal, 2)
     holding = subprocess.Popen(
         [sys.executable, "-c", HOLD, journal.storage.url],
         stdin=subprocess.PIPE,
@@ -328,9 +260,8 @@ def test_a_writer_that_is_killed_does_not_keep_its_lane(journal: Journal) -> Non
 
 
 def test_a_writer_that_cannot_recover_gives_the_lane_back(journal: Journal) -> None:
-    with journal.writer(0) as writer:
-        writer.append(numbered(0, 2))
-    path = Path(journal.storage.url) / "0" / FIRST
+    append(journal, 2)
+    path = folder(journal) / FIRST
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     with pytest.raises(CorruptionError, match=re.escape(f"{path} (offset 0 of lane 0) is damaged")):
@@ -341,19 +272,22 @@ def test_a_writer_that_cannot_recover_gives_the_lane_back(journal: Journal) -> N
 
 def test_a_last_block_that_is_cut_off_at_any_byte_stops_its_lane(tmp_path: Path) -> None:
     """As after a disk that kept the name but not the data, whatever it has promised."""
-    storage = LocalStorage(tmp_path / "orders", Fast())
-    journal = Journal.in_storage(storage, "orders", create=True)
-    with journal.writer(0) as writer:
-        writer.append(numbered(0, 2))
-    path = Path(journal.storage.url) / "0" / FIRST
+    journal = journal_at(tmp_path / "orders")
+    append(journal, 2)
+    path = folder(journal) / FIRST
     data = path.read_bytes()
-    told = re.escape(f"{path} (offset 0 of lane 0) is damaged")
+    damaged = re.escape(f"{path} (offset 0 of lane 0) is damaged")
+    looks: list[Callable[[], object]] = [
+        lambda: journal.writer(0),
+        journal.bounds,
+        lambda: next(journal.read(OffsetRange("orders", 0, 0, 2))),
+        lambda: journal.records(0, 0),
+    ]
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        with pytest.raises(CorruptionError, match=told):
-            journal.writer(0)
-        with pytest.raises(CorruptionError, match=told):
-            next(journal.read(OffsetRange("orders", 0, 0, 2)))
+        for look in looks:
+            with pytest.raises(CorruptionError, match=damaged):
+                look()
         assert path.stat().st_size == size, "it is left as it is"
 
 
@@ -362,14 +296,18 @@ def test_a_lane_that_is_no_number_leads_nowhere(journal: Journal, lane: int) -> 
     journal.writer(0).close()
     outside = Path(journal.storage.url).parent
     before = sorted(outside.rglob("*"))
-    look: Callable[[int], object]
-    for look in (journal.writer, journal.blocks, journal.lane_bounds, journal.lost, journal.firsts):
+    looks: list[Callable[[int], object]] = [
+        journal.writer,
+        journal.blocks,
+        journal.lane_bounds,
+        journal.lost,
+        journal.firsts,
+        lambda lane: journal.remove_before(lane, 10),
+        lambda lane: journal.read(OffsetRange("orders", lane, 0, 1)),
+    ]
+    for look in looks:
         with pytest.raises(OptionError, match="not a whole number from 0 to 99999"):
             look(lane)
-    with pytest.raises(OptionError, match="not a whole number from 0 to 99999"):
-        journal.remove_before(lane, 10)
-    with pytest.raises(OptionError, match="not a whole number from 0 to 99999"):
-        next(journal.read(OffsetRange("orders", lane, 0, 1)))
     assert sorted(outside.rglob("*")) == before
 
 
@@ -394,8 +332,7 @@ def test_a_block_has_at_least_one_record_and_not_too_many(
 
 def test_a_lane_has_a_last_offset(journal: Journal) -> None:
     journal.writer(0).close()
-    start = Path(journal.storage.url) / "0" / f"{2**63 - 3:020d}.start"
-    start.touch()
+    (folder(journal) / f"{2**63 - 3:020d}.start").touch()
     with journal.writer(0) as writer:
         with pytest.raises(JournalError, match="is full"):
             writer.append(numbered(0, 3))
@@ -403,8 +340,6 @@ def test_a_lane_has_a_last_offset(journal: Journal) -> None:
 
 
 def test_a_name_that_another_has_taken_ends_a_writer(journal: Journal, writer: LaneWriter) -> None:
-    (Path(journal.storage.url) / "0" / SECOND).write_bytes(
-        (Path(journal.storage.url) / "0" / FIRST).read_bytes()
-    )
+    (folder(journal) / SECOND).write_bytes((folder(journal) / FIRST).read_bytes())
     with pytest.raises(CorruptionError, match="is not the block of its name"):
         writer.append(numbered(2, 3))

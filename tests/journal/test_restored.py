@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 from tests.execution.queries import finish
 from tests.journal.journals import TIME_MS
 from tests.journal.queries import Query
+from tests.journal.samples import stored
 from tests.services.queries import sentence
 
 from headrace.errors import DataLossError
@@ -281,7 +281,8 @@ def test_what_lies_below_a_query_s_position_is_what_it_has_read(
                         batch = query.run_batch()
                         assert not batch.keys() & read.keys()
                         read |= batch
-                        below = {o: v for o, v in stored(path).items() if o <= max(read)}
+                        there = {o: v.decode() for o, v in stored(path / "0").items()}
+                        below = {o: v for o, v in there.items() if o <= max(read)}
                         assert below.items() <= read.items()
             case "start again":
                 query.start_again()
@@ -290,13 +291,3 @@ def test_what_lies_below_a_query_s_position_is_what_it_has_read(
                 shutil.copytree(path, backup)
             case "prune":
                 Journal.open(str(path)).remove_before(0, max(read, default=-1) + 1)
-
-
-def stored(path: Path) -> dict[int, str]:
-    """What is in the lane, by offset; read from its files alone."""
-    found: dict[int, str] = {}
-    for block in (path / "0").glob("*.block"):
-        with pa.ipc.open_stream(block.read_bytes()[128:]) as stream:
-            column = stream.read_all().column("value").to_pylist()
-        found |= {o: value.decode() for o, value in enumerate(column, int(block.stem))}
-    return found

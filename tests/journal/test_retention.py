@@ -5,11 +5,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.journal.samples import numbered, values_of
-from tests.journal.shim import Fast, Recorder, crashes
+from tests.journal.samples import append, journal_at, values_of
+from tests.journal.shim import Recorder, crashes
 from tests.journal.stories import on_disk
 from tests.ledger.readers import LANES, Readers, Step, steps
 from tests.services.ledgers import new_ledger
@@ -18,7 +19,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
 from headrace.journal import Journal, KeptReason, LanePruning, prune, repair
 from headrace.journal.block import Part
-from headrace.journal.storage.local import Disk, LocalStorage
+from headrace.journal.storage.local import LocalStorage
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, Processed, Status
 
 NUMBERS = itertools.count()
@@ -36,19 +37,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     """A journal with the blocks [0, 3), [3, 6), [6, 9) and [9, 12) in lane 0."""
-    made = opened(tmp_path / "orders", Fast())
-    append(made, 0, 3, 3, 3, 3)
+    made = journal_at(tmp_path / "orders")
+    append(made, 3, 3, 3, 3)
     return made
-
-
-def opened(path: Path, disk: Disk) -> Journal:
-    return Journal.in_storage(LocalStorage(path, disk), "orders", create=True)
-
-
-def append(journal: Journal, lane: int, *counts: int) -> None:
-    with journal.writer(lane) as writer:
-        for count in counts:
-            writer.append(numbered(writer.end, writer.end + count))
 
 
 def batch(journal: Journal, start: int, until: int, gate: str = "orders") -> PlannedBatch:
@@ -65,9 +56,14 @@ def read(ledger: Ledger, journal: Journal, *bounds: int, gate: str = "orders") -
     return keys
 
 
-def pruned(journal: Journal, ledger: Ledger, *, dry_run: bool = False) -> LanePruning:
-    """What is pruned of the only lane, however young it is."""
-    (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, dry_run=dry_run)
+def all_pruned(journal: Journal, ledger: Ledger, **options: Any) -> tuple[LanePruning, ...]:
+    """What is pruned of each lane, however young it is."""
+    return prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, **options)
+
+
+def pruned(journal: Journal, ledger: Ledger, **options: Any) -> LanePruning:
+    """What is pruned of the only lane."""
+    (lane,) = all_pruned(journal, ledger, **options)
     return lane
 
 
@@ -77,14 +73,14 @@ def test_what_a_gate_may_still_read_is_never_removed_and_the_rest_is(
     ledger: Ledger, tmp_path: Path, story: list[Step]
 ) -> None:
     number = next(NUMBERS)
-    journal = opened(tmp_path / f"{number}/orders", Fast())
+    journal = journal_at(tmp_path / f"{number}/orders")
     for lane in range(LANES):
-        append(journal, lane, 1)
+        append(journal, 1, lane=lane)
     gates = (f"a{number}", f"b{number}")
     readers = Readers(ledger, journal.id, gates, journal.lane_bounds)
     for step in story:
         if step[0] == "append":
-            append(journal, step[1], 1 + step[2] % 4)
+            append(journal, 1 + step[2] % 4, lane=step[1])
         elif step[0] == "prune_journal":
             prune_and_check(journal, ledger, readers)
         else:
@@ -94,7 +90,7 @@ def test_what_a_gate_may_still_read_is_never_removed_and_the_rest_is(
 
 def prune_and_check(journal: Journal, ledger: Ledger, readers: Readers) -> None:
     began = {lane: journal.lane_bounds(lane) for lane in range(LANES)}
-    told = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, unread=True)
+    told = all_pruned(journal, ledger, unread=True)
     for lane, (start, end) in began.items():
         now = journal.lane_bounds(lane)[0]
         assert (told[lane].start, told[lane].until) == (start, now)
@@ -151,7 +147,7 @@ def test_the_gate_that_is_furthest_behind_decides(journal: Journal, ledger: Ledg
     behind = read(ledger, journal, 0, 4, 5, gate="audit")[-1]
     lane = pruned(journal, ledger)
     assert (lane.until, lane.needed_by) == (3, Processed("audit", 0, 4, behind, Status.SUCCESS))
-    (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, without=["audit"])
+    lane = pruned(journal, ledger, without=["audit"])
     assert lane.until == 9
 
 
@@ -179,7 +175,7 @@ def test_a_journal_that_no_gate_has_read_is_not_pruned_unless_that_is_meant(
     with pytest.raises(JournalError, match="No gate that counts has read the journal"):
         pruned(journal, ledger)
     assert journal.lane_bounds(0) == (0, 12)
-    (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, unread=True)
+    lane = pruned(journal, ledger, unread=True)
     assert (lane.until, lane.kept_blocks, lane.kept) == (9, 1, KeptReason.LAST)
     assert values_of(journal) == [b"9", b"10", b"11"]
 
@@ -188,17 +184,15 @@ def test_a_gate_that_will_not_read_again_is_left_out(journal: Journal, ledger: L
     read(ledger, journal, 0, 1)
     assert pruned(journal, ledger).until == 0
     with pytest.raises(JournalError, match="No gate that counts"):
-        prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, without=["orders"])
-    (lane,) = prune(
-        journal, ledger, 0, now_ms=LONG_AFTER_MS, without=["orders"], unread=True, dry_run=True
-    )
+        all_pruned(journal, ledger, without=["orders"])
+    lane = pruned(journal, ledger, without=["orders"], unread=True, dry_run=True)
     assert lane.until == 9
 
 
 def test_a_lane_that_no_gate_has_read_yet_is_kept_whole(journal: Journal, ledger: Ledger) -> None:
-    append(journal, 1, 2, 2)
+    append(journal, 2, 2, lane=1)
     read(ledger, journal, 0, 11, 12)
-    first, second = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS)
+    first, second = all_pruned(journal, ledger)
     assert first.until == 9
     assert (second.until, second.needed_by) == (0, Processed("orders", 1, 0))
 
@@ -206,17 +200,15 @@ def test_a_lane_that_no_gate_has_read_yet_is_kept_whole(journal: Journal, ledger
 def test_a_lane_that_a_gate_will_never_read_is_pruned_apart(
     journal: Journal, ledger: Ledger
 ) -> None:
-    append(journal, 1, 2, 2)
+    append(journal, 2, 2, lane=1)
     read(ledger, journal, 0, 4, 5)
-    (lane,) = prune(
-        journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[1], without=["orders"], unread=True
-    )
+    lane = pruned(journal, ledger, only=[1], without=["orders"], unread=True)
     assert (lane.lane, lane.until, lane.kept) == (1, 2, KeptReason.LAST)
     assert journal.bounds() == {0: (0, 12), 1: (2, 4)}
-    (lane,) = prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[0])
+    lane = pruned(journal, ledger, only=[0])
     assert (lane.lane, lane.until) == (0, 3)
     with pytest.raises(JournalError, match="has no lane 2; it has: 0, 1"):
-        prune(journal, ledger, 0, now_ms=LONG_AFTER_MS, only=[0, 2])
+        all_pruned(journal, ledger, only=[0, 2])
 
 
 def test_what_was_declared_lost_goes_with_what_lies_around_it(
@@ -233,7 +225,7 @@ def test_what_was_declared_lost_goes_with_what_lies_around_it(
 def test_a_lane_without_a_block_has_nothing_to_prune(journal: Journal, ledger: Ledger) -> None:
     read(ledger, journal, 0, 12)
     journal.writer(1).close()
-    assert prune(journal, ledger, 0, now_ms=LONG_AFTER_MS)[1].kept is None
+    assert all_pruned(journal, ledger)[1].kept is None
 
 
 def files_of(path: Path) -> list[str]:
@@ -241,41 +233,11 @@ def files_of(path: Path) -> list[str]:
     return sorted(each.name for each in path.glob("*.*") if each.suffix != ".end")
 
 
-def test_no_crash_of_a_pruning_takes_more_than_it_was_to_and_the_next_one_ends_it(
-    ledger: Ledger, tmp_path: Path
-) -> None:
-    base = tmp_path / "base"
-    journal = opened(base / "orders", Fast())
-    append(journal, 0, 3, 3, 3, 3)
-    read(ledger, journal, 0, 8, 12)
-    assert (
-        pruned(opened(base / "orders", before := Recorder(base)), ledger, dry_run=True).until == 6
-    )
-    recorder = Recorder(base)
-    assert pruned(opened(base / "orders", recorder), ledger).until == 6
-    after = files_of(base / "orders/0")
-    assert len(before.log) < len(recorder.log)
-    starts = set()
-    for files, _ in crashes(recorder):
-        with on_disk(files, tmp_path / "crashed") as left:
-            found = opened(left / "orders", Fast())
-            start, end = found.lane_bounds(0)
-            starts.add(start)
-            assert end == 12
-            assert values_of(found) == [b"%d" % offset for offset in range(start, end)]
-            pruned(found, ledger)
-            assert found.lane_bounds(0) == (6, 12)
-            # What was written under a temporary name the lane's next writer removes.
-            found.writer(0).close()
-            assert files_of(left / "orders/0") == after
-    assert starts == {0, 6}
-
-
 class Dying(LocalStorage):
     """Of a process that dies when a file has its name, and before the name is durable."""
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
-        self._write(self._root / "temporary", parts)
+        self._write(self._disk.create(self._root / "temporary"), parts)
         self._disk.link(self._root / "temporary", self._root / path)
         raise OSError("killed")
 
@@ -284,8 +246,8 @@ def pruned_twice(
     base: Path, ledger: Ledger, after: int, storage: type[LocalStorage]
 ) -> Recorder | None:
     """What is done by a pruning in whose middle another one is done; None if that was too late."""
-    journal = opened(base / "orders", Fast())
-    append(journal, 0, 3, 3, 3)
+    journal = journal_at(base / "orders")
+    append(journal, 3, 3, 3)
     read(ledger, journal, 0, 8, 9)
     met = False
 
@@ -313,7 +275,7 @@ def test_two_prunings_at_once_both_end_well_and_no_crash_takes_more(
         assert files_of(base / "orders/0") == [f"{6:020d}.block", f"{6:020d}.start"]
         for files, _ in crashes(recorder):
             with on_disk(files, tmp_path / "crashed") as left:
-                found = opened(left / "orders", Fast())
+                found = journal_at(left / "orders")
                 start = found.lane_bounds(0)[0]
                 assert values_of(found) == [b"%d" % offset for offset in range(start, 9)]
     assert after > 6, "there was that much to be in the middle of"
@@ -325,17 +287,12 @@ def test_a_pruning_in_which_a_call_fails_is_told_and_ended_by_the_next(
     failures = 0
     for fault in itertools.count():
         base = tmp_path / f"base {fault}"
-        journal = opened(base / "orders", Fast())
-        append(journal, 0, 3, 3, 3)
+        journal = journal_at(base / "orders")
+        append(journal, 3, 3, 3)
         read(ledger, journal, 0, 8, 9)
         failing = Recorder(base, fault=fault)
         try:
-            prune(
-                Journal(LocalStorage(base / "orders", failing), journal.identity),
-                ledger,
-                0,
-                now_ms=LONG_AFTER_MS,
-            )
+            pruned(Journal(LocalStorage(base / "orders", failing), journal.identity), ledger)
         except JournalError:
             failures += 1
             assert journal.lane_bounds(0)[0] in (0, 6)

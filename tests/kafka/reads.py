@@ -13,7 +13,7 @@ from tests.services.waiting import wait_until
 from headrace.core.ranges import OffsetRange
 from headrace.kafka.consumers import ClientConfig
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
-from headrace.kafka.record_batches import ARROW_SCHEMA
+from headrace.source.log import ARROW_SCHEMA
 from headrace.source.losses import Losses
 
 Row = dict[str, Any]

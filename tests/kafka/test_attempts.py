@@ -10,13 +10,13 @@ from tests.services.kafka import Topic, TopicFactory
 
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, SourceError
-from headrace.journal.records import HEADERS
 from headrace.kafka.attempts import HEADER, Attempts, known_id, produce, tag
 from headrace.kafka.client.config import client_config
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.range_reader import ReaderConfig, read_ranges
 from headrace.kafka.topic_log import KafkaLog
 from headrace.ledger import Ledger
+from headrace.source.log import HEADERS
 from headrace.source.log import Topic as Known
 from headrace.source.losses import Losses
 

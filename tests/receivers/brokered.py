@@ -144,3 +144,14 @@ async def wire(broker_port: int, durable: Sequence[bytes]) -> AsyncIterator[Wire
         server.close()
         between.cut()
         await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def wired(
+    broker_port: int, durable: Sequence[bytes], **changes: Any
+) -> AsyncIterator[tuple[Wire, MqttReceiver]]:
+    """A wire to a broker, and a receiver that has its session there already."""
+    async with wire(broker_port, durable) as between:
+        receiver = mqtt(between.url, **changes)
+        await subscribe(receiver)
+        yield between, receiver

@@ -116,6 +116,9 @@ BYTES = {"content-type": "application/octet-stream"}
 JSON = {"content-type": "application/json"}
 
 
+POST = b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+
+
 class Served:
     """A receiver at work, its journal and a client."""
 
@@ -129,6 +132,12 @@ class Served:
 
     async def post(self, body: Any, headers: dict[str, str], **more: str) -> httpx.Response:
         return await self.client.post("/records", content=body, headers=headers | more)
+
+    async def raw_post(
+        self, length: int, body: bytes
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Post some of a body of this length."""
+        return await self.raw(POST + b"content-length: %d\r\n\r\n" % length + body)
 
     async def raw(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)

@@ -10,27 +10,21 @@ from headrace.receivers.connections import Connections
 from headrace.receivers.event_log import RejectionCounts, Rejections
 
 
-def test_the_longest_idle_one_goes_when_another_one_comes() -> None:
+def test_the_longest_idle_one_goes_when_another_one_comes_and_no_busy_one() -> None:
     gone: list[str] = []
     connections = Connections(2)
     assert connections.admit("a", lambda: gone.append("a"))
     assert connections.admit("b", lambda: gone.append("b"))
     connections.busy("a")
-
     assert connections.admit("c", lambda: gone.append("c"))
+    assert (gone, len(connections)) == (["b"], 2)
 
-    assert gone == ["b"]
-    assert len(connections) == 2
-
-
-def test_a_busy_connection_is_not_replaced() -> None:
-    connections = Connections(1)
-    assert connections.admit("a", lambda: None)
-    connections.busy("a")
-    assert not connections.admit("b", lambda: None)
-
+    connections.busy("c")
+    assert not connections.admit("d", lambda: None)
+    connections.idle("c")
     connections.idle("a")
-    assert connections.admit("b", lambda: None)
+    assert connections.admit("d", lambda: None)
+    assert gone == ["b", "c"], "a has been idle for a shorter time"
 
 
 def test_a_closed_connection_frees_its_place_once() -> None:
@@ -44,17 +38,6 @@ def test_a_closed_connection_frees_its_place_once() -> None:
     assert len(connections) == 0
     assert not connections.close_longest_idle()
     assert connections.admit("b", lambda: None)
-
-
-def test_a_connection_that_is_idle_again_is_replaced_after_longer_idle_ones() -> None:
-    gone: list[str] = []
-    connections = Connections(2)
-    connections.admit("a", lambda: gone.append("a"))
-    connections.admit("b", lambda: gone.append("b"))
-    connections.busy("a")
-    connections.idle("a")
-    connections.admit("c", lambda: gone.append("c"))
-    assert gone == ["b"]
 
 
 def test_rejections_are_counted_until_they_are_drained() -> None:

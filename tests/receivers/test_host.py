@@ -10,14 +10,21 @@ from typing import Any
 
 import pytest
 from tests.journal.journals import displace
+from tests.journal.samples import append, values_of
 from tests.ledger.samples import a_sample
 from tests.receivers.finite import Finite
 from tests.receivers.serving import in_loop, run, until
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
-from headrace.errors import JournalError, LaneTakenError, LedgerError, ReceiverError
-from headrace.journal import Journal
+from headrace.errors import (
+    CorruptionError,
+    JournalError,
+    LaneTakenError,
+    LedgerError,
+    ReceiverError,
+)
+from headrace.journal import Journal, repair
 from headrace.journal.records import Records
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange
 from headrace.receivers import (
@@ -79,9 +86,7 @@ async def hosted(hosting: Hosting, rejections_s: float = 60) -> AsyncIterator[Ha
 
 
 def values_in(hosting: Hosting) -> list[bytes]:
-    journal = Journal.open(hosting.journal)
-    blocks = [journal.records(hosting.lane, each.first) for each in journal.blocks(hosting.lane)]
-    return [value for block in blocks for value in block.batch.column("value").to_pylist()]
+    return values_of(Journal.open(hosting.journal), hosting.lane)
 
 
 @in_loop
@@ -255,6 +260,22 @@ def test_a_receiver_lets_in_half_while_its_query_is_far_behind_and_says_so(
     told = [each for line in caplog.records if (each := event_of(line))["event"] == "limit"]
     assert [(each["limit_per_s"], each["backlog"]) for each in told] == [(50, 1_500), (100, 0)]
     assert "less while its query has 1,500 records of this lane to read" in caplog.text
+
+
+def test_a_receiver_does_not_write_where_a_gate_has_read(hosting: Hosting, tmp_path: Path) -> None:
+    """The whole journal was restored from a backup; the ledger was not."""
+    journal = Journal.open(hosting.journal, create=True)
+    append(journal, 5)
+    gated = replace(hosting, gate="orders", ledger=f"sqlite:///{tmp_path}/ledger.db")
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        ledger.gates.declare("orders", interval_ms=1, source="journal", estimator="pid")
+        begin(ledger, journal, 0, 9)
+        with pytest.raises(CorruptionError, match=r"ends at offset 5, but a gate .* up to 9"):
+            run(serve(Finite(), gated, asyncio.Event()))
+        assert ledger.history.reached(journal.id) == {0: 9}
+    repair(journal, {0: 9})
+    run(serve(Finite(), gated, asyncio.Event()))
+    assert journal.lane_bounds(0) == (0, 11)
 
 
 def rejections_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

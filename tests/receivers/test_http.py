@@ -13,6 +13,7 @@ from tests.receivers.serving import (
     DEADLINE_S,
     JSON,
     LINES,
+    POST,
     TOKEN,
     Served,
     comparisons,
@@ -84,17 +85,19 @@ async def test_a_request_that_is_sent_again_with_its_id_is_stored_once() -> None
         again = await it.post(b"1\n2\n", LINES, **many)
         assert again.json() == {"lane": 3, "first": 1, "until": 3, "duplicates": 2}
         assert it.journal.values == [b"a", b"1", b"2"]
+        for other in ("M-1", "m-1:0", "\u00e9", "e\u0301"):
+            line = b"headrace-message-id: " + other.encode() + b"\r\n"
+            reader, writer = await it.raw(POST + line + b"content-length: 1\r\n\r\nb")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+        assert it.journal.values[3:] == [b"b"] * 4
 
 
 @in_loop
 async def test_an_acknowledgement_that_is_lost_after_the_sync_leaves_one_record() -> None:
     async with served() as it:
         it.journal.going.clear()
-        request = (
-            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-            b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na"
-        )
-        _, writer = await it.raw(request)
+        _, writer = await it.raw(POST + b"headrace-message-id: m\r\ncontent-length: 1\r\n\r\na")
         await until(lambda: it.intake.statistics.held_bytes)
         writer.transport.abort()
         it.journal.going.set()
@@ -125,7 +128,6 @@ async def test_what_is_malformed_or_not_understood_is_refused() -> None:
             assert answer.status_code == status, words
             assert words in answer.json()["error"]
         assert it.journal.values == []
-        assert (await it.client.get("/records")).status_code == 405
         assert (await it.client.get("/../journal.json")).status_code == 404
         # The connection is as good as ever.
         assert (await it.post(b"a", BYTES)).status_code == 200
@@ -228,9 +230,6 @@ async def first_answer(reader: asyncio.StreamReader) -> Answer:
     return Answer(int(head[0].split()[1]), headers, body["error"])
 
 
-POST = b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-
-
 @pytest.mark.parametrize("body", [b"", b"a record that nobody said the length of"])
 @in_loop
 async def test_a_body_of_unknown_length_is_refused_and_stores_nothing(body: bytes) -> None:
@@ -241,6 +240,79 @@ async def test_a_body_of_unknown_length_is_refused_and_stores_nothing(body: byte
         assert it.journal.values == []
         assert (await it.post(b"", {"content-type": "text/plain"})).status_code == 200
         assert it.journal.values == [b""]
+
+
+@pytest.mark.parametrize("ids", [(b"",), (b"  ",), (b"y" * 201,), (b"a", b"b"), (b"a", b"a")])
+@in_loop
+async def test_an_id_that_is_not_valid_is_refused(ids: tuple[bytes, ...]) -> None:
+    lines = b"".join(b"headrace-message-id: " + each + b"\r\n" for each in ids)
+    async with served() as it:
+        answer = await answer_to(it, POST + lines + b"content-length: 1\r\n\r\n1")
+        assert answer.status == 400
+        assert answer.error.startswith("headrace-message-id ")
+        assert it.journal.values == []
+
+
+@pytest.mark.parametrize("path", [b"/records", b"/none"])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        b"Content-Length: 13\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        b"transfer-encoding: Chunked\r\ncontent-length: 0\r\n",
+    ],
+)
+@in_loop
+async def test_a_request_with_two_ends_is_refused_and_its_connection_closed(
+    path: bytes, lengths: bytes
+) -> None:
+    """RFC 9112, 6.1. What follows it on the connection is not taken for a request, either."""
+    start = POST.replace(b"/records", path).replace(b"text/plain", b"application/x-ndjson")
+    smuggled = POST + b"content-length: 1\r\n\r\n9"
+    async with served() as it:
+        reader, writer = await it.raw(start + lengths + b"\r\n3\r\n1\n2\r\n0\r\n\r\n" + smuggled)
+        answer = await first_answer(reader)
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert "both Content-Length and Transfer-Encoding" in answer.error
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+        assert it.journal.values == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"http://there/records", b"HTTP://other:81/records?x=http://y/", b"https://x/%72ecords"],
+)
+@in_loop
+async def test_a_target_in_absolute_form_is_that_of_its_path(target: bytes) -> None:
+    """RFC 9112, 3.2.2."""
+    async with served() as it:
+        post = POST.replace(b"/records", target) + b"content-length: 1\r\n\r\n1"
+        reader, writer = await it.raw(post)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+        assert it.journal.values == [b"1"]
+
+
+@pytest.mark.parametrize("padding", [b"", b'{"a":1}\n' * 10_000])
+@in_loop
+async def test_an_integer_that_is_too_long_is_refused_by_its_name_in_large_bodies_too(
+    padding: bytes,
+) -> None:
+    number = padding.count(b"\n") + 1
+    allowed = "and 4300 are allowed; send it as a string."
+    long = f"Line {number} has an integer of 4301 digits, {allowed}"
+    async with served() as it:
+        answer = await it.post(padding + b'{"a":-' + b"7" * 4301 + b"}\n", LINES)
+        assert (answer.status_code, answer.json()["error"]) == (400, long)
+        answer = await it.post(b"[1, " + b"7" * 5000 + b"]", JSON)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("The body has an integer of 5000 digits, ")
+        assert it.journal.values == []
+        for value in (b"-" + b"7" * 4300, b'"' + b"7" * 9000 + b'"'):
+            answer = await it.post(padding + b'{"a":' + value + b"}\n", LINES)
+            assert answer.status_code == 200
+        assert len(it.journal.values) == 2 * number
 
 
 @pytest.mark.parametrize(
@@ -284,7 +356,7 @@ async def test_every_rejection_is_json_with_its_reason(data: bytes, status: int,
 async def test_a_rejection_for_want_of_a_connection_is_json() -> None:
     async with served(max_connections=1) as it:
         it.journal.going.clear()
-        busy, writer = await it.raw(POST + b"content-length: 1\r\n\r\na")
+        busy, writer = await it.raw_post(1, b"a")
         while not it.intake.statistics.held_bytes:
             await asyncio.sleep(0)
         answer = await answer_to(it, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -16,6 +16,7 @@ from tests.receivers.serving import (
     BYTES,
     DEADLINE_S,
     LINES,
+    POST,
     in_loop,
     is_closed,
     served,
@@ -40,8 +41,7 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -
             assert "more than the 1000 bytes" in answer.json()["error"]
         # What will be refused need not be sent.
         reader, writer = await it.raw(
-            b"POST /records HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
-            b"content-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n"
+            POST + b"expect: 100-continue\r\ncontent-length: 1000000000\r\n\r\n"
         )
         assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
         writer.close()
@@ -124,13 +124,9 @@ def _bounded(body: int, bodies: int) -> dict[str, Any]:
 async def test_bodies_that_are_on_their_way_take_bounded_memory() -> None:
     async with served(**_bounded(60_000, 130_000)) as it:
         slow = []
-        head = (
-            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-            b"content-length: 60000\r\n\r\n"
-        )
         answers = []
         for _ in range(4):
-            slow.append(await it.raw(head + b"x" * 50_000))
+            slow.append(await it.raw_post(60_000, b"x" * 50_000))
             answers.append(asyncio.create_task(slow[-1][0].readline()))
         # Two fit and wait for the rest of their bodies; the others are refused.
         await until(lambda: sum(answer.done() for answer in answers) == 2)
@@ -148,10 +144,7 @@ async def test_bodies_that_are_on_their_way_take_bounded_memory() -> None:
 async def test_a_sender_that_goes_before_its_answer_makes_a_place() -> None:
     async with served(max_connections=1) as it:
         it.journal.going.clear()
-        _, writer = await it.raw(
-            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-            b"content-length: 1\r\n\r\na"
-        )
+        _, writer = await it.raw_post(1, b"a")
         await until(lambda: it.intake.statistics.held_bytes)
         writer.transport.abort()
         it.journal.going.set()
@@ -232,10 +225,7 @@ async def test_a_connection_answered_before_the_end_of_a_body_can_go_on_after_it
 @in_loop
 async def test_a_body_that_takes_too_long_is_refused() -> None:
     async with served(body_s=0.2) as it:
-        reader, writer = await it.raw(
-            b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-            b"content-length: 100\r\n\r\nabc"
-        )
+        reader, writer = await it.raw_post(100, b"abc")
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"connection: close" in answer
@@ -247,10 +237,7 @@ async def test_a_body_that_takes_too_long_is_refused() -> None:
 async def test_a_sender_that_goes_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
     async with served(**_bounded(1_000, 1_000)) as it:
         for _ in range(5):
-            _, writer = await it.raw(
-                b"POST /records HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
-                b"content-length: 1000\r\n\r\n" + b"x" * 900
-            )
+            _, writer = await it.raw_post(1000, b"x" * 900)
             writer.close()
             await writer.wait_closed()
         # As soon as the receiver has noticed.

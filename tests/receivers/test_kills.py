@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.journal.samples import values_of
 from tests.receivers.processes import ReceiverProcess, receiver
 from tests.services.waiting import wait_until
 
@@ -144,11 +145,6 @@ def live_on(running: ReceiverProcess, record: Record, dice: random.Random) -> No
     wait_until(lambda: len(record.acknowledged) > before + dice.randint(0, 5 * MOST_LINES))
 
 
-def stored_in(journal: Journal) -> list[bytes]:
-    blocks = [journal.records(0, each.first) for each in journal.blocks(0)]
-    return [value for block in blocks for value in block.batch.column("value").to_pylist()]
-
-
 def survive(kills: int, kind: str, folder: Path) -> None:
     """Kill receivers so often under load, end the last one cleanly, and judge what is there."""
     seed = secrets.randbits(32)
@@ -176,7 +172,7 @@ def survive(kills: int, kind: str, folder: Path) -> None:
             last.send(signal.SIGTERM)
             assert last.ended() == 0
     journal = Journal.open(str(folder / "events"))
-    stored = stored_in(journal)
+    stored = values_of(journal)
     once = kind == "http"
     assert record.problems(stored, once=once) == []
     assert verify(journal).whole

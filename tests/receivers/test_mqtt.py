@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.kafka.client_certificates import CERTIFICATE, KEY
-from tests.receivers.brokered import mqtt, publish, subscribe, wire
+from tests.receivers.brokered import mqtt, publish, subscribe, wired
 from tests.receivers.serving import Journal, in_loop, receiving, until
 from tests.services.mosquitto import Mosquitto
 
@@ -28,9 +28,7 @@ async def test_a_message_is_acknowledged_when_it_is_durable(
 ) -> None:
     journal = Journal()
     journal.going.clear()
-    async with wire(broker.port, journal.values) as between:
-        receiver = mqtt(between.url)
-        await subscribe(receiver)
+    async with wired(broker.port, journal.values) as (between, receiver):
         async with receiving(receiver, journal):
             for number in range(3):  # an early PUBACK would come before the next message
                 await publish(broker.port, b"%d" % number)
@@ -51,9 +49,7 @@ async def test_what_could_not_be_stored_is_not_acknowledged_and_comes_again(
     caplog.set_level(logging.INFO, "headrace.receivers")
     journal = Journal()
     journal.failures += [JournalError("The disk is full; make room.")] * 2
-    async with wire(broker.port, journal.values) as between:
-        receiver = mqtt(between.url)
-        await subscribe(receiver)
+    async with wired(broker.port, journal.values) as (between, receiver):
         async with receiving(receiver, journal):
             await publish(broker.port, b"21.5")
             await until(lambda: between.acknowledged)
@@ -72,9 +68,7 @@ async def test_a_slow_journal_has_the_broker_hold_back_at_the_receive_maximum(
     journal = Journal()
     journal.going.clear()
     payloads = [b"%d" % number for number in range(50)]
-    async with wire(broker.port, journal.values) as between:
-        receiver = mqtt(between.url, receive_maximum=7)
-        await subscribe(receiver)
+    async with wired(broker.port, journal.values, receive_maximum=7) as (between, receiver):
         async with receiving(receiver, journal):
             await publish(broker.port, *payloads)
             await until(lambda: len(between.delivered) == 7)
@@ -105,15 +99,15 @@ async def test_more_messages_without_acknowledgement_than_the_maximum_are_not_he
 @in_loop
 async def test_a_message_id_has_what_is_sent_twice_stored_once(broker: Mosquitto) -> None:
     journal = Journal()
-    async with wire(broker.port, journal.values) as between:
-        receiver = mqtt(between.url)
-        await subscribe(receiver)
-        async with receiving(receiver, journal) as intake:
-            await publish(broker.port, b"21.5", named=True)
-            await publish(broker.port, b"21.5", named=True)
-            await publish(broker.port, b"21.5")
-            await until(lambda: len(between.acknowledged) == 3)
-            assert intake.statistics.duplicate_records == 1
+    async with (
+        wired(broker.port, journal.values) as (between, receiver),
+        receiving(receiver, journal) as intake,
+    ):
+        await publish(broker.port, b"21.5", named=True)
+        await publish(broker.port, b"21.5", named=True)
+        await publish(broker.port, b"21.5")
+        await until(lambda: len(between.acknowledged) == 3)
+        assert intake.statistics.duplicate_records == 1
     assert journal.values == [b"21.5", b"21.5"]
 
 
@@ -123,14 +117,14 @@ async def test_messages_with_an_empty_or_too_long_id_are_all_stored_and_one_line
 ) -> None:
     unfit = [b"", b"", b"x" * 201, b"x" * 201]
     journal = Journal()
-    async with wire(broker.port, journal.values) as between:
-        receiver = mqtt(between.url)
-        await subscribe(receiver)
-        async with receiving(receiver, journal) as intake:
-            for payload in unfit:
-                await publish(broker.port, payload, named=True)
-            await until(lambda: len(between.acknowledged) == len(unfit))
-            assert intake.statistics.duplicate_records == 0
+    async with (
+        wired(broker.port, journal.values) as (between, receiver),
+        receiving(receiver, journal) as intake,
+    ):
+        for payload in unfit:
+            await publish(broker.port, payload, named=True)
+        await until(lambda: len(between.acknowledged) == len(unfit))
+        assert intake.statistics.duplicate_records == 0
     assert journal.values == unfit
     assert caplog.text.count("that is empty or longer than 200 characters") == 1
 
@@ -142,9 +136,7 @@ async def test_a_lost_connection_is_logged_once_and_unacknowledged_messages_come
     caplog.set_level(logging.INFO, "headrace.receivers")
     journal = Journal()
     journal.going.clear()
-    async with wire(broker.port, journal.values) as between:
-        receiver = mqtt(between.url)
-        await subscribe(receiver)
+    async with wired(broker.port, journal.values) as (between, receiver):
         async with receiving(receiver, journal) as intake:
             await publish(broker.port, b"a", named=True)
             await until(lambda: intake.statistics.held_bytes)
@@ -203,9 +195,7 @@ async def test_a_clean_stop_stores_what_is_buffered_and_leaves_the_rest_to_the_b
 ) -> None:
     journal = Journal()
     journal.going.clear()
-    async with wire(broker.port, journal.values) as between:
-        receiver = mqtt(between.url, receive_maximum=1)
-        await subscribe(receiver)
+    async with wired(broker.port, journal.values, receive_maximum=1) as (between, receiver):
         async with Intake(journal.append, IntakeSettings(block_interval_ms=1)) as intake:
             running = asyncio.create_task(receiver.receive(intake))
             await publish(broker.port, b"a", b"b")
@@ -226,9 +216,10 @@ async def test_a_session_that_another_client_has_taken_over_ends_the_receiver(
     broker: Mosquitto,
 ) -> None:
     journal = Journal()
-    async with wire(broker.port, journal.values) as between, Intake(journal.append) as intake:
-        receiver = mqtt(between.url)
-        await subscribe(receiver)
+    async with (
+        wired(broker.port, journal.values) as (between, receiver),
+        Intake(journal.append) as intake,
+    ):
         running = asyncio.create_task(receiver.receive(intake))
         await publish(broker.port, b"hello")
         await until(lambda: journal.values)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.journal.samples import values_of
 from tests.receivers.brokered import TOPIC, mqtt, publish_now, subscribe
 from tests.receivers.processes import ReceiverProcess
 from tests.services.mosquitto import Mosquitto
@@ -40,11 +41,7 @@ def receiver(
 def stored_in(folder: Path) -> list[bytes]:
     if not (folder / "events" / "journal.json").exists():
         return []
-    journal = Journal.open(str(folder / "events"))
-    if 0 not in journal.lanes():
-        return []
-    blocks = [journal.records(0, each.first) for each in journal.blocks(0)]
-    return [value for block in blocks for value in block.batch.column("value").to_pylist()]
+    return values_of(Journal.open(str(folder / "events")))
 
 
 def stores_more(folder: Path, before: int) -> bool:

@@ -23,16 +23,16 @@ from headrace.journal.names import (
     manifest_name,
     staged_folder,
 )
-from headrace.journal.records import HEADERS, SCHEMA, Records
+from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import as_journal_error
 from headrace.journal.storage.local import LocalStorage
 
 _BLOCK_BYTES: Final = 32 * 2**20
-"""A block has no more, unless Spark hands out more at once; a reader holds one in memory."""
+"""A block has no more, unless Spark passes more at once; a reader keeps one in memory."""
 
 
 def new_attempt() -> str:
-    """What tells the blocks of one attempt from those of any other."""
+    """What distinguishes the blocks of one attempt from those of any other."""
     return secrets.token_hex(8)
 
 
@@ -45,15 +45,11 @@ def stage(
     *,
     timestamp_ms: int,
 ) -> Iterator[str]:
-    """Write records as blocks; answers their files' names in order, each durable by then.
+    """Write a task's records as blocks; answers their names in order, each durable by then.
 
-    Args:
-        journal: Where; in a directory.
-        lane: For which lane; whoever calls for the tasks has it, and has made the folder.
-        attempt: As `new_attempt` makes it.
-        task: Its number, which no other task of the attempt has, nor any other run of the task.
-        batches: With the columns key, value (binary) and headers.
-        timestamp_ms: The records' time (ms since the epoch).
+    The journal is in a directory, and whoever calls for the tasks has the lane and has made its
+    folder of staged blocks. No other task of the attempt, nor any other run of this one, has its
+    number. The batches have the columns key, value (binary) and headers; all records get this time.
 
     Raises:
         JournalError: The storage fails.
@@ -75,7 +71,7 @@ def stage(
 
 
 def _blocks(batches: Iterable[pa.RecordBatch], timestamp_ms: int) -> Iterator[Records]:
-    """The records in portions that are neither too small nor too large for a block."""
+    """The records in batches that are neither too small nor too large for a block."""
     held: list[Records] = []
     count = size = 0
     for batch in batches:
@@ -91,15 +87,11 @@ def _blocks(batches: Iterable[pa.RecordBatch], timestamp_ms: int) -> Iterator[Re
 
 
 def _records(batch: pa.RecordBatch, timestamp_ms: int) -> Records:
-    count = batch.num_rows
     columns = {
-        "key": batch.column("key").cast(pa.binary()),
-        "value": batch.column("value").cast(pa.binary()),
-        "timestamp": pa.repeat(pa.scalar(timestamp_ms, SCHEMA.field("timestamp").type), count),
-        "headers": batch.column("headers").cast(HEADERS),
-        "id": pa.nulls(count, pa.string()),
+        name: batch.column(name).cast(SCHEMA.field(name).type)
+        for name in ("key", "value", "headers")
     }
-    return Records(pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA))
+    return Records.of_columns(batch.num_rows, timestamp_ms=timestamp_ms, **columns)
 
 
 _LOG: Final = logging.getLogger("headrace.journal")
@@ -108,24 +100,19 @@ _LOG: Final = logging.getLogger("headrace.journal")
 class BatchWriter:
     """Writes batches into a lane, each once, whatever crashes. Not for several threads at once.
 
-    While it is open no other writer can have the lane. Opening it finishes what was decided before
-    a crash, and removes what was staged and not decided.
-
-    ::
+    While it is open no other writer can have the lane, which is made where it is not there. Opening
+    it finishes what was decided before a crash, and removes what was staged and not decided. ::
 
         with BatchWriter(journal, lane) as writer:
             if key not in writer.written:
                 names = ...                     # what tasks have staged, all of it, in order
                 writer.commit(key, names)
 
-    Args:
-        journal: In a directory.
-        lane: Which; it is made where it is not there.
+    Every method raises ``JournalError`` where the lane cannot be read or written.
 
     Raises:
         OptionError: The journal is not in a directory, or there is no such lane.
         LaneTakenError: Another writer has the lane.
-        JournalError: It cannot be read or written.
     """
 
     def __init__(self, journal: Journal, lane: int) -> None:
@@ -142,15 +129,12 @@ class BatchWriter:
         with as_journal_error(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(self._files.folder)
             storage.create_folder(self._folder)
-            self._lock = storage.lock(self._files.folder)
-            try:
+            with storage.lock(self._files.folder) as lock:
                 complete(self._files)
                 self._mark.settle()
-                self._written = dict(manifests(self._files))
+                self._written = manifests(self._files)
                 self._sweep()
-            except BaseException:
-                self._lock.close()
-                raise
+                self._lock = lock.pop_all()
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -158,29 +142,22 @@ class BatchWriter:
         return tuple(self._written)
 
     def forget(self, keys: Collection[str]) -> None:
-        """Forget that batches are in the lane: nobody will run them again.
-
-        Raises:
-            JournalError: The storage fails.
-        """
+        """Forget that batches are in the lane, because nobody will run them again."""
         with as_journal_error(f"Batches written to {self._files.what} cannot be forgotten"):
             self._files.storage.remove(self._folder, [manifest_name(key) for key in keys])
         for key in keys:
             self._written.pop(key, None)
 
     def commit(self, key: str, names: Sequence[str]) -> OffsetRange:
-        """Bring what was staged of a batch into the lane; when it returns, no crash undoes that.
+        """Bring the staged blocks of a batch into the lane; when it returns, no crash undoes that.
 
         If it raises, the batch is written or it is not, and the next writer of the lane knows.
-        Where the storage fails after all is decided, that is logged, and readers see the rest when
-        the lane is opened to be written the next time.
+        Where the storage fails after all is decided, that is logged, and readers see the rest once
+        the lane is opened to be written again.
 
         Args:
             key: The batch's; not one of ``written``.
             names: The blocks' files; at least one.
-
-        Returns:
-            The offsets of its records.
 
         Raises:
             OptionError: The key is none of a batch.
@@ -211,7 +188,7 @@ class BatchWriter:
 
     def _planned(self, key: str, names: Sequence[str]) -> Manifest:
         """The staged blocks with their offsets."""
-        at, previous, _ = self._files.ending(self._files.index())
+        at, previous, _ = self._files.end(self._files.index())
         blocks = []
         for name in names:
             path = path_of(self._files, name)

@@ -18,19 +18,20 @@ stream::
     96  zeros          28
     124 header CRC-32   4   of the 124 bytes before
 
-``previous`` makes a chain of a lane's blocks: a block's header CRC-32 tells it, and all before it,
-from what another writer has put in its place. It is 0 where no block ends at the first offset: in a
-lane's first block, after a loss, and where all before was pruned. A chance match is one in 2**32.
+``previous`` makes a chain of a lane's blocks: a header's CRC-32 distinguishes the block, with all
+before it, from what another writer has put in its place. It is 0 where no block ends at the first
+offset: in a lane's first block, after a loss, and where all before was pruned. A chance match is
+one in 2**32.
 
 The payload begins at a multiple of 64 bytes, so that Arrow's buffers are aligned in a mapped file.
-Its columns are those of ``records.SCHEMA``; one that has only nulls is left out. The header is
-checked before anything in it is believed, and its length against the file's before anything is
-read.
+Its columns are those of ``records.SCHEMA``; one that has only nulls is left out. Decoding raises
+``CorruptionError``: the header is checked before anything in it is believed, and its length against
+the file's before anything is read.
 """
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
@@ -47,7 +48,7 @@ Part: TypeAlias = bytes | pa.Buffer
 
 MAGIC: Final = b"HRBLOCK\x01"
 MAX_RECORDS: Final = 2**24
-"""Records in a block: as many offsets are given up where a block can say nothing of itself."""
+"""Records in a block: as many offsets are declared lost where a block says nothing of itself."""
 
 _FIELDS: Final = struct.Struct("<8s16s16sQQQqqIIII28x")
 _CRC: Final = struct.Struct("<I")
@@ -56,17 +57,17 @@ HEADER_BYTES: Final = _FIELDS.size + _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class BlockHeader:
-    """What a block says of itself; the offsets are ``first`` to before ``until``."""
+    """What a block says of itself, in the order of the file."""
 
     journal_id: bytes
     writer: bytes
-    lane: int
     first: int
-    count: int
     raw_bytes: int
     payload_bytes: int
     earliest_ms: int
     latest_ms: int
+    lane: int
+    count: int
     payload_crc: int
     previous: int
 
@@ -77,7 +78,7 @@ class BlockHeader:
 
     @property
     def checksum(self) -> int:
-        """What tells the block from others, with all before it in its lane."""
+        """What distinguishes this block, with all before it in its lane, from others."""
         return crc32(self._fields())
 
     def encode(self) -> bytes:
@@ -86,20 +87,7 @@ class BlockHeader:
         return fields + _CRC.pack(crc32(fields))
 
     def _fields(self) -> bytes:
-        return _FIELDS.pack(
-            MAGIC,
-            self.journal_id,
-            self.writer,
-            self.first,
-            self.raw_bytes,
-            self.payload_bytes,
-            self.earliest_ms,
-            self.latest_ms,
-            self.lane,
-            self.count,
-            self.payload_crc,
-            self.previous,
-        )
+        return _FIELDS.pack(MAGIC, *astuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +104,7 @@ class Block:
 
 
 class _Gather:
-    """A file for Arrow that keeps the buffers it is given, and copies none of them."""
+    """A file for Arrow that keeps the buffers it gets, without copying them."""
 
     closed = False
 
@@ -151,14 +139,8 @@ def encode(
 ) -> Block:
     """Records as a block; at least one, at most ``MAX_RECORDS``.
 
-    Args:
-        records: What it holds. Where nothing is compressed, their buffers become the payload.
-        journal_id: 16 bytes.
-        writer: 16 bytes.
-        lane: Which.
-        first: The first record's offset.
-        previous: The checksum of the block that ends there; 0 where none does.
-        compression: Of each buffer by itself, as Arrow does it.
+    Where nothing is compressed, their buffers become the payload; Arrow compresses each buffer by
+    itself. ``previous`` is the checksum of the block that ends at ``first``; 0 where none does.
     """
     batch = records.batch
     kept = [n for n, column in enumerate(batch.columns) if column.null_count < len(column)]
@@ -192,15 +174,9 @@ def encode(
 
 
 def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
-    """The header of a block.
+    """The header of a block, from what its file begins with; an error calls the file ``name``.
 
-    Args:
-        start: What the file begins with; from ``HEADER_BYTES`` on it is not looked at.
-        size: The file's, in bytes; None if the header alone is asked about.
-        name: What to call it in an error.
-
-    Raises:
-        CorruptionError: It is not the header of a whole block.
+    The size is the file's, in bytes; None if the header alone is asked about.
     """
     if len(start) < HEADER_BYTES:
         there = len(start) if size is None else size
@@ -210,16 +186,23 @@ def decode_header(start: bytes, size: int | None, name: str) -> BlockHeader:
         raise _damaged(name, "it does not begin as a block does")
     if _CRC.unpack_from(start, _FIELDS.size)[0] != crc32(fields):
         raise _damaged(name, "its header fails its checksum")
-    magic, journal_id, writer, first, raw, payload, earliest, latest, lane, count, crc, previous = (
-        _FIELDS.unpack(fields)
-    )
-    if magic != MAGIC:
-        raise _damaged(name, f"it has version {magic[-1]}, and this Headrace reads version 1")
-    if size not in (HEADER_BYTES + payload, None):
-        raise _damaged(name, f"it has {size} bytes, and its header says {HEADER_BYTES + payload}")
-    return BlockHeader(
-        journal_id, writer, lane, first, count, raw, payload, earliest, latest, crc, previous
-    )
+    version = fields[len(MAGIC) - 1]
+    if version != MAGIC[-1]:
+        raise _damaged(name, f"it has version {version}, and this Headrace reads version 1")
+    header = BlockHeader(*_FIELDS.unpack(fields)[1:])
+    whole = HEADER_BYTES + header.payload_bytes
+    if size not in (whole, None):
+        raise _damaged(name, f"it has {size} bytes, and its header says {whole}")
+    return header
+
+
+def decode(
+    data: pa.Buffer, name: str, columns: Sequence[str]
+) -> tuple[BlockHeader, pa.RecordBatch]:
+    """A whole block: `decode_header` and `decode_payload`."""
+    start = data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes()
+    header = decode_header(start, data.size, name)
+    return header, decode_payload(header, data.slice(HEADER_BYTES), name, columns)
 
 
 def decode_payload(
@@ -227,11 +210,8 @@ def decode_payload(
 ) -> pa.RecordBatch:
     """The records of a block, with some of the columns of ``records.SCHEMA``, in that order.
 
-    Of a payload that is not compressed the columns are views; others are read no further than their
-    checksum.
-
-    Raises:
-        CorruptionError: The payload is not what the header says.
+    Of a payload that is not compressed the columns are views. Of others nothing is read until the
+    checksum is right.
     """
     if _crc([payload]) != header.payload_crc:
         raise _damaged(name, "its records fail their checksum")

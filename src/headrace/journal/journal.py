@@ -2,9 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,10 +27,11 @@ from headrace.journal.names import (
     parsed,
     written_lane,
 )
-from headrace.journal.reading import ARROW_SCHEMA, checked_columns, read_lane
-from headrace.journal.records import Records
+from headrace.journal.reading import OnLoss, check_columns, read_lane
+from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage, as_journal_error
 from headrace.journal.storage.local import LocalStorage
+from headrace.source.log import ARROW_SCHEMA
 
 FORMAT: Final = 1
 _HDFS: Final = ("webhdfs", "swebhdfs")
@@ -67,8 +67,8 @@ class Journal:
         Args:
             url: A path, ``file:///path``, ``s3://bucket/prefix`` or ``webhdfs://host:port/path``
                 (``swebhdfs`` with TLS); its last part is the name. Keys and endpoint of an object
-                store are taken from where its library looks for them, such as
-                ``AWS_ENDPOINT_URL``, the user of HDFS from ``HADOOP_USER_NAME``.
+                store are taken from where its library looks for them, such as ``AWS_ENDPOINT_URL``,
+                the user of HDFS from ``HADOOP_USER_NAME``.
             create: Make it where there is none.
 
         Raises:
@@ -80,11 +80,7 @@ class Journal:
 
     @classmethod
     def in_storage(cls, storage: Storage, name: str, *, create: bool = False) -> "Journal":
-        """The same, where the storage is there already.
-
-        Raises:
-            JournalError: There is none, or it cannot be read or made.
-        """
+        """The same, in a storage."""
         with as_journal_error(f"The journal {storage.url} cannot be opened"):
             if create:
                 storage.create()  # and make durable what another may have made just now
@@ -115,7 +111,7 @@ class Journal:
         return sorted(lane for each in folders if (lane := lane_of(each)) is not None)
 
     def written_lanes(self) -> list[int]:
-        """Those that have had records, ascending, be their folders there or not."""
+        """Those that have had records, ascending, even if their folders are gone."""
         with as_journal_error(f"The journal {self.storage.url} cannot be read"):
             names = self.storage.names("")
         return sorted(lane for each in names if (lane := written_lane(each)) is not None)
@@ -126,16 +122,17 @@ class Journal:
 
     def lane_bounds(self, lane: int) -> tuple[int, int]:
         """A lane's first offset and the one after its last."""
-        return self.look(lane).bounds
+        look = self.look(lane)
+        return look.index.start, look.end.until
 
     def look(self, lane: int) -> LaneLook:
         """The same, with what else is known of the lane's end."""
-        with self._reading(lane) as files:
+        with self.lane_files(lane) as files:
             return files.look()
 
     def firsts(self, lane: int) -> list[int]:
         """Where a lane's blocks and losses begin, ascending; costs the names alone."""
-        with self._reading(lane) as files:
+        with self.lane_files(lane) as files:
             firsts: list[int] = files.index().firsts.tolist()
         return firsts
 
@@ -144,15 +141,13 @@ class Journal:
 
         They are not read: damage is found by reading, or by `verify`.
         """
-        with self._reading(lane) as files:
+        with self.lane_files(lane) as files:
             entries = {entry.name: entry for entry in self.storage.entries(files.folder)}
             index = LaneIndex.of(entries)
             firsts = index.firsts.tolist()
-            untils = [*firsts[1:], files.end(index)]
+            untils = [*firsts[1:], files.end(index).until]
         found = []
-        for first, until in zip(
-            firsts, untils, strict=False
-        ):  # a lane may have no file, but an end
+        for first, until in zip(firsts, untils, strict=False):  # a lane without files has an end
             if first not in index.lost:
                 entry = entries[file_name(first, BLOCK)]
                 found.append(BlockRef(first, until, entry.size, entry.created_ms))
@@ -160,7 +155,7 @@ class Journal:
 
     def lost(self, lane: int) -> list[Lost]:
         """The offsets of a lane that were declared lost, ascending."""
-        with self._reading(lane) as files:
+        with self.lane_files(lane) as files:
             return [files.lost(first) for first in sorted(files.index().lost)]
 
     def read(
@@ -168,22 +163,22 @@ class Journal:
         offsets: OffsetRange,
         columns: Sequence[str] = tuple(ARROW_SCHEMA.names),
         *,
-        on_loss: Callable[[OffsetRange, str], None] | None = None,
+        on_loss: OnLoss | None = None,
         after: int = 0,
     ) -> Iterator[pa.RecordBatch]:
         """Records in the columns and types of Kafka's source, in order, one batch for each block.
 
         Of a journal in a directory whose blocks are not compressed, keys, values and headers are
-        views of the mapped file. Each block is checked whole; what was declared lost is passed
-        over. The arguments are looked at at once, the blocks as the batches are asked for.
+        views of the mapped file. Each block is checked whole; what was declared lost is skipped.
+        The arguments are checked at once, the blocks as the batches are asked for.
 
         Args:
             offsets: Which.
             columns: Of ``ARROW_SCHEMA``, in any order; only these are read.
-            on_loss: Is called with offsets that were declared lost or pruned, and why, before they
-                are passed over; it may raise.
-            after: The checksum that the block with the record before them had when that was read;
-                0 where it is not known.
+            on_loss: Receives offsets that were declared lost or pruned, and why, before they are
+                skipped; it may raise.
+            after: The checksum that the block with the record before them had when that was read; 0
+                where it is not known.
 
         Raises:
             OptionError: There is no such column, or the offsets are another journal's.
@@ -192,40 +187,30 @@ class Journal:
             CorruptionError: A block is not what was written, or is not there.
             JournalError: The lane ends before, or the storage fails.
         """
-        wanted = checked_columns(columns)
+        check_columns(columns)
         if offsets.topic != self.name:
             raise OptionError(
                 f"{offsets} are not offsets of the journal {self.storage.url}, whose name is "
                 f"{self.name}; read them from their own."
             )
         checked_lane(offsets.partition)
-        return self._batches(offsets, wanted, on_loss, after)
+        return self._batches(offsets, tuple(columns), on_loss, after)
 
     def _batches(
-        self,
-        offsets: OffsetRange,
-        columns: Sequence[str],
-        on_loss: Callable[[OffsetRange, str], None] | None,
-        after: int,
+        self, offsets: OffsetRange, columns: Sequence[str], on_loss: OnLoss | None, after: int
     ) -> Iterator[pa.RecordBatch]:
-        def lost(first: int, until: int, why: str) -> None:
-            if on_loss is not None:
-                on_loss(replace(offsets, start=first, until=until), why)
-
-        with self._reading(offsets.partition) as files:
-            report = None if on_loss is None else lost
-            yield from read_lane(files, offsets.start, offsets.until, columns, report, after=after)
+        with self.lane_files(offsets.partition) as files:
+            yield from read_lane(files, offsets, columns, on_loss, after=after)
 
     def records(self, lane: int, first: int) -> Records:
         """One block's records with all they have, their ids as well.
 
         Raises:
-            CorruptionError: The block is not what was written.
-            JournalError: There is no block that begins at that offset, or the storage fails.
+            JournalError: No block begins at that offset, or it is damaged, or the storage fails.
         """
-        with self._reading(lane) as files:
+        with self.lane_files(lane) as files:
             try:
-                return files.records(first)[1]
+                return Records(files.block(first, SCHEMA.names)[1])
             except FileNotFoundError:
                 raise JournalError(
                     f"No block of lane {lane} of the journal {self.storage.url} begins at offset "
@@ -233,23 +218,19 @@ class Journal:
                 ) from None
 
     def writer(self, lane: int, *, compression: Compression = "lz4") -> LaneWriter:
-        """Take a lane to write it; see ``LaneWriter`` for what is raised."""
+        """Claim a lane to write it; raises as `LaneWriter`."""
         return LaneWriter(self.storage, self.identity, lane, compression=compression)
 
     def remove_before(self, lane: int, offset: int) -> int:
         """Remove the blocks that end at or before an offset; answers where the lane begins then.
 
-        It is first written down where the lane begins, then its files are removed: a crash between
-        leaves files that nobody reads any more, and the next call removes them. Several may do it
-        at once.
-
-        Raises:
-            JournalError: The lane cannot be read or changed.
+        That is written down first: a crash leaves files that nobody reads any more, and the next
+        call removes them. Several may do it at once.
         """
-        with self._reading(lane) as files:
+        with self.lane_files(lane) as files:
             names = self.storage.names(files.folder)
             index = LaneIndex.of(names)
-            ends = [*index.firsts.tolist(), files.end(index)]
+            ends = [*index.firsts.tolist(), files.end(index).until]
             start = max((end for end in ends if end <= offset), default=index.start)
             if start > index.start:
                 try:
@@ -267,7 +248,8 @@ class Journal:
         return start
 
     @contextmanager
-    def _reading(self, lane: int) -> Iterator[LaneFiles]:
+    def lane_files(self, lane: int) -> Iterator[LaneFiles]:
+        """A lane's files; within, an OSError becomes a JournalError."""
         files = LaneFiles(self.storage, self.identity, checked_lane(lane))
         with as_journal_error(f"Lane {lane} of the journal {self.storage.url} cannot be read"):
             yield files

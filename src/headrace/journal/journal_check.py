@@ -1,8 +1,8 @@
-"""The proof that a journal is whole, and the repair of one that is not, which deletes nothing.
+"""The check that a journal is whole, and the repair of one that is not, which deletes nothing.
 
 Every block is read, and each must begin where one ends. What cannot be read is declared lost by a
-file that says which offsets and why: readers pass over them and count them, and no offset is used
-twice. The block itself is set aside under another name.
+file that says which offsets and why: readers skip and count them, and no offset is used twice. The
+block itself is set aside under another name.
 """
 
 import time
@@ -17,7 +17,7 @@ from headrace.errors import CorruptionError
 from headrace.journal.block import MAX_RECORDS
 from headrace.journal.journal import Journal
 from headrace.journal.journal_log import pauses
-from headrace.journal.lane_files import LaneFiles, LaneIndex, Lost
+from headrace.journal.lane_files import LaneEnd, LaneFiles, LaneIndex, Lost
 from headrace.journal.lane_mark import is_noted, nothing_left, restore
 from headrace.journal.names import (
     BLOCK,
@@ -32,6 +32,7 @@ from headrace.journal.names import (
     lane_of,
     written_lane,
 )
+from headrace.journal.records import SCHEMA
 from headrace.journal.storage import as_journal_error
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class JournalFindingKind(StrEnum):
     OVERLAP = "overlap"
     """A file has offsets that the one before it has; ``first`` and ``until`` are of its others."""
     UNFINISHED = "unfinished"
-    """A block is still there although it was declared lost: a repair was cut short."""
+    """A block is still there although it was declared lost: a repair was interrupted."""
     SPARE = "spare"
     """A lane's last block has lost its name, and only the lane's mark has it: nobody reads it until
     the lane is opened to be written, or repaired."""
@@ -146,11 +147,7 @@ def verify(
 
 
 def known_lanes(journal: Journal, reached: Mapping[int, int] | None) -> list[int]:
-    """The lanes that are there, or that were.
-
-    Raises:
-        JournalError: The journal cannot be read.
-    """
+    """The lanes that are there, or that were."""
     return sorted({*journal.lanes(), *journal.written_lanes(), *(reached or ())})
 
 
@@ -159,13 +156,8 @@ def check_lane(
 ) -> tuple[LaneSummary, list[JournalFinding]]:
     """Read every block of a lane; what is found comes by offset, what is foreign first.
 
-    Args:
-        files: The lane's.
-        reached: An offset that it is known to have reached, beside what its mark says.
-        clock: See ``verify``; None where nobody can write the lane meanwhile.
-
-    Raises:
-        OSError: The storage fails.
+    The lane has reached ``reached`` at least. The clock is that of ``verify``; None where nobody
+    can write the lane meanwhile.
     """
     names = set(files.storage.names(files.folder))
     index = LaneIndex.of(names)
@@ -243,7 +235,7 @@ def _beyond(
         )
         yield JournalFinding(JournalFindingKind.GAP, files.path(end), files.lane, end, until, gone)
     if is_left:
-        path, left = files.path(mark, END), files.without_name(until, mark)
+        path, left = files.path(mark, END), files.without_name(LaneEnd(until, spare_until=mark))
         yield JournalFinding(JournalFindingKind.SPARE, path, files.lane, until, mark, left)
 
 
@@ -255,13 +247,10 @@ def _goes_on(files: LaneFiles, mark: int, end: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What there is to say of one file by itself.
+    """What there is to say of one file by itself; where None or 0, nothing says that.
 
-    Attributes:
-        first: Where it begins.
-        until: Where it ends; None where nothing says that.
-        checksum: Its own as a block, if it is whole; 0 otherwise.
-        previous: That of the block that it was written behind; 0 where nothing says that.
+    ``checksum`` is its own as a block, if it is whole; ``previous`` that of the block that it was
+    written behind.
     """
 
     first: int
@@ -277,9 +266,9 @@ class _Look:
 def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, lost: bool) -> _Look:
     try:
         if lost:
-            word = files.lost(first)
-            return _Look(first, word.until, kind=JournalFindingKind.LOST, reason=word.reason)
-        header, _ = files.records(first)
+            loss = files.lost(first)
+            return _Look(first, loss.until, kind=JournalFindingKind.LOST, reason=loss.reason)
+        header, _ = files.block(first, SCHEMA.names)
     except CorruptionError as error:
         reason = str(error)
         if lost:
@@ -302,7 +291,7 @@ def _look(files: LaneFiles, first: int, following: int | None, mark: int, *, los
 
 
 def _lost_until(files: LaneFiles, first: int, following: int | None, mark: int) -> int | None:
-    """Where the offsets end that a damaged word has declared lost; None if nothing else says so."""
+    """Where offsets end whose declaration is damaged; None if nothing else says so."""
     if following is not None:
         return following
     unknown = None
@@ -326,18 +315,18 @@ def _foreign(path: str, lane: int | None) -> JournalFinding:
     )
 
 
-_DAMAGED_WORD: Final = "What declared these offsets lost was damaged, and with it the reason."
+_DAMAGED: Final = "What declared these offsets lost was damaged, and with it the reason."
 
 
 def repair(
     journal: Journal, reached: Mapping[int, int] | None = None
 ) -> tuple[JournalFinding, ...]:
-    """Declare lost what cannot be read; answers what was found and is mended by it.
+    """Declare lost what cannot be read; answers what was found and is repaired by it.
 
-    Each lane is verified under its writer's lock first, and only what is found is mended. After a
-    crash it may be run again. A lane of which nothing is left stays as it is unless it is known
-    what it had reached, and so does a damaged file that declared a loss at a lane's end. Blocks of
-    two copies of a lane stay as well, for nobody knows which are the right ones.
+    Each lane is verified under its writer's lock first. After a crash it may be run again. It
+    leaves alone a lane of which nothing is left unless it is known what it had reached, a damaged
+    declaration at a lane's end, and mixed blocks of two copies of a lane, of which nobody knows the
+    right ones.
 
     Args:
         journal: Which.
@@ -346,25 +335,25 @@ def repair(
     Raises:
         JournalError: A lane is being written: stop its writer first; or the storage fails.
     """
-    mended: list[JournalFinding] = []
+    repaired: list[JournalFinding] = []
     with as_journal_error(f"The journal {journal.storage.url} cannot be repaired"):
         for lane in known_lanes(journal, reached):
             files = LaneFiles(journal.storage, journal.identity, lane)
             journal.storage.create_folder(files.folder)
             with journal.storage.lock(files.folder):
-                while found := _round(files, (reached or {}).get(lane, 0)):
-                    mended += found
-    return tuple(mended)
+                while found := _repaired(files, (reached or {}).get(lane, 0)):
+                    repaired += found
+    return tuple(repaired)
 
 
-def _round(files: LaneFiles, reached: int) -> list[JournalFinding]:
-    """Mend what is to be seen; behind a file that was damaged itself there may be more."""
+def _repaired(files: LaneFiles, reached: int) -> list[JournalFinding]:
+    """Repair what can be seen; behind a file that was damaged itself there may be more."""
     _, findings = check_lane(files, reached)
-    return [finding for finding in findings if _mended(files, finding)]
+    return [finding for finding in findings if _repair(files, finding)]
 
 
-def _mended(files: LaneFiles, finding: JournalFinding) -> bool:
-    """Mend one thing; answers whether it could be."""
+def _repair(files: LaneFiles, finding: JournalFinding) -> bool:
+    """Repair one thing; answers whether that is possible."""
     first, until = finding.first, finding.until
     if finding.kind is JournalFindingKind.SPARE and until is not None:
         restore(files, until)
@@ -372,14 +361,14 @@ def _mended(files: LaneFiles, finding: JournalFinding) -> bool:
     if finding.kind not in DEFECTS or finding.kind is JournalFindingKind.MIXED or until is None:
         return False
     if finding.kind is JournalFindingKind.DAMAGED and finding.path.endswith(f".{LOST}"):
-        # It has the name itself that the new word is to have. What a crash between leaves is a gap.
+        # It has the name that the new declaration is to have. A crash between leaves a gap.
         _set_aside(files, finding.path)
         if file_name(finding.first or 0, BLOCK) in files.storage.names(files.folder):
             return True  # the next round says what there is to say of the block
-        finding = replace(finding, kind=JournalFindingKind.GAP, reason=_DAMAGED_WORD)
+        finding = replace(finding, kind=JournalFindingKind.GAP, reason=_DAMAGED)
     if first is not None and first < until:
         lost = Lost(first, until, finding.reason)
-        # First the word, then the block: a crash between leaves both, and the word counts.
+        # First the declaration, then the block: of both, the declaration counts.
         files.storage.put(files.path(first, LOST), [lost.encode()])
     if finding.kind is not JournalFindingKind.GAP:
         _set_aside(files, finding.path)

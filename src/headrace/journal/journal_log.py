@@ -11,7 +11,6 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,8 +18,8 @@ from headrace.core.ranges import OffsetRange, Positions, TopicPartition, partiti
 from headrace.errors import CorruptionError, NoJournalError, SourceError
 from headrace.journal.journal import Journal
 from headrace.journal.journal_options import JournalOptions
-from headrace.journal.lane_files import LaneFiles, LaneLook
-from headrace.journal.reading import hold_to
+from headrace.journal.lane_files import LaneLook
+from headrace.journal.reading import check_unchanged
 from headrace.journal.storage import as_journal_error
 from headrace.source.log import Topic
 from headrace.source.stream_offset import Checksums, ChecksumsBefore
@@ -40,17 +39,13 @@ class Ahead(NamedTuple):
 
 
 def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
-    """How many records from an offset on have so many bytes together, as the blocks' headers say.
+    """How many records from an offset on have so many bytes together, by the headers.
 
     Of a block that is not taken whole, records count as if all had its mean size. It stops at the
     lane's end, and after 64 blocks. What was declared lost has no records.
-
-    Raises:
-        JournalError: The lane cannot be read.
     """
-    files = LaneFiles(journal.storage, journal.identity, lane)
     records = taken_bytes = 0.0
-    with as_journal_error(f"Lane {lane} of the journal {journal.storage.url} cannot be read"):
+    with journal.lane_files(lane) as files:
         index = files.index()
         start = index.holding(offset)
         firsts = [first for first in index.firsts.tolist() if start is None or first >= start]
@@ -67,25 +62,14 @@ def ahead(journal: Journal, lane: int, offset: int, most_bytes: float) -> Ahead:
 
 
 def first_at(journal: Journal, lane: int, timestamp_ms: int) -> int | None:
-    """The first offset of the first block with a record of this time or later.
+    """The first offset of the first block with a record of this time (ms) or later.
 
-    A receiver gives records the time at which they came, so that blocks follow each other in time;
-    where its clock was put back in between, the answer is one of the blocks at which they reach
-    the time asked for. It costs a listing and a header for each halving of the lane.
-
-    Args:
-        journal: The journal.
-        lane: The lane.
-        timestamp_ms: The time (ms since the epoch).
-
-    Returns:
-        The offset; None where all records are older.
-
-    Raises:
-        JournalError: The lane cannot be read.
+    None where all records are older. A receiver gives records the time at which they came, so that
+    blocks follow each other in time; where its clock was set back in between, the answer is one of
+    the blocks at which they reach the time asked for. It costs a listing and a header for each
+    halving of the lane.
     """
-    files = LaneFiles(journal.storage, journal.identity, lane)
-    with as_journal_error(f"Lane {lane} of the journal {journal.storage.url} cannot be read"):
+    with journal.lane_files(lane) as files:
         index = files.index()
         firsts = [first for first in index.firsts.tolist() if first not in index.lost]
         place = bisect_left(firsts, timestamp_ms, key=lambda first: files.header(first).latest_ms)
@@ -102,19 +86,16 @@ _LONG_S: Final = 5.0
 def settled(journal: Journal, lane: int, clock: "Clock" = time) -> LaneLook:
     """Where a lane begins and ends, once its last block has its name; waits a second for that.
 
-    Raises:
-        CorruptionError: The last block has lost its name, or is damaged.
-        JournalError: The lane cannot be read.
+    Raises CorruptionError where the block has lost its name.
     """
     look = journal.look(lane)
-    if look.end.spare:
-        for _ in pauses(clock):
-            look = journal.look(lane)
-            if not look.end.spare:
-                break
-        else:
-            raise CorruptionError(look.without_name)
-    return look
+    if not look.end.has_spare:
+        return look
+    for _ in pauses(clock):
+        look = journal.look(lane)
+        if not look.end.has_spare:
+            return look
+    raise CorruptionError(look.files.without_name(look.end))
 
 
 def pauses(clock: "Clock") -> Iterator[None]:
@@ -124,45 +105,11 @@ def pauses(clock: "Clock") -> Iterator[None]:
         yield
 
 
-@dataclass(slots=True)
-class _Seen:
-    reached: int
-    since_s: float
-    logged: bool = False
-
-
-class SpareWatch:
-    """Logs, once, that a lane's last block has had no name for five seconds.
-
-    Args:
-        clock: The time.
-    """
-
-    def __init__(self, clock: "Clock") -> None:
-        self._clock = clock
-        self._seen: dict[TopicPartition, _Seen] = {}
-
-    def note(self, lane: TopicPartition, look: LaneLook) -> None:
-        """Take note of one look at a lane."""
-        end, now_s = look.end, self._clock.monotonic()
-        seen = self._seen.get(lane)
-        if not end.spare:
-            self._seen.pop(lane, None)
-        elif seen is None or seen.reached != end.reached:
-            self._seen[lane] = _Seen(end.reached, now_s)
-        elif not seen.logged and now_s - seen.since_s >= _LONG_S:
-            seen.logged = True
-            _LOG.warning("%s Until then the query goes on without them.", look.without_name)
-
-
 class JournalLog:
     """The `headrace.source.log.Log` of one source; nothing is read before the first question.
 
-    Every method raises ``JournalError`` where the journal cannot be read.
-
-    Args:
-        options: The source's.
-        clock: The time. A bounded read waits a second for a last block that has no name.
+    Every method raises ``JournalError`` where the journal cannot be read. A bounded read waits a
+    second for a last block that has no name.
     """
 
     name = "The journal"
@@ -172,7 +119,7 @@ class JournalLog:
         self.servers = options.path
         self._options = options
         self._clock = clock
-        self._watch = SpareWatch(clock)
+        self._spares: dict[TopicPartition, tuple[int, float]] = {}
         self._looks: dict[TopicPartition, LaneLook] = {}
 
     @property
@@ -224,7 +171,7 @@ class JournalLog:
         for tp in (wanted := list(partitions)):
             if self._options.streaming:
                 looks[tp] = journal.look(tp.partition)
-                self._watch.note(tp, looks[tp])
+                self._note_spare(tp, looks[tp])
             else:
                 looks[tp] = settled(journal, tp.partition, self._clock)
         return {tp: looks[tp].index.start for tp in wanted}, {
@@ -249,7 +196,7 @@ class JournalLog:
         for (tp, offset), checksum in after.items():
             look = self._looks.get(tp)
             if look is not None and look.end.until == offset:
-                hold_to(look.files, offset, look.end.checksum, checksum)
+                check_unchanged(look.files, offset, look.end.checksum, checksum)
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -285,10 +232,25 @@ class JournalLog:
         return ()
 
     def processed(self, positions: Positions) -> None:
-        """Nothing: what may be pruned the ledger tells."""
+        """Nothing: the ledger knows what may be pruned."""
 
     def close(self) -> None:
         """Nothing: it holds nothing open."""
+
+    def _note_spare(self, lane: TopicPartition, look: LaneLook) -> None:
+        """Log, once, that a lane's last block has had no name for five seconds."""
+        end, now_s = look.end, self._clock.monotonic()
+        if not end.has_spare:
+            self._spares.pop(lane, None)
+            return
+        spare_until, since_s = self._spares.get(lane, (end.spare_until, now_s))
+        if spare_until != end.spare_until:
+            since_s = now_s
+        if now_s - since_s >= _LONG_S:
+            since_s = math.inf
+            without_name = look.files.without_name(end)
+            _LOG.warning("%s Until then the query goes on without them.", without_name)
+        self._spares[lane] = end.spare_until, since_s
 
     def _find(self) -> Journal | None:
         try:

@@ -26,11 +26,8 @@ OPTIONS: Final = (*_BOTH, *SHARED)
 class JournalOptions:
     """The options of one source, checked.
 
-    Attributes:
-        shared: those that every source has.
-        streaming: whether of a stream, which reads later what it cannot read yet.
-        path: the journal's folder, or its URL in an object store or HDFS.
-        lanes: the lanes that are read; None for all there are, new ones too.
+    A ``streaming`` source reads later what it cannot read yet. Without ``lanes`` it reads all there
+    are, new ones too.
     """
 
     shared: SourceOptions
@@ -40,14 +37,10 @@ class JournalOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> JournalOptions:
-    """Check every option, each for itself and all against each other.
+    """Check every option by itself and all against each other.
 
     Unlike Kafka's, a stream begins with the earliest record there is, for whoever sent it has an
     acknowledgement.
-
-    Args:
-        options: by name, in any case, as Spark hands them to a source.
-        streaming: whether for a stream or for a bounded read.
 
     Raises:
         OptionError: an option is unknown, of the wrong type, out of range or contradicts another;
@@ -83,14 +76,10 @@ _KEPT: Final = frozenset({"path", "includeheaders", "minpartitions", "maxrecords
 
 
 def replay_options(options: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
-    """The options of a bounded read of exactly these ranges.
+    """The options of a bounded read of exactly these ranges, at most one of each lane.
 
     Offsets that are gone are an error, whatever the stream's ``failOnDataLoss``: nothing of a batch
     that is run again may disappear.
-
-    Args:
-        options: the stream's, in any case.
-        ranges: at most one of each lane, none of them empty.
     """
     kept = {name: value for name, value in options.items() if name.lower() in _KEPT}
     return {

@@ -23,13 +23,9 @@ def cut_at_blocks(
     """The ranges in chunks that are worth a task each, as far as blocks allow it.
 
     A lane has one writer and so there may be one lane only: its records are read by as many tasks
-    as there are cores, if there are enough of them. A block is cut only where a range begins or
-    ends in it, so that no block is read by two tasks.
-
-    Args:
-        ranges: what the batch reads.
-        firsts: by lane, the first offset of each block, rising.
-        parallelism: how many tasks the cluster runs at the same time.
+    as there are cores, if there are enough of them. A block is split only where a range begins or
+    ends in it, so that no block is read by two tasks. ``firsts`` has, by lane, the first offset of
+    each block, rising.
 
     >>> blocks = {0: range(0, 400_000, 30_000)}
     >>> [str(r) for r in cut_at_blocks([OffsetRange("a", 0, 10_000, 250_000)], blocks, 4)]
@@ -54,32 +50,24 @@ class JournalSource(SourceFormat):
         return FORMAT
 
     def reading(self, schema: StructType, *, streaming: bool) -> "JournalReading":
-        """See `SourceFormat.reading`."""
+        """As `SourceFormat.reading`."""
         options = parse_options(dict(self.options), streaming=streaming)
         return JournalReading(options, chosen_columns(FORMAT, schema), self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse: a journal is written by receivers and by flows.
-
-        Raises:
-            OptionError: always.
-        """
+        """Refuse: a journal is written by receivers and by flows."""
         raise OptionError(
             f"{FORMAT} cannot be written with a DataFrame's writer; have `headrace receive` or"
             " headrace.journal.Journal.writer append records, or a flow write a channel."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse, as `writer` does.
-
-        Raises:
-            OptionError: always.
-        """
+        """Refuse, as `writer` does."""
         self.writer(schema, overwrite)
 
 
 class JournalReading:
-    """How a journal is read; see `headrace.source.readers.Reading`."""
+    """How a journal is read: a `headrace.source.readers.Reading`."""
 
     name = "the journal"
 
@@ -98,11 +86,7 @@ class JournalReading:
         return JournalLog(self._options)
 
     def packed(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-        """What each task reads of these ranges: whole blocks, but at the ends of a range.
-
-        Raises:
-            JournalError: the journal cannot be read.
-        """
+        """What each task reads of these ranges: whole blocks, but at the ends of a range."""
         minimum, most = self.options.min_partitions, self.options.max_records_per_partition
         chunks = ranges
         if ranges and minimum is None and most is None:
@@ -114,11 +98,11 @@ class JournalReading:
         )
 
     def read(self, task: SourceTask) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a Spark worker; nothing is ever left out of a journal.
+        """The records of one task, in a Spark worker; of a journal none is ever left out silently.
 
         Raises:
             CorruptionError: a block is damaged.
-            DataLossError: records are lost, and that is not passed over.
+            DataLossError: records are lost, and that is not to be skipped.
         """
         journal, on_loss = self._journal(), task.losses.pass_over
         for each in task.ranges:

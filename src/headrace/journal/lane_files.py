@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from dataclasses import asdict, dataclass
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError
-from headrace.journal.block import HEADER_BYTES, BlockHeader, decode_header, decode_payload
+from headrace.journal.block import HEADER_BYTES, BlockHeader, decode, decode_header
 from headrace.journal.names import BLOCK, END, LOST, START, file_name, parsed
-from headrace.journal.records import SCHEMA, Records
 from headrace.journal.storage import Storage
 
 
@@ -23,10 +22,10 @@ class LaneIndex:
 
     Attributes:
         start: Where the lane begins; what is below was pruned, whatever of it is still there.
-        firsts: The first offset of each file, ascending. Each file ends where the next begins;
-            where the last one ends it says itself.
-        lost: The first offsets of those whose records are lost. Where a crash of a repair has left
-            both a block and the word that it is lost, that word counts.
+        firsts: The first offset of each file, ascending. Each file ends where the next begins; the
+            last one itself says where it ends.
+        lost: The first offsets of those whose records are lost. An interrupted repair leaves both a
+            block and the declaration that it is lost: then the declaration counts.
         marks: The offsets that the lane is known to have reached, ascending.
     """
 
@@ -81,7 +80,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The word that the records of some offsets cannot be read any more, and why."""
+    """The declaration that the records of some offsets cannot be read any more, and why."""
 
     first: int
     until: int
@@ -89,8 +88,16 @@ class Lost:
 
     def encode(self) -> bytes:
         """As it is stored."""
-        values = {"first": self.first, "until": self.until, "reason": self.reason}
-        return json.dumps(values).encode()
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Self:
+        """What was stored; raises ValueError, KeyError or TypeError where it was not."""
+        values = json.loads(text)
+        lost = cls(values["first"], values["until"], values["reason"])
+        if (type(lost.first), type(lost.until), type(lost.reason)) != (int, int, str):
+            raise TypeError
+        return lost
 
 
 class LaneEnd(NamedTuple):
@@ -99,23 +106,29 @@ class LaneEnd(NamedTuple):
     Attributes:
         until: The offset after the last that can be read.
         checksum: That of the block that ends there; 0 where none does.
-        reached: Where the block ends that only the lane's mark has left; ``until`` where none has.
+        spare_until: Where the block ends whose only name is the lane's mark; 0 where none is.
     """
 
     until: int
-    checksum: int
-    reached: int
+    checksum: int = 0
+    spare_until: int = 0
 
     @property
-    def spare(self) -> bool:
-        """Whether only the lane's mark has left the last block."""
-        return self.reached > self.until
+    def reached(self) -> int:
+        """How far the lane has been written, whether it can be read or not."""
+        return max(self.until, self.spare_until)
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the mark is the only name of the last block."""
+        return self.spare_until > self.until
 
 
 class LaneFiles:
     """The files of one lane.
 
-    Every method may raise ``OSError``.
+    Every method may raise ``OSError``, and ``CorruptionError`` where a file is not what belongs
+    there; `end` and `look` also where the lane has reached further than its files go.
     """
 
     def __init__(self, storage: Storage, identity: Identity, lane: int) -> None:
@@ -145,38 +158,17 @@ class LaneFiles:
         """Some of the lane's offsets."""
         return OffsetRange(self.identity.name, self.lane, start, until)
 
-    def end(self, index: LaneIndex) -> int:
-        """The offset after the last: where the lane goes on.
-
-        Raises:
-            CorruptionError: The last file cannot be believed, or the lane has reached further.
-        """
-        return self.ending(index).until
-
-    def ending(self, index: LaneIndex) -> LaneEnd:
-        """The same, with what is known of the lane's end besides.
-
-        Raises:
-            CorruptionError: The last file cannot be believed, or the lane has reached further.
-        """
+    def end(self, index: LaneIndex) -> LaneEnd:
+        """Where the lane ends and goes on."""
         end = self.last_end(index)
         spare = self.spare_behind(index, end.until)
-        return end if spare is None else end._replace(reached=spare.until)
+        return end if spare is None else end._replace(spare_until=spare.until)
 
     def spare_behind(self, index: LaneIndex, end: int) -> BlockHeader | None:
-        """The header of the block that goes on at the lane's end and that only the mark has left.
+        """The block that goes on where the last file ends, and whose only name is the mark.
 
-        It is not missing: whoever writes the lane next, or ``repair``, gives it its name back.
-
-        Args:
-            index: What the names say.
-            end: Where the last file ends.
-
-        Returns:
-            The header; None where there is none, or where the lane goes on by now.
-
-        Raises:
-            CorruptionError: The files that end there cannot be all.
+        It is not missing: whoever writes the lane next, or ``repair``, restores its name. None
+        where there is no such block, or where the lane goes on by now.
         """
         mark = index.mark
         if mark <= end or self.last_end(self.index()).until >= mark:  # the first listing was a race
@@ -191,81 +183,46 @@ class LaneFiles:
         )
 
     def look(self) -> "LaneLook":
-        """The lane as it is now.
-
-        Raises:
-            CorruptionError: The last file cannot be believed, or the lane has reached further.
-        """
+        """The lane as it is now."""
         index = self.index()
-        return LaneLook(self, index, self.ending(index))
+        return LaneLook(self, index, self.end(index))
 
-    def without_name(self, start: int, until: int) -> str:
-        """What there is to say of a last block that only the mark has left, as a sentence."""
+    def without_name(self, end: LaneEnd) -> str:
+        """What there is to say of a last block whose only name is the mark, as a sentence."""
         return (
-            f"The last block has lost its name, and only the lane's mark has it still, so that"
-            f" offsets [{start}, {until}) of {self.what} cannot be read, and nobody knows whether"
-            " they were acknowledged; start the receiver of the lane, or run `headrace journal"
-            f" repair {self.storage.url}`: either gives the block its name again."
+            "The last block has lost its name, and only the lane's mark has it still, so that"
+            f" offsets [{end.until}, {end.spare_until}) of {self.what} cannot be read, and nobody"
+            " knows whether they were acknowledged; start the receiver of the lane, or run"
+            f" `headrace journal repair {self.storage.url}`: either gives the block its name again."
         )
 
     def spare(self, mark: int) -> BlockHeader | None:
         """The header of the block that a mark has as its second name, if it is whole."""
         path = self.path(mark, END)
         try:
-            data = self.storage.read(path)
-            start = data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes()
-            header = decode_header(start, data.size, path)
-            decode_payload(header, data.slice(HEADER_BYTES), path, [])
+            header, _ = decode(self.storage.read(path), path, [])
         except (FileNotFoundError, CorruptionError):
             return None
         says = (header.journal_id, header.lane, header.until)
         return header if says == (self.identity.id, self.lane, mark) else None
 
     def last_end(self, index: LaneIndex) -> LaneEnd:
-        """Where the last file ends, whatever the lane has reached.
-
-        Raises:
-            CorruptionError: The last file cannot be believed.
-        """
+        """Where the last file ends, whatever the lane has reached."""
         if index.last is None:
-            return _ending(index.start)
+            return LaneEnd(index.start)
         if index.last in index.lost:
-            return _ending(self.lost(index.last).until)
+            return LaneEnd(self.lost(index.last).until)
         header = self.header(index.last)
-        return _ending(header.until, header.checksum)
-
-    def checksum_before(self, index: LaneIndex, offset: int) -> int:
-        """The checksum of the block that has the record before an offset; 0 if none has it.
-
-        Raises:
-            CorruptionError: It is not the header of the block that belongs there.
-        """
-        first = index.holding(offset - 1)
-        if offset <= index.start or first is None or first in index.lost:
-            return 0
-        try:
-            header = self.header(first)
-        except FileNotFoundError:  # pruned, or declared lost, since the names were read
-            return 0
-        return header.checksum if offset <= header.until else 0
+        return LaneEnd(header.until, header.checksum)
 
     def header(self, first: int) -> BlockHeader:
-        """A block's header, held against its name.
-
-        Raises:
-            FileNotFoundError: There is no such block.
-            CorruptionError: It is not the header of the block that belongs there.
-        """
+        """A block's header, compared with its name."""
         path = self.path(first)
         start, size = self.storage.read_start(path, HEADER_BYTES)
         return self._placed(first, decode_header(start, size, self._place(path, first)))
 
     def claimed_end(self, first: int) -> int | None:
-        """Where a damaged block says that it ends; None if its header is damaged as well.
-
-        Raises:
-            FileNotFoundError: There is no such block.
-        """
+        """Where a damaged block says that it ends; None if its header is damaged as well."""
         path = self.path(first)
         start, _ = self.storage.read_start(path, HEADER_BYTES)
         try:
@@ -274,49 +231,26 @@ class LaneFiles:
             return None
 
     def block(self, first: int, columns: list[str]) -> tuple[BlockHeader, pa.RecordBatch]:
-        """A block, checked whole, with some of the columns of ``records.SCHEMA``.
-
-        Raises:
-            FileNotFoundError: There is no such block.
-            CorruptionError: It is not what was written.
-        """
+        """A block, checked whole, with some of the columns of ``records.SCHEMA``."""
         path = self.path(first)
-        data = self.storage.read(path)
-        place = self._place(path, first)
-        start = data.slice(0, min(HEADER_BYTES, data.size)).to_pybytes()
-        header = self._placed(first, decode_header(start, data.size, place))
-        return header, decode_payload(header, data.slice(HEADER_BYTES), place, columns)
-
-    def records(self, first: int) -> tuple[BlockHeader, Records]:
-        """A block's records, with all columns.
-
-        Raises:
-            FileNotFoundError: There is no such block.
-            CorruptionError: It is not what was written.
-        """
-        header, batch = self.block(first, SCHEMA.names)
-        return header, Records(batch)
+        header, batch = decode(self.storage.read(path), self._place(path, first), columns)
+        return self._placed(first, header), batch
 
     def lost(self, first: int) -> Lost:
-        """What was written down of lost offsets.
-
-        Raises:
-            FileNotFoundError: Nothing was.
-            CorruptionError: It cannot be understood.
-        """
+        """The declaration of lost offsets."""
         path = self.path(first, LOST)
         text, _ = self.storage.read_start(path, _MOST_LOST_BYTES)
         try:
-            lost = _lost_of(json.loads(text))
+            lost = Lost.decode(text)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(
                 f"{self._place(path, first)} is damaged: it does not say which offsets are lost; "
-                "let `headrace journal repair` write it anew."
+                "let `headrace journal repair` write it again."
             ) from error
         if lost.first != first or lost.until <= first:
             raise CorruptionError(
-                f"{self._place(path, first)} is damaged: it speaks of the offsets [{lost.first}, "
-                f"{lost.until}); let `headrace journal repair` write it anew."
+                f"{self._place(path, first)} is damaged: it is about the offsets [{lost.first}, "
+                f"{lost.until}); let `headrace journal repair` write it again."
             )
         return lost
 
@@ -345,38 +279,18 @@ class LaneLook:
     index: LaneIndex
     end: LaneEnd
 
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """Its first offset, and the one after the last that can be read."""
-        return self.index.start, self.end.until
-
-    @property
-    def without_name(self) -> str:
-        """See `LaneFiles.without_name`."""
-        return self.files.without_name(self.end.until, self.end.reached)
-
     def checksum_before(self, offset: int) -> int:
         """The checksum of the block that has the record before an offset; 0 if none has it.
 
         It costs a header, unless the lane ends there.
-
-        Raises:
-            OSError: The storage fails.
         """
         if offset == self.end.until:
             return self.end.checksum
-        try:
-            return self.files.checksum_before(self.index, offset)
-        except CorruptionError:  # whoever reads it gets the error
+        first = self.index.holding(offset - 1)
+        if offset <= self.index.start or first is None or first in self.index.lost:
             return 0
-
-
-def _ending(until: int, checksum: int = 0) -> LaneEnd:
-    return LaneEnd(until, checksum, reached=until)
-
-
-def _lost_of(values: Any) -> Lost:
-    lost = Lost(values["first"], values["until"], values["reason"])
-    if (type(lost.first), type(lost.until), type(lost.reason)) != (int, int, str):
-        raise TypeError
-    return lost
+        try:
+            header = self.files.header(first)
+        except (FileNotFoundError, CorruptionError):
+            return 0  # pruned or declared lost since; or damaged, which whoever reads it finds
+        return header.checksum if offset <= header.until else 0

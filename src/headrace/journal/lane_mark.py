@@ -1,11 +1,11 @@
 """How far a lane has ever reached, which its last block alone cannot say once it is gone.
 
-A mark is a file whose name is the offset after the last block's. In a directory it is a second
-name of that block, given before the sync of the folder that makes the block's own name durable: so
-it costs no further sync, and a crash that leaves the mark alone leaves the block in it. Elsewhere
-it is an empty file, put after the block by a thread that no acknowledgement waits for.
+A mark is a file whose name is the offset after the last block's. In a directory it is a second name
+of that block, given before the sync of the folder that makes the block's own name durable: so it
+costs no further sync, and a crash that leaves the mark alone leaves the block in it. Elsewhere it
+is an empty file, put after the block by a thread that no acknowledgement waits for.
 
-The mark before it stays until the next block is durable: there is always one that is. Of a lane of
+The previous mark stays until the next block is durable, so that one of them always is. Of a lane of
 which nothing is left, a file of the root says that it had records.
 """
 
@@ -17,18 +17,14 @@ from typing import Final
 
 from headrace.errors import CorruptionError
 from headrace.journal.lane_files import LaneEnd, LaneFiles
-from headrace.journal.names import END, written_name
+from headrace.journal.names import END, file_name, written_name
 from headrace.journal.storage import Prepared
 
 _LOG: Final = logging.getLogger("headrace.journal")
 
 
 class LaneMark:
-    """Keeps the mark of a lane that is being written, and holds the lane to it.
-
-    Args:
-        files: The lane; the caller may write it.
-    """
+    """Keeps the mark of a lane that is being written, and checks the lane against it."""
 
     def __init__(self, files: LaneFiles) -> None:
         self._files = files
@@ -42,7 +38,7 @@ class LaneMark:
     def settle(self) -> LaneEnd:
         """Find the lane's end, and have the mark say it; nothing may be committed meanwhile.
 
-        A block that only the mark has left gets its name back.
+        A block whose only name is the mark gets its own back.
 
         Raises:
             CorruptionError: The last block is damaged, or the lane has reached further than that.
@@ -56,7 +52,7 @@ class LaneMark:
             end = files.last_end(index)
         else:
             header, _ = files.block(index.last, [])  # checked whole, and not only its header
-            end = LaneEnd(header.until, header.checksum, reached=header.until)
+            end = LaneEnd(header.until, header.checksum)
         self._noted = is_noted(files)
         if self._noted and end.until == index.mark == 0:
             raise CorruptionError(nothing_left(files))
@@ -80,7 +76,7 @@ class LaneMark:
             FileExistsError: The block's name is taken.
             OSError: It is not durable, or nobody knows.
         """
-        outdated = self._paths(self._marks[:-1])
+        outdated = [self._files.path(each, END) for each in self._marks[:-1]]
         if prepared.commit(self._files.path(until, END), outdated):
             self._marks = (*self._marks[-1:], until)
             self.note()
@@ -93,11 +89,7 @@ class LaneMark:
         self._following = self._follow.submit(self._catch_up)
 
     def note(self) -> None:
-        """Write down, once, that the lane has had records.
-
-        Raises:
-            OSError: The storage fails.
-        """
+        """Write down, once, that the lane has had records."""
         if not self._noted:
             with suppress(FileExistsError):
                 self._files.storage.put(written_name(self._files.lane), [])
@@ -117,8 +109,7 @@ class LaneMark:
             with suppress(FileExistsError):
                 storage.put(self._files.path(until, END), [])
             outdated, self._marks = self._marks, (until,)
-            names = [path.rpartition("/")[2] for path in self._paths(outdated)]
-            storage.remove(self._files.folder, names)
+            storage.remove(self._files.folder, [file_name(each, END) for each in outdated])
         except OSError as error:
             if not self._behind:
                 _LOG.warning(
@@ -132,16 +123,9 @@ class LaneMark:
         else:
             self._behind = False
 
-    def _paths(self, marks: Sequence[int]) -> list[str]:
-        return [self._files.path(each, END) for each in marks]
-
 
 def is_noted(files: LaneFiles) -> bool:
-    """Whether it is written down that a lane has had records.
-
-    Raises:
-        OSError: The storage fails.
-    """
+    """Whether it is written down that a lane has had records."""
     return written_name(files.lane) in files.storage.names("")
 
 
@@ -155,11 +139,7 @@ def nothing_left(files: LaneFiles) -> str:
 
 
 def restore(files: LaneFiles, mark: int) -> None:
-    """Give the block that a mark has left its name again.
-
-    Raises:
-        OSError: The storage fails.
-    """
+    """Restore a block's own name from its mark."""
     spare = files.spare(mark)
     if spare is not None:
         with suppress(FileExistsError):

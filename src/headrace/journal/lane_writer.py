@@ -28,15 +28,9 @@ _WRITING: Final = 2
 class LaneWriter:
     """Appends to one lane, whose offsets are dense from 0 on. Not for several threads at once.
 
-    While it is open, no other writer can have the lane: in a directory a lock sees to that, which
-    the end of the process gives back; elsewhere, whoever finds the next name taken by another stops
-    for good.
-
-    Args:
-        storage: The journal's files.
-        identity: The journal.
-        lane: Which, from 0 to 99999; it is made where it is not there.
-        compression: Of the blocks.
+    While it is open, no other writer can have the lane: in a directory a lock prevents that, which
+    is released when the process ends; elsewhere, a writer that finds the next name taken by another
+    stops for good. A lane from 0 to 99999 is made where it is not there.
 
     Raises:
         OptionError: There is no such lane.
@@ -59,18 +53,15 @@ class LaneWriter:
         folder = self._files.folder
         with as_journal_error(f"Lane {lane} of the journal {storage.url} cannot be opened"):
             storage.create_folder(folder)
-            self._lock = storage.lock(folder)
-            try:
+            with storage.lock(folder) as lock:
                 self._end, self._checksum, _ = self._recovered()
-            except BaseException:
-                self._lock.close()
-                raise
+                self._lock = lock.pop_all()
         self._write = ThreadPoolExecutor(_WRITING, thread_name_prefix=f"headrace-lane-{lane}-write")
         self._name = ThreadPoolExecutor(1, thread_name_prefix=f"headrace-lane-{lane}-name")
 
     @property
     def lane(self) -> int:
-        """Which it writes."""
+        """The lane that it writes."""
         return self._files.lane
 
     @property
@@ -82,8 +73,8 @@ class LaneWriter:
         """Write records as one block; answers their offsets when no crash can lose them.
 
         After an error nothing is acknowledged. The records may be in the lane nevertheless, whole,
-        where only the answer to the last step was lost; sent again they are then there twice, but
-        for who asks ``settle`` first. The next append may be tried at once: it looks first where
+        where only the answer to the last step was lost: sent again they are there twice, unless the
+        caller asks ``settle`` first. The next append may be tried at once: it looks up first where
         the lane ends.
 
         Raises:
@@ -94,16 +85,15 @@ class LaneWriter:
         return self.submit(records).result()
 
     def submit(self, records: Records) -> "Future[OffsetRange]":
-        """Hand in records as one block, and do not wait for it to be durable.
+        """Submit records as one block, and do not wait for it to be durable.
 
-        While one block is encoded, two others are written and synced, and one is given its name,
-        so blocks in a row take no longer than the slowest of these steps: on a fast disk half as
-        long as by ``append``. They become durable in order, and at most four are in memory: it
-        waits while there are.
+        While one block is encoded, two others are written and synced, and one is given its name, so
+        blocks in a row take no longer than the slowest of these steps. They become durable in
+        order. At most four are in memory: it waits while there are.
 
         Returns:
-            What ``append`` answers or raises, once that is known. Where a block fails, those handed
-            in behind it fail as well.
+            What ``append`` answers or raises, once that is known. Where a block fails, those
+            submitted behind it fail as well.
 
         Raises:
             OptionError: There is no record, or there are more than 16777216.
@@ -140,9 +130,9 @@ class LaneWriter:
     def settle(self) -> list[tuple[Sequence[str | None], OffsetRange]]:
         """Find out which blocks are in the lane although their appends have failed.
 
-        Where a storage may still do what it was asked before it timed out, a block that is not
-        there yet can come for as long as no other has its offset. The next append fails then, and
-        `settle` returns it after that.
+        A storage may still do what it was asked before it timed out: such a block can come for as
+        long as no other has its offset. The next append fails then, and `settle` returns it after
+        that.
 
         Returns:
             The message ids and the offsets of each that has any, in order; each is returned once.
@@ -171,10 +161,7 @@ class LaneWriter:
         self.close()
 
     def _next(self) -> tuple[int, int]:
-        """The next block's first offset, and the checksum of the block before it.
-
-        They are looked up if the last append left that open.
-        """
+        """The next block's first offset, and the checksum of the block before it."""
         if self._closed:
             raise JournalError(f"The writer of {self._files.what} is closed; open another one.")
         if self._in_flight and not self._in_flight[-1].done():
@@ -190,10 +177,7 @@ class LaneWriter:
         return self._end, self._checksum
 
     def _recovered(self) -> LaneEnd:
-        """Finish what is decided, remove what is not; answers where the last whole block ends.
-
-        Nothing is given a name meanwhile.
-        """
+        """Finish what is decided, remove what is not; answers where the last whole block ends."""
         files = self._files
         complete(files)
         names = files.storage.names(files.folder)

@@ -49,11 +49,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, text: bytes, place: str) -> Self:
-        """What was stored.
-
-        Raises:
-            CorruptionError: It was not.
-        """
+        """What was stored; CorruptionError where it was not."""
         try:
             values = json.loads(text)
             blocks = tuple(_block(each, place) for each in values["blocks"])
@@ -72,12 +68,7 @@ def path_of(files: LaneFiles, name: str) -> str:
 
 
 def manifests(files: LaneFiles) -> dict[str, Manifest]:
-    """Those of a lane, by their batches' keys, in the order of their offsets; all are durable.
-
-    Raises:
-        CorruptionError: One is damaged.
-        OSError: The storage fails.
-    """
+    """Those of a lane, by their batches' keys, in the order of their offsets; all are durable."""
     found = []
     for name in files.storage.names(staged_folder(files.lane)):
         if key_of(name) is not None:
@@ -90,7 +81,7 @@ def manifests(files: LaneFiles) -> dict[str, Manifest]:
 def complete(files: LaneFiles) -> None:
     """Bring every block of every manifest into the lane, in order; the caller has its lock.
 
-    After a crash, or an error, it can be called again. Outside a directory there is nothing to do.
+    It can be called again after a crash or an error. Outside a directory there is nothing to do.
 
     Raises:
         CorruptionError: A manifest is damaged, or does not belong to the lane as it is.

@@ -47,11 +47,7 @@ _KEY: Final = re.compile(r"[0-9a-z]{1,48}")
 
 
 def checked_journal_name(name: str) -> str:
-    """A journal's name, which is its directory's.
-
-    Raises:
-        OptionError: It could not be a topic's name in Kafka.
-    """
+    """A journal's name, which is its directory's; OptionError where Kafka would not take it."""
     if name in (".", "..") or not _JOURNAL.fullmatch(name):
         raise OptionError(
             f"The journal's name {name!r}, the last part of its path, cannot be used; 1 to 249 "
@@ -61,11 +57,7 @@ def checked_journal_name(name: str) -> str:
 
 
 def checked_lane(lane: int) -> int:
-    """A lane's number.
-
-    Raises:
-        OptionError: It is no whole number from 0 to 99999.
-    """
+    """A lane's number; OptionError where it is no whole number from 0 to 99999."""
     if type(lane) is not int or not 0 <= lane <= MAX_LANE:
         raise OptionError(f"The lane {lane!r} is not a whole number from 0 to {MAX_LANE}.")
     return lane
@@ -98,11 +90,7 @@ def written_lane(name: str) -> int | None:
 
 
 def manifest_name(key: str) -> str:
-    """The name of a batch's manifest.
-
-    Raises:
-        OptionError: The key is none of a batch.
-    """
+    """The name of a batch's manifest; OptionError where the key is none of a batch."""
     if not _KEY.fullmatch(key):
         raise OptionError(
             f"The batch's key {key!r} cannot be used; 1 to 48 lower-case letters and digits are"

@@ -1,6 +1,7 @@
 """Reading a lane's records, in the columns of Kafka's source, names and types the same."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -10,55 +11,28 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import CorruptionError, DataLossError, HeadraceError, JournalError, OptionError
 from headrace.journal.block import BlockHeader
 from headrace.journal.lane_files import LaneFiles, Lost
-from headrace.journal.records import HEADERS
-
-ARROW_SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", HEADERS),
-    ]
-)
-"""Every column there is, in the order of Kafka's source."""
+from headrace.source.log import ARROW_SCHEMA
 
 _CREATE_TIME: Final = 0
 _STORED: Final = ("key", "value", "timestamp", "headers")
 
+OnLoss = Callable[[OffsetRange, str], None]
+"""Receives offsets that were declared lost or pruned, and why; it may raise."""
 
-def checked_columns(columns: Sequence[str]) -> list[str]:
-    """Columns that a journal has.
 
-    Raises:
-        OptionError: It has one of them not.
-    """
+def check_columns(columns: Sequence[str]) -> None:
+    """Raise OptionError where a journal does not have one of these columns."""
     for column in columns:
         if column not in ARROW_SCHEMA.names:
             raise OptionError(
                 f"A journal has no column {column!r}; it has {', '.join(ARROW_SCHEMA.names)}."
             )
-    return list(columns)
 
 
-def stored_columns(columns: Sequence[str]) -> list[str]:
-    """Those that are read from a block; the others follow from where it stands."""
-    return [column for column in columns if column in _STORED]
-
-
-def as_kafka(batch: pa.RecordBatch, offsets: OffsetRange, columns: Sequence[str]) -> pa.RecordBatch:
-    """Records with the columns asked for, in the order asked for.
-
-    Keys, values and headers are shared with ``batch``, not copied.
-
-    Args:
-        batch: The records, one for each offset, with the columns of ``stored_columns``.
-        offsets: Theirs.
-        columns: Of ``ARROW_SCHEMA``.
-    """
+def _as_kafka(
+    batch: pa.RecordBatch, offsets: OffsetRange, columns: Sequence[str]
+) -> pa.RecordBatch:
+    """Records with the columns asked for; keys, values and headers are shared, not copied."""
     count = offsets.count
 
     def column(name: str) -> pa.Array:
@@ -80,76 +54,55 @@ def as_kafka(batch: pa.RecordBatch, offsets: OffsetRange, columns: Sequence[str]
     return pa.RecordBatch.from_arrays([column(name) for name in columns], schema=schema)
 
 
-_Found = tuple[BlockHeader, pa.RecordBatch] | Lost | None
-
-
-LaneLoss = Callable[[int, int, str], None]
-"""Is called with offsets that are lost (from one to before another), and why; it may raise."""
-
-
 def read_lane(
     files: LaneFiles,
-    start: int,
-    until: int,
+    offsets: OffsetRange,
     columns: Sequence[str],
-    on_loss: LaneLoss | None = None,
+    on_loss: OnLoss | None = None,
     *,
     after: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of these offsets, in order, one batch for each block.
+    """Read these offsets of a lane, as `Journal.read` says; raises OSError besides.
 
-    Each block is named by where the one before ends, so nothing is listed unless ``start`` is
-    within a block. Offsets that `repair` has declared lost are passed over, once ``on_loss`` has
-    been called with them; with it, so is what was pruned.
-
-    Args:
-        files: The lane's.
-        start: The first offset.
-        until: The one after the last.
-        columns: Those of ``columns.ARROW_SCHEMA`` that are asked for.
-        on_loss: See ``LaneLoss``.
-        after: The checksum that the block with the record before ``start`` had when that was read;
-            0 where it is not known. It costs nothing to compare.
-
-    Raises:
-        DataLossError: Some were pruned before, and there is no ``on_loss``; or the record before
-            ``start`` is another one by now.
-        CorruptionError: Some are not what was written, or there is a gap.
-        JournalError: The lane ends before ``until``.
-        OSError: The storage fails.
+    Each block is named by where the one before ends, so nothing is listed unless the first offset
+    is within a block.
     """
-    stored = stored_columns(columns)
-    at = start
-    while at < until:
+    stored = [column for column in columns if column in _STORED]
+    at = offsets.start
+    while at < offsets.until:
         found = _file_at(files, at, stored)
         if found is None and on_loss is not None and at < (begin := files.index().start):
-            stop = min(until, begin)
-            on_loss(at, stop, f"lane {files.lane} now begins at {begin}")
+            stop = min(offsets.until, begin)
+            pruned = f"lane {files.lane} now begins at {begin}"
+            on_loss(replace(offsets, start=at, until=stop), pruned)
             at = stop
             continue
-        if found is None and at == start:
+        if found is None and at == offsets.start:
             found = _file_at(files, _first_of_file_with(files, at), stored)
         if isinstance(found, Lost):
-            stop = min(until, found.until)
+            stop = min(offsets.until, found.until)
             if on_loss is not None and at < stop:
-                on_loss(at, stop, f"declared lost by a repair: {found.reason}")
+                reason = f"declared lost by a repair: {found.reason}"
+                on_loss(replace(offsets, start=at, until=stop), reason)
         elif found is not None:
             header, batch = found
-            if at == start:
-                _hold_to(files, header, start, after)
-            stop = min(until, header.until)
+            if at == offsets.start:
+                # Where the block begins there, it has the checksum of the one before it.
+                now = header.previous if header.first == at else header.checksum
+                check_unchanged(files, at, now, after)
+            stop = min(offsets.until, header.until)
             if at < stop:
                 rows = batch.slice(at - header.first, stop - at)
-                yield as_kafka(rows, files.offsets(at, stop), columns)
+                yield _as_kafka(rows, replace(offsets, start=at, until=stop), columns)
         if found is None or stop <= at:
             raise _missing(files, at)
         at = stop
 
 
-def hold_to(files: LaneFiles, offset: int, now: int, after: int) -> None:
-    """Refuse a lane in which another block is before an offset than was read there, by checksums.
+def check_unchanged(files: LaneFiles, offset: int, now: int, after: int) -> None:
+    """Refuse a lane in which another block is before an offset than was read there.
 
-    Either may be 0: not known.
+    The two checksums are those of that block now and then; 0 where it is not known.
 
     Raises:
         DataLossError: They differ.
@@ -164,24 +117,16 @@ def hold_to(files: LaneFiles, offset: int, now: int, after: int) -> None:
         )
 
 
-def _hold_to(files: LaneFiles, header: BlockHeader, start: int, after: int) -> None:
-    """Refuse a lane in which another record is before an offset than was read there.
-
-    A block that begins there has the checksum of the one before; 0 where there was none to tell,
-    as after a loss.
-    """
-    now = header.previous if header.first == start else header.checksum
-    hold_to(files, start, now, after)
-
-
-def _file_at(files: LaneFiles, first: int, stored: list[str]) -> _Found:
+def _file_at(
+    files: LaneFiles, first: int, stored: list[str]
+) -> tuple[BlockHeader, pa.RecordBatch] | Lost | None:
     """The file that begins at an offset, if one does."""
     try:
         return files.block(first, stored)
     except FileNotFoundError:
         return _lost_at(files, first)
     except CorruptionError:
-        # A repair that a crash has cut short leaves the block beside the word that it is lost.
+        # An interrupted repair leaves the block beside the declaration that it is lost.
         if (lost := _lost_at(files, first)) is not None:
             return lost
         raise
@@ -210,9 +155,9 @@ def _missing(files: LaneFiles, offset: int) -> HeadraceError:
             f"Offset {offset} of {files.what} was pruned: it begins at {index.start}; go on from "
             "there."
         )
-    end = files.ending(index)
-    if end.until <= offset < end.reached:
-        return CorruptionError(files.without_name(end.until, end.reached))
+    end = files.end(index)
+    if end.until <= offset < end.spare_until:
+        return CorruptionError(files.without_name(end))
     if offset >= end.until:
         return JournalError(
             f"Offset {offset} of {files.what} is not there: it ends at {end.until}."

@@ -8,12 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import OptionError
+from headrace.source.log import HEADERS
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-HEADERS: Final = pa.list_(
-    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
-)
 SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -58,27 +56,32 @@ class Records:
         headers: Sequence[Headers | None] | None = None,
         ids: Sequence[str | None] | None = None,
     ) -> "Records":
-        """One record for each value.
+        """One record for each value; None is a null, as in Kafka.
 
-        Args:
-            values: The records' values; None is a null, as in Kafka.
-            timestamp_ms: When they came, for all of them, since the epoch.
-            keys: As many, or None where no record has one.
-            headers: As many, or None where no record has any.
-            ids: What their sender knows them by; as many, or None where no record has one.
+        All get the same time, since the epoch. Keys, headers and their sender's ids are as many as
+        the values, or None where no record has one.
 
         Raises:
             OptionError: The columns are not of one length, or hold more than 2 GiB.
         """
+        rows = None if headers is None else [_pairs(row) for row in headers]
+        raw = {"key": keys, "value": values, "headers": rows, "id": ids}
         count = len(values)
-        columns: dict[str, pa.Array] = {
-            "key": _array(keys, count, "key"),
-            "value": _array(values, count, "value"),
-            "timestamp": _timestamps(timestamp_ms, count),
-            "headers": _headers(headers, count),
-            "id": _array(ids, count, "id"),
+        columns = {
+            name: _array(column, count, name) for name, column in raw.items() if column is not None
         }
-        return cls(pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA))
+        return cls.of_columns(count, timestamp_ms=timestamp_ms, **columns)
+
+    @classmethod
+    def of_columns(cls, count: int, *, timestamp_ms: int, **columns: pa.Array) -> "Records":
+        """Records of some of the columns, in the types of ``SCHEMA``; the others are null."""
+        time = pa.scalar(timestamp_ms, SCHEMA.field("timestamp").type)
+        columns["timestamp"] = pa.repeat(time, count)
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(count, field.type)
+            for field in SCHEMA
+        ]
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
 
     @classmethod
     def of_lines(cls, data: bytes, *, timestamp_ms: int) -> "Records":
@@ -106,12 +109,7 @@ class Records:
         np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
         text = pa.py_buffer(data.replace(b"\n", b""))
         values = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), text])
-        nulls = {
-            name: pa.nulls(count, SCHEMA.field(name).type) for name in ("key", "headers", "id")
-        }
-        stamps = _timestamps(timestamp_ms, count)
-        columns = [nulls["key"], values, stamps, nulls["headers"], nulls["id"]]
-        return cls(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+        return cls.of_columns(count, timestamp_ms=timestamp_ms, value=values)
 
     @classmethod
     def concat(cls, parts: Iterable["Records"]) -> "Records":
@@ -124,7 +122,7 @@ class Records:
         if len(batches) == 1:
             return cls(batches[0])
         if not batches:
-            return cls(_empty())
+            return cls.of_columns(0, timestamp_ms=0)
         try:
             return cls(pa.concat_batches(batches))
         except pa.ArrowInvalid as error:
@@ -163,21 +161,14 @@ class Records:
         return f"Records(count={self.count}, bytes={self.bytes})"
 
 
-def _empty() -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
-
-
-def _array(values: Sequence[Any] | None, count: int, name: str) -> pa.Array:
-    kind = SCHEMA.field(name).type
-    if values is None:
-        return pa.nulls(count, kind)
+def _array(values: Sequence[Any], count: int, name: str) -> pa.Array:
     if len(values) != count:
         raise OptionError(
             f"The column {name} has {len(values)} values for {count} records; it must have as "
             "many, or be left out."
         )
     try:
-        array = pa.array(values, kind)
+        array = pa.array(values, SCHEMA.field(name).type)
     except pa.ArrowCapacityError as error:
         raise _too_large() from error
     if isinstance(array, pa.ChunkedArray):  # what does not fit one array comes in several
@@ -185,16 +176,9 @@ def _array(values: Sequence[Any] | None, count: int, name: str) -> pa.Array:
     return array
 
 
-def _headers(headers: Sequence[Headers | None] | None, count: int) -> pa.Array:
-    if headers is None:
-        return pa.nulls(count, HEADERS)
-    # As in Kafka's source, a record without headers has null, not an empty list.
-    rows = [[{"key": k, "value": v} for k, v in row] if row else None for row in headers]
-    return _array(rows, count, "headers")
-
-
-def _timestamps(timestamp_ms: int, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(timestamp_ms, SCHEMA.field("timestamp").type), count)
+def _pairs(headers: Headers | None) -> list[dict[str, Any]] | None:
+    """As in Kafka's source, a record without headers has null, not an empty list."""
+    return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
 def _bytes_of(column: pa.Array) -> int:

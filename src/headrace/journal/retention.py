@@ -25,19 +25,10 @@ class KeptReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LanePruning:
-    """What a pruning removes of a lane, or would remove.
+    """What a pruning removes of a lane, or would remove: the lane begins at ``until`` then.
 
-    Attributes:
-        lane: The lane.
-        start: Where it began before.
-        until: Where it begins afterwards.
-        blocks: How many blocks are removed.
-        records: How many records are in them.
-        stored_bytes: The size of their files.
-        kept_blocks: How many blocks are kept.
-        kept_bytes: The size of their files.
-        kept: Why the first of these is kept; None where there is no block.
-        needed_by: The gate that needs it, and its batch, if it is ``needed``.
+    ``kept`` says why the first of the ``kept_blocks`` is kept; None where there is no block. If it
+    is ``needed``, ``needed_by`` is the gate that needs it, with its batch.
     """
 
     lane: int
@@ -67,8 +58,8 @@ def prune(
 
     The right to read the ledger is enough. It may be done while the journal is written and read,
     and again after a crash at any point. Blocks go from each lane's beginning on: where one is
-    kept, all behind it are. See `Ledger.processed_until` for what gates are through with. What is
-    read without a gate, or under one of another ledger, the ledger does not know of.
+    kept, all behind it are. `Ledger.processed_until` says what gates are through with; of what is
+    read without a gate, or under one of another ledger, the ledger does not know.
 
     Args:
         journal: The journal.
@@ -78,10 +69,7 @@ def prune(
         only: The lanes to prune; None for all.
         without: Gates that do not read it any more, and are not asked.
         unread: Whether old blocks are to be removed although no gate has read the journal.
-        dry_run: Only tell what would be removed.
-
-    Returns:
-        What was removed, or would be, by lane.
+        dry_run: Return what would be removed, and remove nothing.
 
     Raises:
         JournalError: No gate has read the journal, and ``unread`` is not set; it has not the lanes
@@ -122,14 +110,7 @@ def _lanes(journal: Journal, only: Collection[int] | None) -> list[int]:
 def _planned(
     journal: Journal, lane: int, needs: "Iterable[Processed]", before_ms: int
 ) -> LanePruning:
-    """What there is to remove of a lane.
-
-    Args:
-        journal: The journal.
-        lane: The lane.
-        needs: How far each gate is through with it.
-        before_ms: When blocks were written that are old enough, at the latest.
-    """
+    """What there is to remove of a lane's blocks that were written by ``before_ms``."""
     start, _ = journal.lane_bounds(lane)
     blocks = journal.blocks(lane)
     least = min(needs, key=lambda each: each.until, default=None)

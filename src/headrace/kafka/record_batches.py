@@ -11,24 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Message
 
+from headrace.source.log import ARROW_SCHEMA
+
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-
-_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
-
-ARROW_SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.field("element", _HEADER))),
-    ]
-)
-"""Every column there is, in the native connector's order; ``headers`` only on request."""
 
 # librdkafka numbers timestamp types 0 (none), 1 (create time), 2 (log append time); Java's client,
 # whose numbers are the column's meaning, -1, 0 and 1.

@@ -39,15 +39,9 @@ class BlockWriter:
     ``block_bytes``; while one is appended the next one gathers. A thread of its own appends.
 
     A block that cannot be appended fails its own records only, and the next one is appended as
-    usual; `lost` raises when that is in vain. Before the next one, ``settle`` answers what became
-    of the failed ones: where only the answer was lost, their records are stored.
-
-    Args:
-        append: Appends one block.
-        settings: The size and interval of blocks.
-        settle: Called in the same thread after a block has failed; None where a failed block is
-            never stored.
-        found: Receives what ``settle`` answers, in the event loop and between two appends.
+    usual; `lost` raises when that is in vain. After a failure, ``settle`` answers in the same
+    thread which failed blocks are stored nevertheless (None: never one), and ``found`` receives
+    that in the event loop, before the next block is appended.
     """
 
     def __init__(
@@ -80,9 +74,8 @@ class BlockWriter:
     def add(self, records: Records) -> asyncio.Future[OffsetRange]:
         """Put records into the current block, all of them even if it grows beyond its size.
 
-        Returns:
-            Their offsets, once they are durable, or the JournalError that says why they are not.
-            Ending the future before they are being appended withdraws them.
+        Returns their offsets, once they are durable, or the JournalError that says why they are
+        not. Ending the future before they are being appended withdraws them.
         """
         loop = asyncio.get_running_loop()
         buffered = _Buffered(records, loop.create_future(), loop.time())
@@ -92,11 +85,7 @@ class BlockWriter:
         return buffered.stored
 
     async def lost(self) -> NoReturn:
-        """Wait for as long as the lane can be written.
-
-        Raises:
-            LaneTakenError: Another writer has it; no block will be stored from now on.
-        """
+        """Wait for as long as the lane can be written; raises the LaneTakenError that ends that."""
         await self._lost.wait()
         assert self._lane_taken is not None  # noqa: S101
         raise self._lane_taken

@@ -58,11 +58,7 @@ class ListeningReceiver:
         self._listener: socket.socket | None = None
 
     def listen(self) -> Self:
-        """Open the port, so that it is known before `receive` is called, which opens it otherwise.
-
-        Raises:
-            ReceiverError: It cannot be opened.
-        """
+        """Open the port before `receive` does, so that it is known; raises ReceiverError."""
         if self._listener is None:
             self._listener = listen(self._host, self._port)
             self._port = self._listener.getsockname()[1]
@@ -82,13 +78,10 @@ class ListeningReceiver:
 
 
 class Connections:
-    """A limited number of connections; a new one replaces the one that was idle for longest.
+    """Up to ``max_connections`` connections (1 or more); a new one replaces the longest idle one.
 
     A connection is idle until it has sent something whole. So a client that only opens connections
     replaces its own, while others are served. Belongs to one event loop.
-
-    Args:
-        max_connections: How many there may be; 1 or more.
     """
 
     def __init__(self, max_connections: int) -> None:
@@ -102,12 +95,8 @@ class Connections:
     def admit(self, connection: Hashable, close: Callable[[], None]) -> bool:
         """Count a new connection, idle at first, if there is a place for it or one can be made.
 
-        Args:
-            connection: Identifies it.
-            close: Ends it at once; called when its place is given away.
-
-        Returns:
-            Whether it is counted; otherwise all are busy, and it must be rejected.
+        ``close`` ends it at once, when its place is given away. Returns whether it is counted;
+        otherwise all are busy, and it must be rejected.
         """
         if len(self) >= self._max and not self.close_longest_idle():
             return False

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Final, TypeAlias
+
+import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import JournalError
@@ -66,10 +67,9 @@ def record_ids(message_id: str, count: int) -> list[str]:
 
 
 class Deduplicator:
-    """A window of the newest message ids, with what became of their records; of one event loop.
+    """A window of the newest ``max_ids`` message ids, with what became of their records.
 
-    Args:
-        max_ids: The size of the window, 0 or more; the oldest id is forgotten first.
+    The oldest id is forgotten first. Belongs to one event loop.
     """
 
     def __init__(self, max_ids: int) -> None:
@@ -115,11 +115,7 @@ class Deduplicator:
 
 
 class Delivery:
-    """Records on their way into the lane, without duplicates.
-
-    Attributes:
-        new: The records to be stored.
-    """
+    """Records on their way into the lane; ``new`` has those that are no duplicates."""
 
     def __init__(self, window: "_Window", records: Records) -> None:
         self._window = window
@@ -167,11 +163,7 @@ class Delivery:
         self._ended.set_result(None)
 
     async def receipt(self, stored: Sequence[OffsetRange]) -> Receipt:
-        """Wait until the records that these repeat are durable too, and answer.
-
-        Raises:
-            JournalError: They are not.
-        """
+        """Wait until the records that these repeat are durable too; or JournalError."""
         if self._awaited:
             await asyncio.wait(self._awaited)
         originals = [self._original(message_id) for message_id in self._repeated]
@@ -213,10 +205,7 @@ def _sender_id(record_id: str) -> str:
 
 
 def _at(records: Records, positions: Sequence[int]) -> Records:
-    """The records at these places, which rise."""
-    breaks = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(positions)) if b != a + 1)]
-    runs = [positions[a:b] for a, b in pairwise([*breaks, len(positions)])] if positions else []
-    return Records.concat(records.slice(run[0], run[-1] + 1) for run in runs)
+    return Records(records.batch.take(pa.array(positions, pa.int64())))
 
 
 def _offset(offsets: OffsetRange, position: int) -> OffsetRange:

@@ -49,11 +49,9 @@ class Rejections:
         self._last = ""
 
     def count(self, kind: str, reason: str) -> None:
-        """Count one.
+        """Count one rejection of a kind, such as a status of HTTP; there are few kinds.
 
-        Args:
-            kind: One of few, such as a status of HTTP.
-            reason: The sentence that its sender received; nothing secret.
+        The reason is the sentence that its sender received; nothing secret.
         """
         self._counts[kind] += 1
         self._last = reason

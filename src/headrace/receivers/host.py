@@ -129,9 +129,6 @@ async def serve(
     """Do what `host` does until ``stop`` is set, without handling signals.
 
     Rejections are logged every ``rejections_s`` (s). Default: 60.
-
-    Raises:
-        HeadraceError: As `host`.
     """
     journal = Journal.open(hosting.journal, create=True)
     with contextlib.ExitStack() as stack:
@@ -210,11 +207,7 @@ def _follow_rates(
 
 
 def _check_end(ledger: Ledger, journal: Journal, hosting: Hosting, writer: LaneWriter) -> None:
-    """Hold a lane to what its readers have read of it.
-
-    Raises:
-        CorruptionError: It ends before that, as after a backup that was put back.
-    """
+    """Raise CorruptionError if readers have read further than the lane goes, as after a restore."""
     reached = ledger.history.reached(journal.id).get(hosting.lane, 0)
     if reached > writer.end:
         raise CorruptionError(

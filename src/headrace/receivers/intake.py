@@ -154,10 +154,9 @@ class Intake:
         return await self.submit_nowait(records)
 
     def submit_nowait(self, records: Records) -> asyncio.Task[Receipt]:
-        """Submit records, and return what `submit` waits for; `buffered` slows the caller down.
+        """Submit records, and return what `submit` waits for; raises as `submit`.
 
-        Raises:
-            ReceiverError: As `submit`.
+        `buffered` slows the caller down.
         """
         self._check(records)
         return self._start(records)
@@ -167,11 +166,8 @@ class Intake:
     ) -> asyncio.Task[Receipt] | RetryAfter:
         """Submit records if the estimated wait for their turn is at most this; never wait.
 
-        Returns:
-            What `submit` waits for; or `RetryAfter`, and the records were not taken.
-
-        Raises:
-            ReceiverError: As `submit`.
+        Returns what `submit` waits for; or `RetryAfter`, and the records were not taken. Raises as
+        `submit`.
         """
         self._check(records)
         if not self._budget.is_available(memory_bytes(records)):

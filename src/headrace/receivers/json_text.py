@@ -79,11 +79,8 @@ def check_lines(data: bytes, first: int = 1) -> None:
     r"""Check that every line, ended by ``\n``, is one JSON value; the last may lack its end.
 
     Where each is an object, the usual case, that takes half a microsecond for 200 bytes, and other
-    threads run meanwhile; otherwise it takes two, and they wait.
-
-    Args:
-        data: The lines.
-        first: The number of the first line, for the error.
+    threads run meanwhile; otherwise it takes two, and they wait. ``first`` is the number of the
+    first line, for the error.
 
     Raises:
         MalformedError: A line is not, an empty one too; the text has its number.

@@ -18,11 +18,9 @@ class Limiter:
     """Admits records at a rate of records and one of bytes, in the order in which they came.
 
     There is no limit until `set_rate` is called. Admission follows the law of
-    `headrace.control.TokenBucket`, with bursts of at most one second's worth. Belongs to one event
-    loop and goes by its clock.
-
-    Args:
-        chunk_bytes: The most that is admitted at once (bytes in memory); a larger record alone.
+    `headrace.control.TokenBucket`, with bursts of at most one second's worth. At most
+    ``chunk_bytes`` (bytes in memory) are admitted at once; a larger record alone. Belongs to one
+    event loop and goes by its clock.
     """
 
     def __init__(self, chunk_bytes: int) -> None:

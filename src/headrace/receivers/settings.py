@@ -260,21 +260,13 @@ def _require_broker(url: str) -> None:
 
 
 def require_port(port: int) -> None:
-    """Refuse what is no TCP port.
-
-    Raises:
-        OptionError: It is none.
-    """
+    """Refuse what is no TCP port."""
     if not 0 <= port <= 65_535:
         raise OptionError(f"port is {port}; it must be 1 to 65535, or 0 for any that is free.")
 
 
 def require_token(token: str | None) -> None:
-    """Refuse a token that cannot be sent, without showing it.
-
-    Raises:
-        OptionError: It has other characters than the visible ones of ASCII, or none.
-    """
+    """Refuse a token with other characters than the visible ones of ASCII, without showing it."""
     if token is not None and not re.fullmatch("[!-~]+", token):
         raise OptionError(
             "The token cannot be sent; it must be 1 or more visible characters of ASCII, without"

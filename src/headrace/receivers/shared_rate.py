@@ -63,13 +63,7 @@ class ReceiverLimits:
         require_number("initial_rate", self.initial_rate, "records/s", above=True)
 
     def share(self, stream: StreamRate, own: ReceiverReport, end: int) -> "RateShare":
-        """The share of one of the stream's receivers.
-
-        Args:
-            stream: The rate, and all receivers.
-            own: Its last heartbeat.
-            end: Where its lane goes on.
-        """
+        """The share of the receiver with this last heartbeat; its lane goes on at ``end``."""
         rate_per_s = self.initial_rate if stream.rate_per_s is None else stream.rate_per_s
         lane = own.journal_id, own.lane
         others = [each for each in stream.receivers if (each.journal_id, each.lane) != lane]
@@ -89,11 +83,8 @@ class ReceiverLimits:
 class RateShare:
     """One receiver's share of a rate, and why it is that.
 
-    Attributes:
-        limit_per_s: What it lets in (records/s).
-        even_per_s: What it would be if each took the same (records/s).
-        receivers: How many share the rate.
-        backlog: How many records its query is behind in its lane, if that reduces it; else 0.
+    ``even_per_s`` is what it would be if each took the same. ``backlog`` is how many records its
+    query is behind in its lane, if that reduces the share; else 0.
     """
 
     limit_per_s: float
@@ -128,15 +119,10 @@ class RateFollower:
     Within ``with`` a thread polls the ledger twice a second. A ledger that is unreachable changes
     nothing: the limit stays; one line is logged then, and one when it is reachable again.
 
-    Args:
-        ledger: Where the gate is.
-        gate: Its name; it need not be declared yet.
-        limits: What the receiver lets in at most.
-        describe: Answers how the receiver fares under this limit (records/s).
-        end: Answers where its lane goes on.
-        apply: Puts a limit in force (records/s). That thread calls all three; on entry, the
-            caller's own.
-        deregister_s: How long an end waits for a ledger that does not answer (s). Default: 2.
+    The gate need not be declared yet. ``describe`` answers how the receiver fares under this limit,
+    ``end`` where its lane goes on, and ``apply`` puts a limit in force (records/s); on entry the
+    caller's thread calls them, later the follower's. An end waits for ``deregister_s`` for a ledger
+    that does not answer. Default: 2.
     """
 
     def __init__(

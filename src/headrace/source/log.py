@@ -2,10 +2,29 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.source.stream_offset import Checksums, ChecksumsBefore
+
+HEADERS: Final = pa.list_(
+    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+)
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)
+"""Every column of a record batch, in the native connector's order; ``headers`` only on request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from tests.receivers.spark.driven import TOKEN, Driven
 
 from headrace.receivers.spark.reporting import ReportServer
 
@@ -13,3 +14,11 @@ def server() -> Iterator[ReportServer]:
     opened = ReportServer("127.0.0.1", 0)
     with contextlib.closing(opened):
         yield opened
+
+
+@pytest.fixture
+def driven(server: ReportServer) -> Driven:
+    """Gets the reports with `TOKEN`."""
+    found = Driven()
+    server.expect(TOKEN, found.reported, found.left)
+    return found

@@ -19,10 +19,11 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.journal.samples import values_of
+from tests.receivers.spark.driven import is_free
 from tests.services.spark_home import spark_home
 from tests.services.waiting import wait_until
 
-from headrace.errors import JournalError
 from headrace.journal import Journal, verify
 
 LANES = (0, 1)
@@ -139,19 +140,8 @@ def sending(app: Application) -> Iterator[list[Sender]]:
 
 def stored(journal: Journal, lane: int) -> list[bytes]:
     """A lane's values; its offsets are dense from 0 on."""
-    blocks = journal.blocks(lane)
-    edges = [0, *(block.until for block in blocks)]
-    assert [block.first for block in blocks] == edges[:-1]
-    records = [journal.records(lane, block.first) for block in blocks]
-    return [value for each in records for value in each.batch.column("value").to_pylist()]
-
-
-def is_free(journal: Journal, lane: int) -> bool:
-    try:
-        with journal.writer(lane):
-            return True
-    except JournalError:
-        return False
+    assert journal.lane_bounds(lane)[0] == 0
+    return values_of(journal, lane)
 
 
 def problems(journal: Journal, senders: list[Sender]) -> list[str]:
@@ -187,13 +177,13 @@ def test_neither_a_dead_executor_nor_a_dead_driver_costs_what_was_acknowledged(
                 sender.wait_for_more()
             told = app.ask("stop")
             assert [each["state"] for each in told] == ["stopped"] * 2
-            assert all(is_free(journal, lane) for lane in LANES)
+            assert all(is_free(str(app.journal), lane) for lane in LANES)
         assert problems(journal, senders) == []
         planted = senders[0]
         planted.acknowledged.append(b"never stored")
         assert problems(journal, senders) == ["b'never stored' is lost"]
 
         app.ask("start")
-        assert not any(is_free(journal, lane) for lane in LANES)
+        assert not any(is_free(str(app.journal), lane) for lane in LANES)
         app.process.kill()
-        wait_until(lambda: all(is_free(journal, lane) for lane in LANES), 120)
+        wait_until(lambda: all(is_free(str(app.journal), lane) for lane in LANES), 120)

@@ -3,18 +3,18 @@
 import contextlib
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pyspark import cloudpickle
 from tests.journal.journals import displace
+from tests.journal.samples import values_of
 from tests.receivers.finite import Finite
+from tests.receivers.spark.driven import TOKEN, Driven, is_free, post
 from tests.services.waiting import wait_until
 
 from headrace.errors import OptionError
@@ -30,30 +30,7 @@ from headrace.receivers import (
     TcpSettings,
 )
 from headrace.receivers.spark.receiver_task import Assignment, TaskOutcome, work
-from headrace.receivers.spark.reporting import Order, Report, ReportServer
-
-TOKEN = "t0ken"  # noqa: S105
-
-
-class Tracker:
-    """Tells a task what the test wants."""
-
-    def __init__(self) -> None:
-        self.order = Order.RECEIVE
-        self.last: Report | None = None
-        self.gone = threading.Event()
-
-    def reported(self, _connection: object, report: Report) -> Order:
-        self.last = report
-        return self.order
-
-    def left(self, _connection: object) -> None:
-        self.gone.set()
-
-    def wait_for_receiving(self) -> Report:
-        wait_until(lambda: self.last and self.last.receiving)
-        assert self.last
-        return self.last
+from headrace.receivers.spark.reporting import Order, ReportServer
 
 
 class Broken:
@@ -68,13 +45,6 @@ class Unloadable:
 
     def __reduce__(self) -> Any:
         return __import__, ("no_such_package",)
-
-
-@pytest.fixture
-def tracker(server: ReportServer) -> Tracker:
-    found = Tracker()
-    server.expect(TOKEN, found.reported, found.left)
-    return found
 
 
 @pytest.fixture
@@ -96,48 +66,34 @@ def working(assignment: Assignment) -> Iterator[Future[TaskOutcome]]:
         yield thread.submit(work, assignment)
 
 
-def post(address: str | None, line: str) -> int:
-    assert address
-    headers = {"content-type": "text/plain"}
-    answer = httpx.post(address, content=line, headers=headers, timeout=60, trust_env=False)
-    return answer.status_code
-
-
 def values_in(assignment: Assignment) -> list[bytes]:
-    journal = Journal.open(assignment.hosting.journal)
-    blocks = [journal.records(2, each.first) for each in journal.blocks(2)]
-    return [value for block in blocks for value in block.batch.column("value").to_pylist()]
-
-
-def assert_lane_is_free(assignment: Assignment) -> None:
-    with Journal.open(assignment.hosting.journal).writer(2):
-        pass
+    return values_of(Journal.open(assignment.hosting.journal), 2)
 
 
 def test_it_receives_says_where_and_ends_when_it_is_told_to(
-    assignment: Assignment, tracker: Tracker
+    assignment: Assignment, driven: Driven
 ) -> None:
     with working(assignment) as outcome:
-        report = tracker.wait_for_receiving()
+        report = driven.wait_for_receiving()
         assert report.host == socket.gethostname()
         assert post(report.address, "a") == 200
-        tracker.order = Order.STOP
+        driven.order = Order.STOP
         assert outcome.result(60) == TaskOutcome()
     assert values_in(assignment) == [b"a"]
-    assert_lane_is_free(assignment)
+    assert is_free(assignment.hosting.journal, 2)
 
 
 def test_without_a_driver_it_ends_cleanly(assignment: Assignment) -> None:
-    driver, tracker = ReportServer("127.0.0.1", 0), Tracker()
-    driver.expect(TOKEN, tracker.reported, tracker.left)
+    driver, driven = ReportServer("127.0.0.1", 0), Driven()
+    driver.expect(TOKEN, driven.reported, driven.left)
     with working(replace(assignment, driver=("127.0.0.1", driver.port))) as outcome:
-        assert post(tracker.wait_for_receiving().address, "a") == 200
+        assert post(driven.wait_for_receiving().address, "a") == 200
         driver.close()
         ended = outcome.result(60)
     assert ended.error and "has ended, for its driver was lost" in ended.error
     assert not ended.is_permanent
     assert values_in(assignment) == [b"a"]
-    assert_lane_is_free(assignment)
+    assert is_free(assignment.hosting.journal, 2)
 
 
 def test_a_driver_that_is_silent_is_taken_for_lost(assignment: Assignment) -> None:
@@ -160,21 +116,21 @@ def test_a_driver_that_talks_nonsense_is_taken_for_lost(
             connection.sendall(answer)
             ended = outcome.result(60)
     assert ended.error and "its driver was lost" in ended.error
-    assert_lane_is_free(assignment)
+    assert is_free(assignment.hosting.journal, 2)
 
 
 def test_it_waits_for_its_turn_and_may_be_stopped_before(
-    assignment: Assignment, tracker: Tracker
+    assignment: Assignment, driven: Driven
 ) -> None:
-    tracker.order = Order.WAIT
+    driven.order = Order.WAIT
     with working(assignment) as outcome:
-        wait_until(lambda: tracker.last)
-        assert_lane_is_free(assignment)
-        tracker.order = Order.STOP
+        wait_until(lambda: driven.reports)
+        assert is_free(assignment.hosting.journal, 2)
+        driven.order = Order.STOP
         assert outcome.result(60) == TaskOutcome()
 
 
-def test_a_tracker_that_cannot_be_reached_is_named(assignment: Assignment) -> None:
+def test_a_driver_that_cannot_be_reached_is_named(assignment: Assignment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     ended = work(replace(assignment, driver=("127.0.0.1", port)))
@@ -182,22 +138,22 @@ def test_a_tracker_that_cannot_be_reached_is_named(assignment: Assignment) -> No
     assert "Receivers(spark, port=...)" in ended.error
 
 
-@pytest.mark.usefixtures("tracker")
+@pytest.mark.usefixtures("driven")
 def test_a_receiver_that_ends_by_itself_is_done(assignment: Assignment) -> None:
     assert work(replace(assignment, receiver=sent(Finite()))) == TaskOutcome()
     assert values_in(assignment) == [b"the", b"end"]
 
 
-@pytest.mark.usefixtures("tracker")
+@pytest.mark.usefixtures("driven")
 def test_whatever_a_receiver_raises_is_told_and_may_be_tried_again(
     assignment: Assignment, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert work(replace(assignment, receiver=sent(Broken()))) == TaskOutcome("KeyError: 'its own'")
     assert "The receiver of lane 2 has failed." in caplog.text
-    assert_lane_is_free(assignment)
+    assert is_free(assignment.hosting.journal, 2)
 
 
-@pytest.mark.usefixtures("tracker")
+@pytest.mark.usefixtures("driven")
 def test_a_lane_that_another_has_is_told_and_may_be_tried_again(assignment: Assignment) -> None:
     with Journal.open(assignment.hosting.journal).writer(2):
         ended = work(assignment)
@@ -206,19 +162,19 @@ def test_a_lane_that_another_has_is_told_and_may_be_tried_again(assignment: Assi
 
 
 def test_a_lane_that_another_writes_by_now_is_told_and_may_be_tried_again(
-    assignment: Assignment, tracker: Tracker
+    assignment: Assignment, driven: Driven
 ) -> None:
     with working(assignment) as outcome:
-        address = tracker.wait_for_receiving().address
+        address = driven.wait_for_receiving().address
         displace(assignment.hosting.journal, 2)
         assert post(address, "a") == 503
         ended = outcome.result(60)
     assert ended.error and "has another writer by now" in ended.error
     assert not ended.is_permanent
-    assert_lane_is_free(assignment)
+    assert is_free(assignment.hosting.journal, 2)
 
 
-@pytest.mark.usefixtures("tracker")
+@pytest.mark.usefixtures("driven")
 def test_a_function_of_the_lane_makes_the_receiver(assignment: Assignment) -> None:
     def make(lane: int) -> OneValue:
         return OneValue(b"lane %d" % lane)
@@ -241,7 +197,7 @@ def refusing(lane: int) -> HttpReceiver:
     raise OptionError(f"There is no port for lane {lane}.")
 
 
-@pytest.mark.usefixtures("tracker")
+@pytest.mark.usefixtures("driven")
 @pytest.mark.parametrize(
     ("receiver", "why"),
     [
@@ -258,7 +214,7 @@ def test_what_cannot_succeed_is_not_to_be_tried_again(
     assert re.search(why, str(ended.error))
 
 
-@pytest.mark.usefixtures("tracker")
+@pytest.mark.usefixtures("driven")
 def test_a_path_that_leads_to_another_journal_on_its_machine_is_found_out(
     assignment: Assignment, tmp_path: Path
 ) -> None:
@@ -271,7 +227,7 @@ def test_a_path_that_leads_to_another_journal_on_its_machine_is_found_out(
     )
 
 
-@pytest.mark.usefixtures("tracker")
+@pytest.mark.usefixtures("driven")
 @pytest.mark.parametrize(
     ("receiver", "address"),
     [
@@ -281,11 +237,11 @@ def test_a_path_that_leads_to_another_journal_on_its_machine_is_found_out(
     ],
 )
 def test_the_address_is_one_that_senders_can_use(
-    assignment: Assignment, tracker: Tracker, receiver: object, address: str
+    assignment: Assignment, driven: Driven, receiver: object, address: str
 ) -> None:
     with working(replace(assignment, receiver=sent(receiver))) as outcome:
-        told = tracker.wait_for_receiving().address
-        tracker.order = Order.STOP
+        told = driven.wait_for_receiving().address
+        driven.order = Order.STOP
         outcome.result(60)
     assert re.fullmatch(address, str(told))
 

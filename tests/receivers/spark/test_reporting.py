@@ -5,13 +5,13 @@ import contextlib
 import json
 import logging
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.receivers.serving import comparisons, run
+from tests.receivers.spark.driven import TOKEN, Driven
 from tests.services.waiting import wait_until
 
 from headrace.errors import ReceiverError
@@ -24,33 +24,6 @@ from headrace.receivers.spark.reporting import (
     encode_order,
     read_line,
 )
-
-TOKEN = "t0ken"  # noqa: S105
-
-
-class Heard:
-    """Writes down what is reported."""
-
-    def __init__(self) -> None:
-        self.reports: list[Report] = []
-        self.connections: set[object] = set()
-        self.gone = threading.Event()
-
-    def reported(self, connection: object, report: Report) -> Order:
-        self.reports.append(report)
-        self.connections.add(connection)
-        return Order.RECEIVE
-
-    def left(self, connection: object) -> None:
-        self.connections.remove(connection)
-        self.gone.set()
-
-
-@pytest.fixture
-def heard(server: ReportServer) -> Heard:
-    found = Heard()
-    server.expect(TOKEN, found.reported, found.left)
-    return found
 
 
 @contextlib.contextmanager
@@ -69,15 +42,15 @@ def answer(connection: socket.socket, line: bytes) -> bytes:
 
 
 def test_a_task_with_the_token_is_told_what_to_do_after_each_report(
-    server: ReportServer, heard: Heard
+    server: ReportServer, driven: Driven
 ) -> None:
     with connected(server) as connection:
         for receiving in (False, True):
             report = Report(TOKEN, "worker", receiving=receiving)
             assert json.loads(answer(connection, report.encode())) == {"order": "receive"}
-            assert heard.reports[-1] == report
-    assert heard.gone.wait(60)
-    assert heard.connections == set()
+            assert driven.reports[-1] == report
+    assert driven.gone.wait(60)
+    assert driven.connections == set()
 
 
 @pytest.mark.parametrize(
@@ -93,11 +66,11 @@ def test_a_task_with_the_token_is_told_what_to_do_after_each_report(
     ],
 )
 def test_whoever_does_not_show_the_token_is_not_answered(
-    server: ReportServer, heard: Heard, sent: bytes
+    server: ReportServer, driven: Driven, sent: bytes
 ) -> None:
     with connected(server) as connection:
         assert answer(connection, sent) == b""
-    assert heard.reports == []
+    assert driven.reports == []
     with connected(server) as connection:
         assert answer(connection, Report(TOKEN, "worker").encode())
 
@@ -114,40 +87,40 @@ def test_strangers_are_told_of_once_and_no_token_is_shown(
 
 
 def test_tokens_are_compared_in_constant_time(
-    server: ReportServer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    server: ReportServer, driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = comparisons(monkeypatch)
-    server.expect("another", heard.reported, heard.left)
+    server.expect("another", driven.reported, driven.left)
     with connected(server) as connection:
         answer(connection, Report("wrong", "worker").encode())
     assert compared == [b"wrong", b"wrong"]
 
 
 def test_a_task_that_is_not_expected_any_more_is_closed_at_its_next_report(
-    server: ReportServer, heard: Heard
+    server: ReportServer, driven: Driven
 ) -> None:
     with connected(server) as connection:
         assert answer(connection, Report(TOKEN, "worker").encode())
         server.forget(TOKEN)
         assert answer(connection, Report(TOKEN, "worker").encode()) == b""
-    assert heard.gone.wait(60)
+    assert driven.gone.wait(60)
 
 
 def test_silence_ends_a_connection() -> None:
-    heard = Heard()
+    driven = Driven()
     with contextlib.closing(ReportServer("127.0.0.1", 0, silence_s=0.05)) as server:
-        server.expect(TOKEN, heard.reported, heard.left)
+        server.expect(TOKEN, driven.reported, driven.left)
         with connected(server) as connection:
             assert answer(connection, Report(TOKEN, "worker").encode())
             assert connection.recv(1) == b""
-        assert heard.gone.wait(60)
+        assert driven.gone.wait(60)
 
 
 def test_only_so_many_may_be_connected_without_a_report() -> None:
-    heard = Heard()
+    driven = Driven()
     strict = ReportServer("127.0.0.1", 0, max_unauthenticated=2, first_report_s=3600)
     with contextlib.closing(strict) as server:
-        server.expect(TOKEN, heard.reported, heard.left)
+        server.expect(TOKEN, driven.reported, driven.left)
         with connected(server) as known:
             assert answer(known, Report(TOKEN, "worker").encode())
             with connected(server), connected(server), connected(server) as third:
@@ -161,20 +134,15 @@ def is_let_in(server: ReportServer) -> bool:
         return answer(connection, Report(TOKEN, "worker").encode()) != b""
 
 
-def test_its_end_ends_all_connections(heard: Heard) -> None:
+def test_its_end_ends_all_connections(driven: Driven) -> None:
     ending = ReportServer("127.0.0.1", 0)
-    ending.expect(TOKEN, heard.reported, heard.left)
+    ending.expect(TOKEN, driven.reported, driven.left)
     with connected(ending) as connection, connected(ending) as silent:
         assert answer(connection, Report(TOKEN, "worker").encode())
         ending.close()
         assert connection.recv(1) == b""
         assert silent.recv(1) == b""
-    assert heard.connections == set()
-
-
-def test_a_port_that_is_taken_is_refused(server: ReportServer) -> None:
-    with pytest.raises(ReceiverError, match=f"Port {server.port} "):
-        ReportServer("127.0.0.1", server.port)
+    assert driven.connections == set()
 
 
 TEXT = st.text(max_size=60)
@@ -228,15 +196,5 @@ def test_a_line_is_bounded_and_whole(sent: bytes, why: str) -> None:
         reader.feed_eof()
         with pytest.raises(ReceiverError, match=why):
             await read_line(reader, 60)
-
-    run(work())
-
-
-def test_silence_ends_the_wait_for_a_line() -> None:
-    async def work() -> None:
-        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-        reader.feed_data(b"half a line")
-        with pytest.raises(ReceiverError, match=r"Nothing was heard for 0\.01 s"):
-            await read_line(reader, 0.01)
 
     run(work())

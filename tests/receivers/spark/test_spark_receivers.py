@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
+from tests.journal.samples import values_of
 from tests.receivers.finite import Finite
+from tests.receivers.spark.driven import WAIT_S, is_free, post
 from tests.services.waiting import wait_until
 
 import headrace
@@ -29,12 +30,9 @@ from headrace.receivers import (
     Intake,
     IntakeSettings,
 )
-from headrace.receivers.spark import HostedState, Receivers, ReceiverStatus
+from headrace.receivers.spark import HostedState, Receivers
 from headrace.receivers.spark.receiver_task import Assignment, TaskOutcome
 from headrace.receivers.spark.spark_receivers import MAX_REASON_CHARS, SparkJobs, failure_reason
-
-WAIT_S = 180.0
-"""The first task of a Spark that has just begun takes its time on a busy machine."""
 
 HTTP = HttpReceiver(HttpSettings(port=0))
 
@@ -68,27 +66,8 @@ def receivers(spark: SparkSession) -> Iterator[Receivers]:
         yield made
 
 
-def post(status: ReceiverStatus, line: str) -> None:
-    assert status.address
-    headers = {"content-type": "text/plain"}
-    answer = httpx.post(
-        status.address, content=line, headers=headers, timeout=WAIT_S, trust_env=False
-    )
-    answer.raise_for_status()
-
-
-def is_free(hosting: Hosting) -> bool:
-    try:
-        with Journal.open(hosting.journal).writer(hosting.lane):
-            return True
-    except headrace.HeadraceError:
-        return False
-
-
 def values_in(hosting: Hosting) -> list[bytes]:
-    journal = Journal.open(hosting.journal)
-    blocks = [journal.records(0, block.first) for block in journal.blocks(0)]
-    return [value for each in blocks for value in each.batch.column("value").to_pylist()]
+    return values_of(Journal.open(hosting.journal))
 
 
 def worker(hosting: Hosting) -> int:
@@ -107,26 +86,26 @@ def test_what_is_sent_to_it_is_read_by_spark_beside_it(
     assert (status.lane, status.state, status.restarts) == (0, HostedState.RECEIVING, 0)
     assert hosted.status() == (status,)
     for number in range(3):
-        post(status, f"{number}")
+        assert post(status.address, f"{number}") == 200
     rows = spark.read.format("headrace-journal").load(hosting.journal).collect()
     assert sorted(bytes(row.value) for row in rows) == [b"0", b"1", b"2"]
     hosted.stop()
     assert [each.state for each in hosted.status()] == [HostedState.STOPPED]
-    assert is_free(hosting)
+    assert is_free(hosting.journal)
     hosted.stop()
 
 
 def test_a_worker_that_is_killed_is_replaced(receivers: Receivers, hosting: Hosting) -> None:
     hosted = receivers.start(HTTP, 1, hosting)
     (first,) = hosted.wait_until_receiving(WAIT_S)
-    post(first, "before")
+    assert post(first.address, "before") == 200
     os.kill(worker(hosting), signal.SIGKILL)
     wait_until(lambda: hosted.status()[0].restarts)
     (second,) = hosted.wait_until_receiving(WAIT_S)
     assert second.last_error
     assert "Its task has died: " in second.last_error
     assert "\n" not in second.last_error
-    post(second, "after")
+    assert post(second.address, "after") == 200
     assert values_in(hosting) == [b"before", b"after"]
 
 
@@ -135,7 +114,7 @@ def test_the_end_of_the_with_block_stops_all(spark: SparkSession, hosting: Hosti
         hosted = receivers.start(HTTP, 1, hosting)
         hosted.wait_until_receiving(WAIT_S)
     assert [each.state for each in hosted.status()] == [HostedState.STOPPED]
-    assert is_free(hosting)
+    assert is_free(hosting.journal)
 
 
 def test_one_that_is_stopped_before_it_has_begun_holds_nothing(
@@ -144,7 +123,7 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing(
     hosted = receivers.start(HTTP, 1, hosting)
     hosted.stop()
     assert [each.state for each in hosted.status()] == [HostedState.STOPPED]
-    wait_until(lambda: is_free(hosting))
+    wait_until(lambda: is_free(hosting.journal))
     receivers.start(HTTP, 1, hosting).wait_until_receiving(WAIT_S)
 
 
@@ -156,7 +135,7 @@ def test_one_that_does_not_end_is_killed_in_the_end(
     hosted.stop(timeout_s=0.1)
     assert [each.state for each in hosted.status()] == [HostedState.STOPPED]
     assert "The receiver of lane 0 did not end in time, and was killed" in caplog.text
-    wait_until(lambda: is_free(hosting))
+    wait_until(lambda: is_free(hosting.journal))
 
 
 def test_one_that_cannot_succeed_is_named_to_whoever_waits(
@@ -403,11 +382,7 @@ class Query:
             lane, address = line.split()
             assert lane == f"{len(self.addresses)}"
             self.addresses.append(address)
-            headers = {"content-type": "text/plain", "authorization": "Bearer t0ken"}
-            sent = httpx.post(
-                address, content=lane, headers=headers, timeout=WAIT_S, trust_env=False
-            )
-            sent.raise_for_status()
+            assert post(address, lane, authorization="Bearer t0ken") == 200
 
 
 def test_the_page_s_program_runs(

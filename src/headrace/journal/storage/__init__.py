@@ -1,8 +1,8 @@
 """What a journal needs of the place where its files are."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import NamedTuple, Protocol, Self
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -18,32 +18,11 @@ class Entry(NamedTuple):
     created_ms: int
 
 
-class Lock(Protocol):
-    """The right to write a lane, until it is closed or its process ends, however that ends."""
-
-    def close(self) -> None:
-        """Give it back; of a lock that is closed already nothing more is done."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_raised: object) -> None: ...
-
-
-class Unlocked(nullcontext["Unlocked"]):
-    """A lock that holds nothing: a second writer is kept out by a name that is taken."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-
 class Prepared(Protocol):
     """A file's bytes, brought as far as they can be without the file having its name."""
 
     def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
-        """Give the file its name, durably, or (after an error other than the next) who knows.
+        """Give the file its name, durably; after an error other than the next, nobody knows.
 
         It is called once, or ``discard`` is.
 
@@ -60,7 +39,7 @@ class Prepared(Protocol):
         """
 
     def discard(self) -> None:
-        """Give the file up."""
+        """Remove the file, if that can be done: who opens the lane next removes it otherwise."""
 
 
 class Storage(Protocol):
@@ -93,18 +72,10 @@ class Storage(Protocol):
         """The same, with the files' sizes and times."""
 
     def read(self, path: str) -> pa.Buffer:
-        """A whole file; without copying it where it can be mapped.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
+        """A whole file, mapped where that is possible; raises FileNotFoundError if it is gone."""
 
     def read_start(self, path: str, size: int) -> tuple[bytes, int]:
-        """At most that many bytes of a file's beginning, and the file's size.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
+        """At most that many bytes of a file's beginning, and the file's size; errors as `read`."""
 
     def prepare(self, path: str, parts: Sequence[Part]) -> Prepared:
         """Write a file without giving it its name yet; several may be prepared at once.
@@ -130,22 +101,20 @@ class Storage(Protocol):
     def remove(self, folder: str, names: Sequence[str]) -> None:
         """Remove files, in any order; what is not there is no error."""
 
-    def lock(self, folder: str) -> Lock:
-        """Take the right to write a lane. Default: nothing is held; a taken name tells the second.
+    def lock(self, folder: str) -> ExitStack:
+        """Claim the right to write a lane, until the stack is closed or this process ends.
+
+        Default: nothing is locked; of two writers, the second finds a name taken.
 
         Raises:
             LaneTakenError: Another has it.
         """
-        return Unlocked()
+        return ExitStack()
 
 
 @contextmanager
 def as_journal_error(what: str) -> Iterator[None]:
-    """Raise an ``OSError`` from within as a ``JournalError``.
-
-    Args:
-        what: The beginning of the sentence, up to what the reason follows.
-    """
+    """Raise an ``OSError`` from within as a ``JournalError`` that begins with these words."""
     try:
         yield
     except OSError as error:

@@ -9,9 +9,9 @@ import fcntl
 import os
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 
@@ -83,16 +83,11 @@ def write_all(disk: Disk, descriptor: int, parts: Sequence[Part]) -> None:
             left[0] = left[0][written:]
 
 
-_MOST_WHO: Final = 200
+_MOST_OWNER_BYTES: Final = 200
 
 
 class LocalStorage(Storage):
-    """A directory.
-
-    Args:
-        root: The journal's own directory.
-        disk: What changes it.
-    """
+    """A directory, the journal's own; ``disk`` is what changes it."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self._root = Path(os.path.abspath(root))  # noqa: PTH100  (links in it are kept)
@@ -179,21 +174,20 @@ class LocalStorage(Storage):
     def prepare(self, path: str, parts: Sequence[Part]) -> "PreparedFile":
         """Write a file's data under a temporary name, and sync it.
 
-        After a sync that failed the file is given up and its descriptor closed: what the system
+        After a sync that failed the file is removed and its descriptor closed: what the system
         holds of it may count as written although it is not, and a second sync would say so.
         """
         final = self._root / path
         temporary = final.with_name(temporary_name(final.name))
         prepared = PreparedFile(self._disk, self._root, temporary, final)
         try:
-            self._write(temporary, parts)
+            self._write(self._disk.create(temporary), parts)
         except BaseException:
             prepared.discard()
             raise
         return prepared
 
-    def _write(self, path: Path, parts: Sequence[Part]) -> None:
-        descriptor = self._disk.create(path)
+    def _write(self, descriptor: int, parts: Sequence[Part]) -> None:
         try:
             write_all(self._disk, descriptor, parts)
             self._disk.sync(descriptor)
@@ -203,21 +197,12 @@ class LocalStorage(Storage):
     def place(
         self, path: str, to: str, start: bytes, mark: str, outdated: Sequence[str] = ()
     ) -> None:
-        """Write a file's beginning anew, then give the file a second name, all durably.
+        """Overwrite a file's beginning, then give the file a second name, all durably.
 
-        The mark is a third one, as in ``Prepared.commit``.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            FileExistsError: There is one of the second name; it is left as it is.
+        The mark is a third one, as in ``Prepared.commit``; errors are those of that, too.
         """
         source, target = self._root / path, self._root / to
-        descriptor = self._disk.open(source)
-        try:
-            write_all(self._disk, descriptor, [start])
-            self._disk.sync(descriptor)
-        finally:
-            self._disk.close(descriptor)
+        self._write(self._disk.open(source), [start])
         self._disk.link(source, target)
         _mark(self._disk, source, self._root / mark, [self._root / each for each in outdated])
         self._disk.sync_folder(target.parent)
@@ -241,9 +226,27 @@ class LocalStorage(Storage):
         if names:
             self._disk.sync_folder(path)
 
-    def lock(self, folder: str) -> "FileLock":
-        """Lock a lane for this process; the system gives the lock back when the process ends."""
-        return FileLock(self._root / folder / LOCK, f"Lane {folder} of the journal {self.url}")
+    def lock(self, folder: str) -> ExitStack:
+        """Lock a lane for this process; the system releases the lock when the process ends.
+
+        Its file is never removed, or the next writer would lock another one.
+        """
+        path = self._root / folder / LOCK
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        with ExitStack() as lock:
+            lock.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.pread(descriptor, _MOST_OWNER_BYTES, 0).decode(errors="replace").strip()
+                raise LaneTakenError(
+                    f"Lane {folder} of the journal {self.url} is being written by"
+                    f" {owner or 'another process'}; a lane has one writer: stop that one, or write"
+                    " to another lane."
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            return lock.pop_all()
 
 
 class PreparedFile:
@@ -280,47 +283,3 @@ def _mark(disk: Disk, path: Path, mark: Path, outdated: Sequence[Path]) -> None:
     for each in outdated:
         with suppress(OSError):
             disk.unlink(each)
-
-
-class FileLock:
-    """A lock on a file, which is never removed: it would be another file for the next.
-
-    Args:
-        path: The file.
-        what: What is locked by it, for the error.
-
-    Raises:
-        LaneTakenError: Another holds it.
-    """
-
-    def __init__(self, path: Path, what: str) -> None:
-        self._descriptor: int | None = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        try:
-            self._take(self._descriptor, what)
-        except BaseException:
-            self.close()
-            raise
-
-    def _take(self, descriptor: int, what: str) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = os.pread(descriptor, _MOST_WHO, 0).decode(errors="replace").strip()
-            raise LaneTakenError(
-                f"{what} is being written by {who or 'another process'}; a lane has one writer: "
-                "stop that one, or write to another lane."
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-
-    def close(self) -> None:
-        """Give the lock back."""
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
-            os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self.close()

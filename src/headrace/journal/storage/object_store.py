@@ -29,13 +29,10 @@ _ONE_PUT: Final = 5 * 2**30
 
 
 class ObjectStorage(Storage):
-    """A prefix of a bucket.
+    """A prefix of a bucket: ``bucket/path``, without the scheme.
 
     Keys, region and endpoint are those of the environment or of the files of AWS, as for every
     program that uses botocore.
-
-    Args:
-        prefix: ``bucket/path``, without the scheme.
     """
 
     def __init__(self, prefix: str) -> None:

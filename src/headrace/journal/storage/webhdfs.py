@@ -41,13 +41,10 @@ _SYNCED: Final = "CREATE,SYNC_BLOCK"
 
 
 class WebHdfsStorage(Storage):
-    """A directory of HDFS.
+    """A directory of HDFS, at the ``host:port/path`` of the NameNode's HTTP server.
 
-    Its user is ``HADOOP_USER_NAME``, or whoever runs this, as for Hadoop's own tools.
-
-    Args:
-        scheme: ``webhdfs``, or ``swebhdfs`` for TLS.
-        place: ``host:port/path``, the address being that of the NameNode's HTTP server.
+    Its user is ``HADOOP_USER_NAME``, or whoever runs this, as for Hadoop's own tools. The scheme is
+    ``webhdfs``, or ``swebhdfs`` for TLS.
 
     Raises:
         OptionError: It is no such place.
@@ -151,8 +148,8 @@ class PreparedRename:
     def commit(self, mark: str | None = None, outdated: Sequence[str] = ()) -> bool:
         """Rename it, if the name is free; a second name would be a second file.
 
-        Where the answer is lost, the file is given up: then a request that is still on its way
-        finds nothing to rename.
+        Where the answer is lost, the file is removed: then a request that is still on its way finds
+        nothing to rename.
         """
         try:
             with _as_os_errors():
@@ -186,12 +183,7 @@ def _write(files: Any, path: str, data: bytes) -> None:
 
 
 def _rename(files: Any, path: str, to: str) -> None:
-    """Rename a file. HDFS says whether it did, but not why it did not; fsspec does not ask.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        FileExistsError: There is one of the other name.
-    """
+    """Rename a file. HDFS says whether it did, but not why it did not; fsspec does not ask."""
     answer = files._call("RENAME", method="put", path=path, destination=to).json()
     if answer["boolean"] is not True:
         try:
@@ -235,7 +227,7 @@ def _user() -> str:
 def _as_os_errors() -> Iterator[None]:
     """Raise what requests and fsspec raise as an ``OSError`` of one sentence.
 
-    Their own words may have whole URLs, stack traces of Java, and several lines.
+    Their own messages may have whole URLs, stack traces of Java, and several lines.
     """
     try:
         yield

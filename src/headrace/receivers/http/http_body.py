@@ -144,7 +144,10 @@ class DamagedError(ValueError):
 
 
 class Decompressor:
-    """Decompresses a body as it comes, in small pieces; ``encoding`` is one of `ENCODINGS`."""
+    """Decompresses a body as it comes, in small pieces; ``encoding`` is one of `ENCODINGS`.
+
+    Its methods raise DamagedError.
+    """
 
     def __init__(self, encoding: str) -> None:
         self._window = _WINDOWS.get(encoding, 0)
@@ -152,11 +155,7 @@ class Decompressor:
         self._inside = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes decompress to, at most 64 KiB at a time.
-
-        Raises:
-            DamagedError: They are damaged.
-        """
+        """What these bytes decompress to, at most 64 KiB at a time."""
         if (stream := self._stream) is None:
             yield data
             return
@@ -178,11 +177,7 @@ class Decompressor:
                 self._stream = stream = zlib.decompressobj(self._window)
 
     def end(self) -> None:
-        """Check that the data was complete.
-
-        Raises:
-            DamagedError: It breaks off.
-        """
+        """Check that the data does not break off."""
         if self._inside:
             raise DamagedError("it breaks off")
 
@@ -208,11 +203,7 @@ class RequestFormat:
             raise HttpRejection(400, f"{_ID_HEADER} must have 1 to {MAX_ID_CHARACTERS} characters.")
 
     def records(self, body: bytes, timestamp_ms: int) -> Records:
-        """The records of a body, 1 or more, with the request's key and ids.
-
-        Raises:
-            HttpRejection: It is malformed, or has none (400).
-        """
+        """The records of a body, 1 or more; HttpRejection (400) if it is malformed or has none."""
         try:
             records = self._values(body, timestamp_ms)
         except MalformedError as error:

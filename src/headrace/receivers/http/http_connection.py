@@ -26,10 +26,8 @@ _ABSOLUTE: Final = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTAL
 class HttpRejection(Exception):  # noqa: N818  # it is an answer, not a fault of ours
     """Ends the handling of a request that is not taken.
 
-    Attributes:
-        status: The status of the answer.
-        sentence: What was wrong, and what to do; nothing secret.
-        headers: Headers of the answer.
+    The answer has the status, the headers, and the sentence: what was wrong and what to do, nothing
+    secret.
     """
 
     def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
@@ -95,13 +93,8 @@ def limited_protocol(
 ) -> type[H11Protocol]:
     """Uvicorn's protocol with a limit of connections and of time, and rejections in JSON.
 
-    Args:
-        connections: The connections that there are.
-        settings: How long a request's headers may take, from when its sender connected or was
-            last answered (``header_s``), and how large they may be. The rest of a request that was
-            answered early, such as the body of one for an unknown path, has to come within this
-            time too.
-        rejections: Counts those who found no place, and what is no request.
+    Those that find no place, and what is no request, are counted. ``header_s`` is also the time for
+    the rest of a request that was answered early, such as the body of one for an unknown path.
     """
     late = HttpRejection(
         408, f"No whole request came within {settings.header_s:g} s; send its headers faster."
@@ -145,7 +138,7 @@ def limited_protocol(
             super().connection_lost(exc)
 
         def _watch(self) -> None:
-            # Answered, and not beginning anew: the rest of the body is to come, and means nothing.
+            # Answered, but not idle: the rest of the body is to come, and means nothing.
             is_awaited = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
             if self.transport.is_closing() or not is_awaited:
                 connections.busy(self)

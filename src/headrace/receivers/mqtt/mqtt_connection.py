@@ -53,15 +53,10 @@ _RETAINED_ONCE: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class MqttMessage:
-    """A message as it was published.
+    """A message as it was published, with its packet id on this connection.
 
-    Attributes:
-        mid: Its packet id on this connection.
-        qos: 1 if it is to be acknowledged, or 0.
-        topic: Its topic.
-        payload: What was published.
-        properties: Its user properties, in their order; the same name may be there twice.
-        content_type: Its content type, or None.
+    With QoS 1 it is to be acknowledged. In ``properties``, its user properties in their order, a
+    name may be there twice.
     """
 
     mid: int
@@ -90,7 +85,7 @@ class MqttMessage:
 
     @property
     def _ids(self) -> list[str]:
-        """Those that differ: of several it is not known which tells it from other messages."""
+        """Those that differ: of several nobody knows which is the message's own."""
         return list({value: None for name, value in self.properties if name == MESSAGE_ID})
 
     @property
@@ -128,8 +123,7 @@ class MqttConnection:
     async def open(self) -> bool:
         """Connect; the broker begins to send what it holds for the session.
 
-        Returns:
-            Whether the broker still had the session.
+        Returns whether the broker still had the session.
 
         Raises:
             ConnectionError: The broker cannot be reached, or not now.
@@ -154,12 +148,7 @@ class MqttConnection:
         return await self._answer(self._connected)
 
     async def subscribe(self) -> None:
-        """Subscribe to the topics; messages must be taken meanwhile.
-
-        Raises:
-            ConnectionError: The connection was lost.
-            ReceiverError: The broker refuses a topic.
-        """
+        """Subscribe to the topics; messages must be taken meanwhile. Raises as `open`."""
         options = SubscribeOptions(qos=1, retainHandling=_RETAINED_ONCE)
         self._client.subscribe([(topic, options) for topic in self._settings.topics])
         await self._answer(self._subscribed)

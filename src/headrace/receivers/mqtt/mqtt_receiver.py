@@ -38,9 +38,6 @@ class MqttReceiver:
     characters. What is published with QoS 0 is never acknowledged, and is lost if anything goes
     wrong.
 
-    Args:
-        settings: The broker, its topics and the limits.
-
     Raises:
         SetupError: The package paho-mqtt is not installed.
     """

@@ -36,15 +36,11 @@ _CONNECT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a task is to run, and whom it reports to.
+    """What a task is to run, and whom it reports to: the driver's host and port.
 
-    Attributes:
-        driver: The host and port of the driver's report server.
-        token: What the task shows there.
-        hosting: Where the records go; it may hold the password of a ledger.
-        journal_id: The identity of the journal as the driver sees it.
-        receiver: The receiver, or a function of the lane that makes it; pickled.
-        silence_s: After so long without an answer the driver counts as gone (s). Default: 30.
+    ``hosting`` may hold the password of a ledger. ``receiver`` is the receiver, or a function of
+    the lane that makes it; pickled. After ``silence_s`` without an answer the driver counts as
+    gone.
     """
 
     driver: tuple[str, int]
@@ -57,12 +53,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """How a task ended.
-
-    Attributes:
-        error: What went wrong; None if it was stopped, or nothing more was to come.
-        is_permanent: Whether it would go wrong again.
-    """
+    """How a task ended: with an error, None if it was stopped or nothing more was to come."""
 
     error: str | None = None
     is_permanent: bool = False

@@ -45,11 +45,7 @@ class Order(StrEnum):
 class Report:
     """What a task says of itself.
 
-    Attributes:
-        token: What shows whose task it is.
-        host: The name of the machine that it runs on.
-        receiving: Whether its receiver has its lane, and receives.
-        address: What senders connect to, where its receiver listens.
+    Its receiver is ``receiving`` if it has its lane; senders connect to the address, if it listens.
     """
 
     token: str = field(repr=False)
@@ -63,11 +59,7 @@ class Report:
 
     @classmethod
     def decode(cls, line: bytes) -> "Report":
-        """Read a line.
-
-        Raises:
-            ReceiverError: It is no report.
-        """
+        """Read a line; ReceiverError where it is no report."""
         match _parsed(line):
             case {
                 "token": str(token),
@@ -85,11 +77,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def decode_order(line: bytes) -> Order:
-    """Read a line.
-
-    Raises:
-        ReceiverError: It is no order.
-    """
+    """Read a line; ReceiverError where it is no order."""
     match _parsed(line):
         case {"order": str(word)} if word in set(Order):
             return Order(word)
@@ -104,11 +92,7 @@ def _parsed(line: bytes) -> Any:
 
 
 async def read_line(reader: asyncio.StreamReader, timeout_s: float) -> bytes:
-    """The next line, with its end.
-
-    Args:
-        reader: Made with ``limit=MAX_LINE_BYTES``.
-        timeout_s: The longest wait for the whole of it.
+    """The next line, with its end, from a reader made with ``limit=MAX_LINE_BYTES``.
 
     Raises:
         ReceiverError: None comes in this time, or it is too long, or the connection ends.
@@ -184,12 +168,9 @@ class ReportServer:
     ) -> None:
         """Accept the tasks with this token.
 
-        Both functions are called from the server's thread, with what stands for the connection.
-
-        Args:
-            token: What they show.
-            on_report: Answers a task's report.
-            on_disconnect: The connection has ended, or was silent for too long.
+        The server's thread calls both functions, with what stands for the connection: ``on_report``
+        answers a report, ``on_disconnect`` is called when the connection has ended, or was silent
+        for too long.
         """
         with self._lock:
             self._expected[token.encode()] = _Supervision(on_report, on_disconnect)

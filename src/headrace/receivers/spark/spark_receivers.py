@@ -31,12 +31,9 @@ MAX_REASON_CHARS: Final = 300
 
 
 class SparkJobs:
-    """Runs the tasks of one receiver; called from a thread of its own.
+    """Runs the tasks of one receiver, each with a token of its own.
 
-    Args:
-        context: Where.
-        assignment: What the tasks are to do; its token is replaced by each task's own.
-        description: What Spark's pages show.
+    It is called from a thread of its own. Spark's pages show the description.
     """
 
     def __init__(self, context: SparkContext, assignment: Assignment, description: str) -> None:
@@ -103,12 +100,7 @@ _LOG: Final = logging.getLogger("headrace.receivers.spark")
 
 
 class HostedReceivers:
-    """Receivers on executors; made by `Receivers.start`.
-
-    Args:
-        lanes: What keeps each of them running.
-        threads: What runs each of these.
-    """
+    """Receivers on executors; made by `Receivers.start`."""
 
     def __init__(
         self, lanes: Sequence[LaneSupervisor], threads: Sequence[threading.Thread]
@@ -123,8 +115,7 @@ class HostedReceivers:
     def wait_until_receiving(self, timeout_s: float = 60.0) -> tuple[ReceiverStatus, ...]:
         """Wait until all of them receive.
 
-        Returns:
-            How each of them is doing, with its address if it listens.
+        Returns how each of them is doing, with its address if it listens.
 
         Raises:
             ReceiverError: One does not within this time, or has ended; the others go on.
@@ -145,11 +136,8 @@ class HostedReceivers:
         """End them cleanly, and return when they have ended; a second call does nothing.
 
         Nothing more is taken, what is in the buffers is made durable and acknowledged, and the
-        lanes are free for others.
-
-        Args:
-            timeout_s: Whatever has not ended then is killed, as by a crash: what was not
-                acknowledged is sent again by its senders. The log says so.
+        lanes are free for others. Whatever has not ended after ``timeout_s`` is killed, as by a
+        crash: what was not acknowledged is sent again by its senders. The log says so.
         """
         deadline_s = time.monotonic() + timeout_s
         self.ask_to_stop()

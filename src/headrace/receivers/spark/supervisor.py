@@ -78,14 +78,9 @@ class LaneSupervisor:
     slow to it. The first that reports receives, and another one only when the connection of that
     one has ended.
 
-    Args:
-        lane: The lane that it writes.
-        journal: The journal's name, for the log.
-        run_task: Runs a task that shows the token it is given, and returns how it has ended.
-        cancel: Kills the task that runs, if one does; ``run_task`` returns no error then.
-        server: Where tasks report.
-        now_s: The time of a clock that always goes forward.
-        backoff: How long it waits before each restart. Default: 1 s, doubled up to 30.
+    ``run_task`` runs a task that shows the token, and returns how it has ended; ``cancel`` kills
+    it, and ``run_task`` returns no error then. ``backoff`` is the wait before each restart.
+    Default: 1 s, doubled up to 30.
     """
 
     def __init__(
@@ -162,10 +157,7 @@ class LaneSupervisor:
         """Wait until the thread that runs it has ended, after `stop`.
 
         A task that has not begun is killed at once, for nothing is lost with it; one that has, at
-        this time of the clock.
-
-        Returns:
-            Whether none had to be killed that had begun.
+        this time of the clock. Returns whether none had to be killed that had begun.
         """
         clean = True
         while thread.is_alive():

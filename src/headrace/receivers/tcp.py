@@ -1,9 +1,12 @@
-"""One sender of lines: reads them, submits them, acknowledges them."""
+"""Lines over TCP: the receiver for whatever can open a socket and write to it."""
 
 import asyncio
 import contextlib
+import errno
 import hmac
+import logging
 import socket
+from collections.abc import Collection
 from typing import Final
 
 import pyarrow.compute as pc
@@ -11,12 +14,16 @@ import pyarrow.compute as pc
 from headrace.core.clock import wall_clock_ms
 from headrace.errors import HeadraceError, JournalError, ReceiverError
 from headrace.journal.records import Records
-from headrace.receivers.connections import Connections, set_unless_done
+from headrace.receivers.connections import Connections, ListeningReceiver, set_unless_done
 from headrace.receivers.deduplicator import Receipt
 from headrace.receivers.intake import Intake
 from headrace.receivers.json_text import MalformedError, check_lines
 from headrace.receivers.memory_budget import MemoryBudget
 from headrace.receivers.settings import TcpSettings
+
+_LOG: Final = logging.getLogger("headrace.receivers")
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_DESCRIPTORS_S: Final = 0.1
 
 _LINGER_S: Final = 2.0
 """How long the lines of a rejected sender are read and dropped. If the connection were closed at
@@ -24,7 +31,7 @@ once, the sender's system would discard the reason."""
 
 
 class LineBuffer:
-    """Cuts what one sender sends into whole lines, and keeps the last one until it is whole.
+    """Splits what one sender sends into whole lines, and keeps the last one until it is whole.
 
     Its memory comes from the budget for the unfinished lines of all senders.
     """
@@ -62,8 +69,7 @@ class LineBuffer:
     def records(self, whole: bytes, timestamp_ms: int) -> tuple[Records, ReceiverError | None]:
         """Make records of whole lines, up to the first one that is rejected.
 
-        Returns:
-            The records, and what is wrong with the line that comes after them, if anything is.
+        Returns the records, and what is wrong with the line that comes after them, if anything is.
         """
         records, error = Records.of_lines(whole, timestamp_ms=timestamp_ms), None
         if len(whole) > self._max_bytes:
@@ -82,11 +88,7 @@ class LineBuffer:
         return records, error
 
     def check(self) -> None:
-        """Check the unfinished line.
-
-        Raises:
-            ReceiverError: It is too long, or there is no memory for it.
-        """
+        """Raise ReceiverError if the unfinished line is too long, or there is no memory for it."""
         if len(self._rest) > self._max_bytes + 1:  # "\r" may come before its end
             raise self._too_long(self.next_number)
         if not self._has_memory:
@@ -111,15 +113,10 @@ class LineBuffer:
 class SharedBySenders:
     """What the senders of one receiver have in common.
 
-    Args:
-        intake: The intake.
-        settings: The limits.
-        read_bytes: How much is read at a time.
-        readers: How many senders are read from at a time. The lines of the others stay with the
-            kernel and with those who sent them, so that many senders under backpressure take no
-            more memory than a few.
-        max_unanswered: How many chunks of lines of one sender may be without an answer. A sender
-            with more does not read its answers, and nothing is read from it until it does.
+    Of ``readers`` senders at a time ``read_bytes`` are read. The lines of the others stay with the
+    kernel and with those who sent them, so that many senders under backpressure take no more memory
+    than a few. A sender that has more than ``max_unanswered`` chunks of lines without an answer
+    does not read its answers: nothing is read from it until it does.
     """
 
     def __init__(
@@ -322,3 +319,76 @@ async def _readable(connection: socket.socket) -> None:
         await ready
     finally:
         loop.remove_reader(descriptor)
+
+
+class TcpReceiver(ListeningReceiver):
+    r"""Takes each line that a sender writes, up to ``\n`` or ``\r\n``, for one record.
+
+    With acknowledgements a sender counts: after ``ok 500`` and ``ok 20`` its first 520 lines are
+    durable. They come in order, at the latest one block interval and one sync after the lines.
+    Without them a sender cannot tell what was lost when it or the receiver went down.
+
+    A sender whose line is rejected gets one line, ``error`` and the reason, and the connection is
+    closed; the lines before that one are stored, and acknowledged as usual. A line without an end
+    is rejected: nobody can tell whether the rest of it was lost.
+
+    Under backpressure nothing is read, so that senders block on their sockets. Meanwhile a sender
+    takes the memory of its unfinished line.
+
+    Args:
+        settings: The limits. Default: those of `TcpSettings`.
+        stop_s: How long a stop waits for senders who do not read their last acknowledgements (s).
+            Default: 5.
+    """
+
+    def __init__(self, settings: TcpSettings | None = None, *, stop_s: float = 5) -> None:
+        self.settings = settings or TcpSettings()
+        super().__init__(self.settings.host, self.settings.port)
+        self._stop_s = stop_s
+
+    async def receive(self, intake: Intake) -> None:
+        """Receive until cancelled, as `Receiver.receive` says.
+
+        Raises:
+            ReceiverError: The port cannot be opened.
+        """
+        listener = self._take_listener()
+        shared = SharedBySenders(intake, self.settings)
+        senders: dict[asyncio.Task[None], LineSender] = {}
+        try:
+            while True:
+                sender = LineSender(await _accept(listener, shared), shared)
+                serving = sender.start()
+                senders[serving] = sender
+                serving.add_done_callback(senders.pop)
+                await asyncio.sleep(0)  # accepting goes on at once if there is more to accept
+        finally:
+            listener.close()
+            for sender in senders.values():
+                sender.stop()
+            await self._end(set(senders))
+
+    async def _end(self, serving: Collection[asyncio.Task[None]]) -> None:
+        if not serving:
+            return
+        _, stuck = await asyncio.wait(serving, timeout=self._stop_s)
+        for task in stuck:
+            task.cancel()
+        if stuck:
+            await asyncio.wait(stuck)
+
+
+async def _accept(listener: socket.socket, shared: SharedBySenders) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return (await loop.sock_accept(listener))[0]
+        except ConnectionError:
+            continue  # it was gone before it was accepted
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS:
+                raise
+            # The next connection that closes makes a place; there is no way to wait for one.
+            if not shared.connections.close_longest_idle():
+                _LOG.warning("A connection cannot be accepted: %s", error)
+            await asyncio.sleep(_NO_DESCRIPTORS_S)
