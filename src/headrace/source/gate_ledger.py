@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from headrace.control import EstimatorSettings, Plan
 from headrace.core.clock import Clock
@@ -43,6 +43,13 @@ _REPORT_POLL_S: Final = 0.005
 _UNKNOWN: Final[Positions] = {}
 
 
+class OpenLedger(Protocol):
+    """Opens a ledger, as `Ledger.open` does."""
+
+    def __call__(self, url: str, /, *, retry_timeout_s: float) -> Ledger:
+        """The ledger, whose calls wait so long for an unreachable database (s)."""
+
+
 @dataclass(frozen=True, slots=True)
 class GateIdentity:
     """A gate as its source declares it, and the query behind it.
@@ -69,11 +76,17 @@ class GateLedger:
     run what its planner begins then. Batches are begun after `claim`.
     """
 
-    def __init__(self, ledger_url: str, gate: GateIdentity, clock: Clock = time) -> None:
+    def __init__(
+        self,
+        ledger_url: str,
+        gate: GateIdentity,
+        clock: Clock = time,
+        open_ledger: OpenLedger = Ledger.open,
+    ) -> None:
         self._gate = gate
         self._clock = clock
         self._driver = os.getppid()
-        self._ledger = Ledger.open(ledger_url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
+        self._ledger = open_ledger(ledger_url, retry_timeout_s=QUERY_RETRY_TIMEOUT_S)
         self._owner = new_owner()
         self._held: ClaimedGate | None = None
         self._begun: str | None = None
