@@ -17,12 +17,13 @@ from tests.backfill.runners import (
     refuse,
     stored,
 )
-from tests.ledger.samples import ManualClock, a_batch
+from tests.ledger.samples import a_batch
 
 from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError
 from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
+from headrace.testing import ManualClock
 
 
 @pytest.fixture

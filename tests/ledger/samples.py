@@ -1,20 +1,9 @@
 """Batches, rate samples and a clock for the ledger's tests; and what an error shows."""
 
 import traceback
-from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import PlannedBatch, PlannedRange, RateSample, ReceiverReport
-
-
-@dataclass
-class ManualClock:
-    """A clock that a test moves."""
-
-    now_ms: int = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def a_batch(

@@ -4,12 +4,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import insert, text
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, batch_number
+from tests.ledger.samples import a_batch, batch_number
 
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.batches import OWNER_GONE
 from headrace.ledger.tables import control, gate
+from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 

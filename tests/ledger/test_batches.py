@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.ledger.samples import a_batch, a_sample, batch_number
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -18,6 +18,7 @@ from headrace.ledger import (
 )
 from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
 from headrace.ledger.tables import control, failure
+from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, batch_number
+from tests.ledger.samples import a_batch, batch_number
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
@@ -18,6 +18,7 @@ from headrace.ledger import (
     Unresolved,
 )
 from headrace.ledger.tables import control
+from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 

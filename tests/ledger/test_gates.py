@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import sqlalchemy
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number
+from tests.ledger.samples import a_batch, a_sample, batch_number
 from tests.services.ledgers import report_sample
 
 from headrace.control import RateLimit
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger import Admission, ErrorReport, GateClaim, GateRecord, Ledger, Loss, Status
+from headrace.testing import ManualClock
 
 
 def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock) -> None:

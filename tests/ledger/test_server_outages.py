@@ -11,12 +11,12 @@ import sqlalchemy
 from tests.ledger.samples import a_sample, batch_number, everything_of
 from tests.ledger.servers import PostgresqlServer
 from tests.services.ledgers import report_sample
-from tests.services.planners import ManualTime
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status, normalize_url
 from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S, is_outage
+from headrace.testing import ManualClock
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
@@ -108,7 +108,7 @@ def test_what_was_told_as_done_in_outages_was_done_once(server: PostgresqlServer
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
 def test_a_server_that_does_not_come_back_is_given_up(
-    server: PostgresqlServer, time: ManualTime, go: Callable[[PostgresqlServer], None]
+    server: PostgresqlServer, time: ManualClock, go: Callable[[PostgresqlServer], None]
 ) -> None:
     url = server.url.replace("postgres:@", "postgres:hunter2@")
     with Ledger.open(url, retry_timeout_s=20) as ledger:
@@ -124,7 +124,7 @@ def test_a_server_that_does_not_come_back_is_given_up(
 
 
 def test_a_server_that_refuses_a_password_is_told_at_once(
-    server: PostgresqlServer, time: ManualTime
+    server: PostgresqlServer, time: ManualClock
 ) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'hunter2'")
@@ -136,7 +136,7 @@ def test_a_server_that_refuses_a_password_is_told_at_once(
             connection.execute(CUT)
             with pytest.raises(LedgerError, match="password authentication failed") as caught:
                 ledger.gates.all()
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     assert "hunter2" not in everything_of(caught.value)
 
 

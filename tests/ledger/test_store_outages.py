@@ -7,15 +7,15 @@ import pytest
 from sqlalchemy import select, update
 from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
-from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, batch_number
+from tests.ledger.samples import a_batch, a_receiver, a_sample, batch_number
 from tests.services.ledgers import new_ledger, report_sample
-from tests.services.planners import ManualTime
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status
 from headrace.ledger.outages import QUERY_RETRY_TIMEOUT_S
 from headrace.ledger.tables import gate, metadata
+from headrace.testing import ManualClock
 
 KEY = batch_number(0).schedule_id
 HALVES = tuple(a_batch(OffsetRange("orders", 0, start, start + 5)) for start in (0, 5))
@@ -163,7 +163,7 @@ def opened(url: str, clock: ManualClock, patience_s: float = 0) -> Ledger:
 
 
 @pytest.fixture
-def patient(url: str, clock: ManualClock, time: ManualTime) -> Iterator[Ledger]:
+def patient(url: str, clock: ManualClock, time: ManualClock) -> Iterator[Ledger]:
     """A ledger that waits."""
     with opened(url, clock, QUERY_RETRY_TIMEOUT_S) as ledger:
         yield ledger
@@ -221,7 +221,7 @@ def test_a_write_whose_connection_is_cut_is_as_one_that_was_not(
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_without_patience_raises_when_its_connection_is_cut(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, time: ManualTime, name: str
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, time: ManualClock, name: str
 ) -> None:
     write = WRITES[name]
     write.prepare(ledger)
@@ -230,7 +230,7 @@ def test_a_write_without_patience_raises_when_its_connection_is_cut(
     with pytest.raises(LedgerError) as caught:
         write.call(ledger)
     assert type(caught.value) is LedgerError
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     assert content(ledger) == before
 
 
@@ -249,7 +249,7 @@ def test_prune_deletes_as_much_though_its_connection_is_cut(
 
 
 def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
-    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualTime
+    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualClock
 ) -> None:
     owned(patient)
     cuts.plan(Moment.AFTER)
@@ -262,7 +262,7 @@ def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
 
 @pytest.mark.parametrize("moment", Moment)
 def test_of_two_that_end_a_batch_in_an_outage_one_is_told_true(
-    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualTime, moment: Moment
+    patient: Ledger, other: Ledger, cuts: Cuts, time: ManualClock, moment: Moment
 ) -> None:
     begun(patient)
     cuts.plan(moment)
@@ -276,7 +276,7 @@ def test_of_two_that_end_a_batch_in_an_outage_one_is_told_true(
     "name", ["attach an owner", "retry", "renew", "take", "take from one who is gone", "split"]
 )
 def test_a_lease_begins_when_the_database_is_back(
-    clock: ManualClock, patient: Ledger, cuts: Cuts, time: ManualTime, name: str
+    clock: ManualClock, patient: Ledger, cuts: Cuts, time: ManualClock, name: str
 ) -> None:
     def pass_by() -> None:
         clock.now_ms += 5 * LEASE_MS
@@ -292,12 +292,12 @@ def test_a_lease_begins_when_the_database_is_back(
 
 
 def test_a_transaction_that_is_cut_raises_and_is_not_made_again(
-    patient: Ledger, cuts: Cuts, time: ManualTime
+    patient: Ledger, cuts: Cuts, time: ManualClock
 ) -> None:
     owned(patient)
     before = content(patient)
     cuts.plan(Moment.BEFORE)
     with pytest.raises(LedgerError), patient.batches.transaction(KEY, "me") as connection:
         connection.execute(update(gate).values(source="the sink's"))
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     assert content(patient) == before

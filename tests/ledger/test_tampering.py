@@ -18,7 +18,6 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import Readers, Step, steps
-from tests.ledger.samples import ManualClock
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
@@ -33,6 +32,7 @@ from headrace.ledger import (
     Verdict,
     verify,
 )
+from headrace.testing import ManualClock
 
 GATE = "orders"
 IDLE = "another"
