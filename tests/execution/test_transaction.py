@@ -33,6 +33,8 @@ from headrace.ledger import Ledger, normalize_url
 DF = cast(DataFrame, None)
 HERE = OffsetRange("orders-topic", 0, 0, 8)
 
+pytestmark = pytest.mark.contract  # over both kinds of database
+
 Handler = Callable[[DataFrame, Batch], None]
 
 

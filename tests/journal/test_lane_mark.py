@@ -245,6 +245,7 @@ def send(running: ReceiverProcess, lines: list[bytes]) -> None:
                 left -= int(count)
 
 
+@pytest.mark.integration
 def test_a_receiver_does_not_give_acknowledged_offsets_to_others(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
     folder = tmp_path / "events/0"
@@ -275,6 +276,7 @@ def test_a_receiver_does_not_give_acknowledged_offsets_to_others(tmp_path: Path)
     assert {*range(lost.first, lost.until)} == set(range(30)) - after.keys()
 
 
+@pytest.mark.integration
 def test_a_receiver_does_not_write_where_a_gate_has_read(tmp_path: Path) -> None:
     """The whole journal was put back as it was earlier; the ledger was not."""
     url = f"sqlite:///{tmp_path}/ledger.db"
