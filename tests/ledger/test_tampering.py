@@ -34,6 +34,8 @@ from headrace.ledger import (
 )
 from headrace.testing import ManualClock
 
+pytestmark = pytest.mark.integration  # each row and value in turn: it takes half a minute
+
 GATE = "orders"
 IDLE = "another"
 """A gate that has read nothing, so that nothing can be missing without it."""
