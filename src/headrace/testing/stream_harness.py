@@ -298,14 +298,17 @@ class StreamHarness:
         self._next_ms = self.clock()
 
     def __enter__(self) -> Self:
-        self.ledger = self._resources.enter_context(temporary_ledger(self.clock))
-        raw = exactly_named("StreamHarness", self._options, streaming=True) | {
-            "headrace.gate": _GATE,
-            "headrace.ledger": self.ledger.url,
-            "headrace.interval": f"{self._interval_ms} ms",
-        }
-        self.source_options = parse_source_options(raw, streaming=True, stream_begins=Edge.EARLIEST)
-        options = self.source_options
+        named = exactly_named("StreamHarness", self._options, streaming=True)
+        with ExitStack() as opened:
+            self.ledger = opened.enter_context(temporary_ledger(self.clock))
+            raw = named | {
+                "headrace.gate": _GATE,
+                "headrace.ledger": self.ledger.url,
+                "headrace.interval": f"{self._interval_ms} ms",
+            }
+            options = parse_source_options(raw, streaming=True, stream_begins=Edge.EARLIEST)
+            self._resources = opened.pop_all()
+        self.source_options = options
         self.reader = MemoryReader(
             self.log, raw, options.include_headers, not options.fail_on_data_loss
         )
