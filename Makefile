@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach python,python3.13 python3.12 python3.11 python3.
 # Where an image sets it, dozens of processes would each compile all that they import, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-kafka test set-up lint bench soak lock clean
+.PHONY: help demo demo-kafka test unit set-up lint bench soak lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -23,10 +23,14 @@ demo: $(VENV)/.java  ## watch a gated query for 90 seconds: orders come over HTT
 demo-kafka: $(VENV)/.services  ## the same with a real Kafka broker
 	@$(BIN)/headrace demo --broker $(ARGS)
 
-test: set-up  ## run the tests
+test: set-up  ## run the tests: all three tiers
 	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-set-up: $(VENV)/spark.jsa $(VENV)/.hdfs  ## only make ready what the tests need
+unit: $(VENV)/.package  ## run the tests in memory: no JVM, no service, under a minute
+	@$(BIN)/python -m pytest -m "unit and not soak" -n 2 --dist worksteal \
+		--hypothesis-profile unit $(ARGS)
+
+set-up: $(VENV)/spark.jsa $(VENV)/.hdfs $(VENV)/.compiled  ## only make ready what the tests need
 
 lint: $(VENV)/.package  ## run the linters and the type checker
 	@$(BIN)/ruff check
@@ -88,6 +92,12 @@ $(VENV)/spark.jsa: tests/services/spark_classes.py tests/services/spark_home.py 
 	@echo "Archiving Spark's classes, with which each Spark of the tests starts sooner"
 	@rm -f $@
 	@$(BIN)/python -m tests.services.spark_classes
+
+# Once, and not in each of the tests' workers at the same time. What cannot be imported, the tests say.
+$(VENV)/.compiled: $(VENV)/.package
+	@echo "Compiling what the tests import"
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
+	@touch $@
 
 $(VENV)/.hdfs: tests/services/hdfs.py $(VENV)/.services
 	@$(BIN)/python -m tests.services.hdfs

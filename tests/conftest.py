@@ -8,12 +8,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from hypothesis import settings
 from pyspark.sql import SparkSession
-from tests.services import spark_classes
+from tests.services import spark_classes, tiers
+from tests.services.folders import use_memory
 from tests.services.kafka import TopicFactory, Topics
 from tests.services.spark_home import surroundings
 
 from headrace.local import Java, KafkaBroker, connector_jars, ensure_java, kafka_server_jars
 
+use_memory()
 os.environ.update(surroundings())
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.java_options())
 
@@ -23,15 +25,42 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How long an example takes says nothing on a machine that others use, too; and each run has others.
 settings.register_profile("headrace", deadline=None, max_examples=50)
+settings.register_profile("unit", deadline=None, max_examples=10, derandomize=True)
 settings.load_profile("headrace")
 
 LONG = ("recovery", "spark", "demo", "examples", "bench")
-"""Folders whose tests take longest: they come first, so that the workers end together."""
+"""Folders whose tests take longest."""
 
 
+tiers.watch_processes()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests for several workers, which share them out file by file."""
-    items.sort(key=lambda item: item.path.parent.name not in LONG)
+    """Give each test its tier, and have those first that take longest.
+
+    Workers get the tests file by file, and so end together.
+    """
+    tier = {item: tiers.tier_of(item) for item in items}
+    for item in items:
+        item.add_marker(tier[item])
+    items.sort(key=lambda item: (item.path.parent.name not in LONG, -tiers.TIERS.index(tier[item])))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Let no unit test start a process."""
+    tiers.begin(item)
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail a unit test that tried to."""
+    try:
+        yield
+    finally:
+        tiers.end(item)
 
 
 @pytest.fixture(scope="session")

@@ -23,12 +23,14 @@ def test_what_is_not_public_is_not_there() -> None:
         getattr(headrace, "gateway")  # noqa: B009
 
 
+@pytest.mark.integration
 def test_the_import_alone_does_without_pyspark() -> None:
     code = "import sys, headrace; print('pyspark' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "False"
 
 
+@pytest.mark.integration
 def test_a_task_of_spark_s_does_without_the_ledger() -> None:
     code = """if True:
         import sys
@@ -39,6 +41,7 @@ def test_a_task_of_spark_s_does_without_the_ledger() -> None:
     assert ended.stdout.strip() == "set()"
 
 
+@pytest.mark.integration
 def test_a_ledger_in_a_file_does_without_a_server_s_driver() -> None:
     code = "import sys, headrace.ledger; print('psycopg' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

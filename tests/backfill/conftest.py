@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ledger.samples import ManualClock
 from tests.services.ledgers import new_ledger
 
 from headrace.ledger import Ledger
+from headrace.testing import ManualClock
 
 
 @pytest.fixture

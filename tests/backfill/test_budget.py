@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ledger.samples import ManualClock, a_sample
+from tests.ledger.samples import a_sample
 from tests.services.ledgers import report_sample
 
 from headrace.backfill import Cost, ExternalBudget, InProcessBudget, LiveStream, UnlimitedBudget
@@ -18,6 +18,7 @@ from headrace.backfill.budget import (
 )
 from headrace.errors import LedgerError
 from headrace.ledger import Ledger, RateSample
+from headrace.testing import ManualClock
 
 NOW_MS = 1_700_000_000_000  # a multiple of the interval
 RESTING = LiveStream(1_000.0, 1_000, start_ms=NOW_MS, end_ms=NOW_MS + 400)

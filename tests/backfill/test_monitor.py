@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.backfill.runners import ERROR, LEASE_MS, one_that_failed
-from tests.ledger.samples import ManualClock, batch_number
+from tests.ledger.samples import batch_number
 
 from headrace.backfill import Monitor, OpenBatch
 from headrace.backfill.monitor import RetentionWatch, near_retention
@@ -14,6 +14,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, Ledger, PlannedRange
+from headrace.testing import ManualClock
 
 HOUR_MS = 3_600_000
 

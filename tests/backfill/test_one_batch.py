@@ -15,12 +15,13 @@ from tests.backfill.runners import (
     one_that_failed,
     refuse,
 )
-from tests.ledger.samples import HALVES, ManualClock, a_batch, stored
+from tests.ledger.samples import HALVES, a_batch, stored
 
 from headrace.backfill import Claimed, Cost, Done, Failed, LeaseLost, MarkedDead, Skipped, Split
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError
 from headrace.ledger import BatchRecord, DeadLetter, ErrorReport, Ledger, Status
+from headrace.testing import ManualClock
 
 
 @pytest.fixture

@@ -22,12 +22,13 @@ from tests.backfill.runners import (
     all_of,
     one_that_failed,
 )
-from tests.ledger.samples import ManualClock, a_batch
+from tests.ledger.samples import a_batch
 
 from headrace.backfill import Monitor
 from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.testing import ManualClock
 
 PARTITIONS = 3
 RECORDS = 10  # of each partition in each batch

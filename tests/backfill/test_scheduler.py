@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.backfill.runners import ERROR, LEASE_MS, Backfill, Offsets, PriceError, one_that_failed
-from tests.ledger.samples import ManualClock, batch_number, stored
+from tests.ledger.samples import batch_number, stored
 from tests.services.waiting import wait_until
 
 from headrace.backfill import Every, Manual, Monitor, NearRetention, Schedule, Spare
@@ -15,6 +15,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import BrokerError, LedgerError
 from headrace.ledger import BatchRecord, Ledger, Status
+from headrace.testing import ManualClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -16,13 +16,14 @@ from tests.backfill.runners import (
     processed,
     whole,
 )
-from tests.ledger.samples import HALVES, ManualClock, a_batch, stored
+from tests.ledger.samples import HALVES, a_batch, stored
 
 from headrace.backfill import Done, Failed, MarkedDead, Skipped, Split
 from headrace.backfill.splitting import earlier_and_later, gone_and_there, one_of_each
 from headrace.core.ranges import OffsetRange, TopicPartition
 from headrace.errors import CorruptionError, DataLossError
 from headrace.ledger import BatchRecord, Ledger, PlannedRange, Status
+from headrace.testing import ManualClock
 
 
 def text_of(children: Sequence[BatchRecord], ledger: Ledger) -> list[list[str]]:

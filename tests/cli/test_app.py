@@ -37,6 +37,7 @@ def test_the_version_is_told() -> None:
     assert (told.exit_code, told.stdout) == (0, f"headrace {headrace.__version__}\n")
 
 
+@pytest.mark.integration
 def test_a_command_is_run_without_the_others() -> None:
     program = (
         "import sys; from headrace.cli.app import app; app(['status', '--help'], standalone_mode="

@@ -112,6 +112,7 @@ def scene(spark: SparkSession, topic: TopicFactory, tmp_path: Path) -> Iterator[
 GOOD = [f"{n:04}" for n in range(30) if n != 14]
 
 
+@pytest.mark.integration
 def test_each_batch_is_run_once_earliest_first_and_counted(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +138,7 @@ def test_each_batch_is_run_once_earliest_first_and_counted(
     }
 
 
+@pytest.mark.integration
 def test_what_is_isolated_is_dead_and_the_rest_done(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +155,7 @@ def test_what_is_isolated_is_dead_and_the_rest_done(
     assert "was processed in" in lines[1]
 
 
+@pytest.mark.integration
 def test_beside_the_live_stream_large_batches_are_run_in_parts(
     spark: SparkSession, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -173,6 +176,7 @@ def test_beside_the_live_stream_large_batches_are_run_in_parts(
         assert work.tally.is_good
 
 
+@pytest.mark.integration
 def test_what_somebody_else_has_meanwhile_is_skipped(scene: Scene) -> None:
     first, second, third = (batch.schedule_id for batch in scene.batches)
     work = scene.work(Sink())
@@ -188,6 +192,7 @@ def test_what_somebody_else_has_meanwhile_is_skipped(scene: Scene) -> None:
     }
 
 
+@pytest.mark.integration
 def test_stopping_finishes_the_batch_in_hand_and_leaves_the_rest(scene: Scene) -> None:
     sink = Sink(during=lambda _batch: work.stop())
     work = scene.work(sink)
@@ -197,6 +202,7 @@ def test_stopping_finishes_the_batch_in_hand_and_leaves_the_rest(scene: Scene) -
     assert not work.tally.is_good
 
 
+@pytest.mark.integration
 def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scene: Scene) -> None:
     def end(_batch: Batch) -> None:
         raise KeyboardInterrupt
@@ -212,6 +218,7 @@ def test_an_end_at_once_gives_the_batch_in_hand_back_and_makes_nothing_dead(scen
     assert work.tally.batches[Outcome.NOT_RUN] == 3
 
 
+@pytest.mark.integration
 def test_sys_exit_in_a_handler_fails_its_batch_and_does_not_end_the_command_as_if_all_were_done(
     scene: Scene,
 ) -> None:
@@ -242,6 +249,7 @@ def test_a_signal_asks_for_the_end_and_ctrl_c_after_that_ends_at_once() -> None:
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+@pytest.mark.integration
 def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
     scene: Scene, tmp_path: Path
 ) -> None:
@@ -265,6 +273,7 @@ def test_ctrl_c_twice_ends_the_command_and_all_that_it_started(
     assert (scene.now[0].status, scene.now[0].attempts) == (Status.FAILED, 2)
 
 
+@pytest.mark.integration
 def test_a_terminal_has_a_bar_and_is_told_what_fails(scene: Scene) -> None:
     output = StringIO()
     console = Console(file=output, width=100, force_terminal=True, color_system=None)
@@ -296,6 +305,7 @@ def test_what_a_dry_run_would_run_is_shown_with_what_has_left_kafka(scene: Scene
     assert set(scene.statuses) == {Status.FAILED}
 
 
+@pytest.mark.integration
 def test_what_a_stream_deferred_is_backfilled_by_the_command(
     spark: SparkSession, topic: TopicFactory, tmp_path: Path
 ) -> None:

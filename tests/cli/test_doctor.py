@@ -29,6 +29,7 @@ def a_java(home: Path, version: str) -> Path:
     return java
 
 
+@pytest.mark.integration
 def test_all_is_well_here(ledger_url: str, broker: KafkaBroker, tmp_path: Path) -> None:
     done = run(
         "doctor", "--ledger", ledger_url, "--kafka", broker.bootstrap_servers, folder=tmp_path

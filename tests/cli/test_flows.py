@@ -28,6 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 def test_a_flow_is_drawn_and_nothing_is_made(folder: Path) -> None:
     shown = run("flow", "show", "shop:orders", "--svg", "orders.svg", folder=folder)
     assert shown.stderr == ""
@@ -52,6 +53,7 @@ def test_a_flow_is_drawn_and_nothing_is_made(folder: Path) -> None:
     assert not (folder / "checkpoints").exists()
 
 
+@pytest.mark.integration
 def test_a_flow_is_described_as_json(folder: Path) -> None:
     shown = json.loads(run("flow", "show", "shop:orders", "--json", folder=folder).stdout)
     parse, store = shown["stages"]

@@ -59,6 +59,7 @@ class Posted(threading.Thread):
         return self.status, self.answer
 
 
+@pytest.mark.integration
 def test_it_follows_its_gate_and_ends_when_what_it_took_is_durable_and_acknowledged(
     tmp_path: Path,
 ) -> None:
@@ -81,6 +82,7 @@ def test_it_follows_its_gate_and_ends_when_what_it_took_is_durable_and_acknowled
     assert stored_in(tmp_path, lane=7) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.integration
 def test_lines_are_acknowledged_to_who_has_the_token_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     variables = {"HEADRACE_TOKEN": _TOKEN}
     with receiver(tmp_path, "tcp", "--acknowledge", variables=variables) as running:
@@ -94,6 +96,7 @@ def test_lines_are_acknowledged_to_who_has_the_token_and_ctrl_c_ends_it(tmp_path
     assert _TOKEN not in json.dumps([running.events(each) for each in ("receiving", "log")])
 
 
+@pytest.mark.integration
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     slow = ["--acknowledge", "--block-interval-ms", "600000", "--gate", "orders"]
     with (
@@ -119,6 +122,7 @@ def take_descriptors(process: int) -> tuple[int, int]:
     return before
 
 
+@pytest.mark.integration
 def test_without_a_file_descriptor_nothing_is_acknowledged_and_with_one_it_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -140,6 +144,7 @@ def test_without_a_file_descriptor_nothing_is_acknowledged_and_with_one_it_goes_
     assert stored_in(tmp_path) == [b"one", b"two"]
 
 
+@pytest.mark.integration
 def test_it_ends_when_another_has_written_its_lane(tmp_path: Path) -> None:
     with receiver(tmp_path, "http") as running:
         assert Posted(running, "[1]").done()[0] == 200
@@ -152,6 +157,7 @@ def test_it_ends_when_another_has_written_its_lane(tmp_path: Path) -> None:
     assert stored_in(tmp_path) == [b"1", b"another's"]
 
 
+@pytest.mark.integration
 def test_people_read_lines_on_the_standard_error(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(f"{_TOKEN}\n")

@@ -30,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 def test_the_commands_of_the_page_run_and_give_its_figures(folder: Path) -> None:
     for line in block("").splitlines():
         ended = run(*line.split()[1:], folder=folder)
@@ -59,6 +60,7 @@ def test_the_python_of_the_page_runs(
     assert int(largest) < 100_000_000
 
 
+@pytest.mark.integration
 def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(folder: Path) -> None:
     arguments = ["--policy", "none", "--policy", "sources", "--svg", "five.svg"]
     ended = run("simulate", "five.toml", *arguments, folder=folder)
@@ -73,6 +75,7 @@ def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(fold
     assert "http" not in (folder / "five.svg").read_text().replace("http://www.w3.org/2000/svg", "")
 
 
+@pytest.mark.integration
 def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
     scenario = block("toml").replace(
         "duration_s = 480", "duration_s = 90\n[estimator]\nintegral = 0.1"
@@ -93,6 +96,7 @@ def test_json_has_all_and_equal_seeds_are_equal(folder: Path) -> None:
     assert result["rate_limit_changes"][0]["stage"] == "enrich"
 
 
+@pytest.mark.integration
 def test_of_many_stages_those_that_matter_are_shown(folder: Path) -> None:
     stages = "".join(
         f'[[stage]]\nname = "s{number}"\ncapacity_per_s = 1000\nload = {number}\n'
@@ -105,6 +109,7 @@ def test_of_many_stages_those_that_matter_are_shown(folder: Path) -> None:
     assert " s0 " not in ended.stdout
 
 
+@pytest.mark.integration
 def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
     (folder / "wrong.toml").write_text(block("toml").replace("factor = 0.25", "factor = 0"))
     ended = run("simulate", "wrong.toml", folder=folder)
@@ -115,6 +120,7 @@ def test_a_mistake_is_told_in_one_sentence(folder: Path) -> None:
     )
 
 
+@pytest.mark.integration
 def test_a_picture_that_cannot_be_written_is_reported(folder: Path) -> None:
     ended = run("simulate", "five.toml", "--svg", "nowhere/five.svg", folder=folder)
     assert ended.returncode == 1
@@ -184,6 +190,7 @@ def test_the_history_of_a_gate_takes_the_place_of_a_source_s_load(tmp_path: Path
     assert (store, scenario.duration_s) == (SCENARIO.stages[1], SCENARIO.duration_s)
 
 
+@pytest.mark.integration
 def test_the_command_takes_it(tmp_path: Path, ledger_url: str) -> None:
     (tmp_path / "one.toml").write_text(
         'duration_s = 5\n[[stage]]\nname = "ingest"\nload = 1\ncapacity_per_s = 10\n'

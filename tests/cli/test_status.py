@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from tests.cli.commands import COMMAND, run
 from tests.cli.conftest import add_gate
 from tests.cli.outcomes import rows, told
@@ -20,6 +21,7 @@ from headrace.flow.signals.codec import encode
 from headrace.ledger import Ledger
 
 
+@pytest.mark.integration
 def test_the_ledger_may_be_named_by_the_environment_or_be_the_one_in_this_folder(
     ledger_url: str, tmp_path: Path
 ) -> None:
@@ -113,10 +115,12 @@ def test_stages_follow_the_gates_as_json(tmp_path: Path) -> None:
     assert "Look at stage" not in told(url, "status --gate clicks.a")
 
 
+@pytest.mark.integration
 def test_a_command_that_cannot_be_understood_ends_with_2(tmp_path: Path) -> None:
     assert run("status", "--lodger", "x", folder=tmp_path).returncode == 2
 
 
+@pytest.mark.integration
 def test_watching_draws_in_the_terminal_until_ctrl_c(ledger_url: str, tmp_path: Path) -> None:
     terminal, inside = pty.openpty()
     os.set_blocking(terminal, False)

@@ -1,17 +1,14 @@
-"""A source that can be read again without Spark: a frame is the list of its offsets."""
+"""What is read by the tests of batches that fail, and a sink that fails."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
 
-from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row
 
 from headrace.core.ranges import OffsetRange
+from headrace.errors import BrokerError
 from headrace.execution import Batch
-from headrace.execution.batch_reader import BatchReader
-from headrace.kafka.kafka_connector import KAFKA
-from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.testing import MemoryLog, MemoryReader
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -19,11 +16,6 @@ Place = tuple[int, int]
 
 def places(ranges: Sequence[OffsetRange]) -> list[Place]:
     return [(r.partition, offset) for r in ranges for offset in range(r.start, r.until)]
-
-
-def frame(ranges: Sequence[OffsetRange]) -> DataFrame:
-    """What a handler here is given in place of a data frame."""
-    return cast(DataFrame, places(ranges))
 
 
 AWAY = """An exception was thrown from the Python worker:
@@ -35,50 +27,27 @@ It happened while Headrace read the source.
 """What Spark says where a task could not reach the brokers."""
 
 
-class FakeReader(BatchReader):
-    """Reads nothing.
+class OrdersLog(MemoryLog):
+    """Both partitions of the topic of these tests.
 
     Args:
-        gaps: offsets at which there is no record.
-        is_away: answers whether the source cannot be reached for a read of these places.
+        is_away: answers whether the brokers cannot be reached for a read of these places.
     """
 
-    def __init__(
-        self,
-        gaps: Collection[Place] = (),
-        is_away: Callable[[list[Place]], bool] = lambda _places: False,
-    ) -> None:
-        super().__init__(
-            cast(SparkSession, None), KAFKA, {"kafka.bootstrap.servers": "nowhere:9092"}
-        )
-        object.__setattr__(self, "gaps", set(gaps))
-        object.__setattr__(self, "is_away", is_away)
+    def __init__(self, is_away: Callable[[list[Place]], bool] = lambda _places: False) -> None:
+        super().__init__(topic="orders-topic", partitions=2)
+        for partition in range(2):
+            self.append(*[b"an order"] * 200, partition=partition)
+        self._is_away = is_away
 
-    def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
-        offsets = [each.offsets for each in ranges]
-        if cast(Any, self).is_away(places(offsets)):
-            raise PythonException(message=AWAY)
-        use(frame(offsets))
+    def read(self, ranges: Iterable[OffsetRange]) -> list[Row]:
+        asked = list(ranges)
+        if self._is_away(places(asked)):
+            raise BrokerError("Kafka gave nothing of orders-0 [3, 4) for 5000 ms.")
+        return super().read(asked)
 
-    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        return []
 
-    def dead_letter(self, planned: PlannedRange, error: BaseException) -> DeadLetter | None:
-        offset = planned.offsets
-        (place,) = places([offset])
-        if place in cast(Any, self).gaps:
-            return None
-        return DeadLetter(
-            topic=offset.topic,
-            partition=offset.partition,
-            offset=offset.start,
-            key=None,
-            value=str(place).encode(),
-            headers=None,
-            timestamp_ms=0,
-            timestamp_type=0,
-            error=ErrorReport.of(error),
-        )
+READER = MemoryReader(OrdersLog())
 
 
 class Poisoned(Exception):  # noqa: N818  (the tests' own)
@@ -105,10 +74,10 @@ class KeyedSink:
     batches: list[Batch] = field(default_factory=list)
 
     def __call__(self, df: DataFrame, batch: Batch) -> None:
-        given = cast(list[Place], df)
+        df.collect()
+        given = places(batch.ranges)
         self.calls += 1
         self.batches.append(batch)
-        assert given == places(batch.ranges)
         found = [place for place in given if place in self.bad]
         if found:
             raise Poisoned(f"cannot keep {found[0]}")

@@ -33,6 +33,7 @@ def lease_of(ledger: Ledger, batch: str) -> int:
     return found.lease_until_ms or 0
 
 
+@pytest.mark.integration
 def test_an_owner_is_gone_when_its_process_has_ended() -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", TELL_OWNER]

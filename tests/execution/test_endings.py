@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.cli.outcomes import invoke
 from tests.execution.events import planned
-from tests.execution.readers import FakeReader, frame
+from tests.execution.readers import READER
 from tests.ledger.samples import stored
 
 from headrace.backfill import BackfillScheduler, Failed, OwnerSettings, UnlimitedBudget
@@ -19,6 +19,7 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import HandlerExitError, OptionError
 from headrace.execution import Batch, Gate
 from headrace.execution.batch import Handler, check_handler
+from headrace.execution.gate_state import shared_ledger
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import OnFailure, parse_on_failure, retry
 from headrace.ledger import Ledger, Status
@@ -26,7 +27,7 @@ from headrace.ledger import Ledger, Status
 FIRST = OffsetRange("orders-topic", 0, 0, 8)
 SECOND = OffsetRange("orders-topic", 0, 8, 16)
 POLICIES = [parse_on_failure(each) for each in ("stop", "defer", "isolate")]
-DF = frame([FIRST])
+DF = READER.frame([FIRST])
 
 
 @dataclass
@@ -55,7 +56,12 @@ class Sink:
 
 def gated(url: str, sink: Sink, policy: OnFailure = POLICIES[0]) -> GatedHandler:
     handler = GatedHandler(
-        "orders", url, sink, policy=policy, reader=FakeReader(), sleep=lambda _s: None
+        "orders",
+        shared_ledger(url),
+        sink,
+        policy=policy,
+        reader=READER,
+        sleep=lambda _s: None,
     )
     handler.follow(sink.query, None)
     return handler
@@ -206,7 +212,7 @@ def test_in_a_backfill_beside_the_stream_it_fails_that_backfill_with_the_reason(
     scheduler = BackfillScheduler(
         ledger,
         executor.run,
-        FakeReader(),
+        READER,
         OwnerSettings("beside"),
         budget=UnlimitedBudget(),
         clock=lambda: 0,

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 from tests.services.ledgers import patient
-from tests.services.planners import ManualTime
 
 from headrace.errors import LedgerError
 from headrace.execution.gate_state import Turn, ledger_of, shared_ledger, use_ledger
+from headrace.testing import ManualClock
 
 
 @pytest.fixture
@@ -24,12 +24,12 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def time() -> ManualTime:
-    return ManualTime()
+def time() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def other(url: str, time: ManualTime) -> Iterator[sqlite3.Connection]:
+def other(url: str, time: ManualClock) -> Iterator[sqlite3.Connection]:
     """Another program that keeps the ledger's file to itself."""
     use_ledger("orders", url, patient(time)).close()
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
@@ -39,22 +39,22 @@ def other(url: str, time: ManualTime) -> Iterator[sqlite3.Connection]:
 
 
 def test_a_query_waits_for_its_ledger(
-    url: str, other: sqlite3.Connection, time: ManualTime
+    url: str, other: sqlite3.Connection, time: ManualClock
 ) -> None:
-    time.on_sleep = lambda: other.close() if time.now_s > 30 else None
+    time.on_sleep = lambda: other.close() if time.monotonic() > 30 else None
     ledger = ledger_of("orders", uuid4(), None)
     assert ledger is shared_ledger(url)
     assert ledger.gates.all() == ()
-    assert 30 < time.now_s < 33
+    assert 30 < time.monotonic() < 33
 
 
 def test_what_is_checked_before_a_query_starts_does_not_wait_though_it_was_there_before(
-    url: str, other: sqlite3.Connection, time: ManualTime
+    url: str, other: sqlite3.Connection, time: ManualClock
 ) -> None:
     for _ in range(2):
         with pytest.raises(LedgerError, match="has been locked by another process"):
             use_ledger("orders", url, patient(time))
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     other.close()
     assert use_ledger("orders", url) is shared_ledger(url)
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.execution.events import planned
-from tests.execution.readers import FakeReader
+from tests.execution.readers import READER
 from tests.ledger.samples import stored
 
 from headrace.backfill import OwnerSettings
@@ -19,7 +19,7 @@ from headrace.errors import LedgerError
 from headrace.execution import Batch
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
-from headrace.execution.gate_state import state_of
+from headrace.execution.gate_state import shared_ledger, state_of
 from headrace.execution.handler import GatedHandler
 from headrace.execution.policy import STOP, retry
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
@@ -50,7 +50,7 @@ class Scene:
         self, handler: Handler | None = None, gate: str = "orders", **options: Any
     ) -> GatedHandler:
         """The handler of a query that has just been started."""
-        return GatedHandler(gate, self.ledger.url, handler or self, **options)
+        return GatedHandler(gate, shared_ledger(self.ledger.url), handler or self, **options)
 
     def begin(self, *ranges: OffsetRange, run: str = "run") -> str:
         return self.ledger.batches.begin(planned("orders", *ranges, checkpoint_id=run)).schedule_id
@@ -277,7 +277,7 @@ def test_a_batch_that_waited_for_another_process_teaches_nothing(scene: Scene) -
 def test_a_run_has_a_number_above_that_of_one_that_ended_since_it_was_counted(
     scene: Scene,
 ) -> None:
-    handler = scene.gated(reader=FakeReader())
+    handler = scene.gated(reader=READER)
     failed, live = scene.begin(FIRST), scene.begin(SECOND)
     scene.ledger.batches.fail(failed, FullError())
     attached = scene.ledger.batches.attach(live, 0, owner="me", lease_ms=LEASE_MS)

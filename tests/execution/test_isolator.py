@@ -13,12 +13,12 @@ from pyspark.errors import PythonException
 from tests.execution.events import planned
 from tests.execution.readers import (
     AWAY,
-    FakeReader,
+    READER,
     KeyedSink,
     Killed,
+    OrdersLog,
     Place,
     Poisoned,
-    frame,
     places,
 )
 from tests.ledger.samples import stored
@@ -34,6 +34,7 @@ from headrace.execution.executor import BatchExecutor
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
 from headrace.ledger import BatchRecord, DeadLetterStatus, Ledger, Status
 from headrace.processes import new_owner
+from headrace.testing import MemoryReader
 
 WHOLE = (OffsetRange("orders-topic", 0, 0, 8), OffsetRange("orders-topic", 1, 100, 105))
 EVERYTHING = places(WHOLE)
@@ -52,7 +53,7 @@ class Scene:
         handler: Handler,
         *,
         policy: OnFailure | None = None,
-        reader: FakeReader | None = None,
+        reader: MemoryReader = READER,
         max_backfills: int = MAX_BACKFILLS,
         **options: Any,
     ) -> BatchExecutor:
@@ -61,7 +62,7 @@ class Scene:
             handler,
             OwnerSettings(owner, max_backfills=max_backfills),
             policy=policy or isolate(max_runs=1_000),
-            reader=reader or FakeReader(),
+            reader=reader,
             turn=nullcontext(),
             **options,
         )
@@ -79,7 +80,7 @@ class Scene:
         key = self.ledger.batches.begin(planned("orders", *ranges)).schedule_id
         attached = self.ledger.batches.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
         if attached is not None:
-            self.executor(owner, handler, **options).run_live(frame(ranges), attached, 7)
+            self.executor(owner, handler, **options).run_live(READER.frame(ranges), attached, 7)
         return key
 
     def backfill(
@@ -280,7 +281,7 @@ def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
         return len(wanted) == 1
 
     sink = KeyedSink({(0, 3)})
-    scene.run_live(sink, reader=FakeReader(is_away=is_away))
+    scene.run_live(sink, reader=MemoryReader(OrdersLog(is_away)))
     assert scene.dead_letters == []
     assert len(tried) == 1, "nothing more is asked of a source that is away"
     assert sorted(sink.everything + scene.places(Status.FAILED)) == EVERYTHING
@@ -310,7 +311,9 @@ def test_a_batch_whose_own_read_fails_since_its_source_is_away_is_deferred_whole
 
 
 def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(scene: Scene) -> None:
-    scene.run_live(KeyedSink({(0, 3)}), reader=FakeReader(gaps={(0, 3)}))
+    log = OrdersLog()
+    log.compact(3)
+    scene.run_live(KeyedSink({(0, 3)}), reader=MemoryReader(log))
     assert scene.dead_letters == []
     assert scene.places(Status.SUCCESS) == EVERYTHING
 

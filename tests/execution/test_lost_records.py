@@ -28,7 +28,7 @@ import headrace
 from headrace.cli.app import app
 from headrace.core.ranges import OffsetRange
 from headrace.execution import Batch, Gate
-from headrace.execution.batch_reader import BatchReader, DerivedStream
+from headrace.execution.batch_reader import DerivedStream, SparkBatchReader
 from headrace.journal import Journal, repair
 from headrace.kafka.kafka_connector import KAFKA
 from headrace.ledger import PlannedRange
@@ -171,7 +171,7 @@ def test_a_batch_that_is_read_again_has_nothing_of_a_topic_that_was_recreated(
     planned = planned_of(orders, 20)
     options = {"kafka.bootstrap.servers": orders.bootstrap_servers}
     stream = spark.readStream.format("headrace-kafka").options(**options, subscribe=orders.name)
-    replay = BatchReader(
+    replay = SparkBatchReader(
         spark,
         KAFKA,
         options,

@@ -16,7 +16,7 @@ import sqlalchemy
 from pyspark.sql import DataFrame
 from sqlalchemy import Connection, Engine, text
 from tests.execution.events import planned
-from tests.execution.readers import FakeReader
+from tests.execution.readers import READER
 from tests.ledger.servers import postgresql_server
 from tests.services.ledgers import new_ledger
 
@@ -32,6 +32,8 @@ from headrace.ledger import Ledger, normalize_url
 
 DF = cast(DataFrame, None)
 HERE = OffsetRange("orders-topic", 0, 0, 8)
+
+pytestmark = pytest.mark.contract  # over both kinds of database
 
 Handler = Callable[[DataFrame, Batch], None]
 
@@ -74,7 +76,12 @@ class Scene:
 
         named = retry(2, "1 ms") if policy == "retry" else parse_on_failure(policy)
         return GatedHandler(
-            "orders", self.url, counted, policy=named, reader=FakeReader(), sleep=lambda _s: None
+            "orders",
+            shared_ledger(self.url),
+            counted,
+            policy=named,
+            reader=READER,
+            sleep=lambda _s: None,
         )
 
     def run(self, handler: Handler, policy: str = "stop") -> BaseException | None:
@@ -393,7 +400,7 @@ def test_a_backfill_says_what_happened_too(
     scheduler = BackfillScheduler(
         scene.ledger,
         executor.run,
-        FakeReader(),
+        READER,
         OwnerSettings("a backfill"),
         budget=UnlimitedBudget(),
         clock=lambda: 0,

@@ -50,6 +50,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{name}:flow"
 
 
+@pytest.mark.integration
 def test_a_batch_that_a_stage_deferred_is_written_to_its_channel_by_a_backfill(
     spark: SparkSession, shop: str, tmp_path: Path
 ) -> None:

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from tests.journal.samples import numbered, numbers, values_of
 from tests.journal.shim import Fast, Files, Mark, Recorder, crashes
-from tests.services.planners import ManualTime
 
 from headrace.errors import HeadraceError, JournalError
 from headrace.journal import DEFECTS, Journal, JournalFinding, JournalFindingKind, verify
 from headrace.journal.names import is_temporary
 from headrace.journal.storage.local import Disk, LocalStorage
+from headrace.testing import ManualClock
 
 T = TypeVar("T")
 StorageOf = Callable[[Path, Disk], LocalStorage]
@@ -113,7 +113,7 @@ def _violations(base: Path, told: Told, disk: Disk) -> Iterator[str]:
     if told.journal_id not in (None, journal.id):
         yield "it is another journal"
     # A block that only the mark has left was never acknowledged, and gets its name below.
-    found = verify(journal, clock=ManualTime()).findings
+    found = verify(journal, clock=ManualClock()).findings
     if wrong := [each for each in found if each.kind in DEFECTS and not _unasked(each, told)]:
         yield f"it is said to have {wrong}"
     seen_end = journal.lane_bounds(0)[1]

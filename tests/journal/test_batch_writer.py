@@ -141,12 +141,14 @@ def folder(tmp_path: Path, name: str) -> Path:
     return made
 
 
+@pytest.mark.integration
 def test_no_crash_loses_a_batch_or_writes_it_twice(tmp_path: Path) -> None:
     recorder = Recorder(folder(tmp_path, "base"))
     life(recorder)
     assert list(explored(recorder, tmp_path / "after")) == []
 
 
+@pytest.mark.integration
 def test_no_crash_of_a_recovery_does_either(tmp_path: Path) -> None:
     recorder = Recorder(folder(tmp_path, "base"))
     life(recorder)
@@ -163,6 +165,7 @@ def test_no_crash_of_a_recovery_does_either(tmp_path: Path) -> None:
         assert list(explored(recovery, tmp_path / "second")) == []
 
 
+@pytest.mark.integration
 @EVERY_SIXTH_OR_EACH
 def test_no_crash_does_after_any_call_has_failed(tmp_path: Path, every: int) -> None:
     count = Recorder(folder(tmp_path, "count"))
@@ -176,6 +179,7 @@ def test_no_crash_does_after_any_call_has_failed(tmp_path: Path, every: int) -> 
         shutil.rmtree(recorder.base)
 
 
+@pytest.mark.integration
 def test_a_defect_is_found_by_these(tmp_path: Path) -> None:
     """A writer that forgets what it has decided when the blocks are in the lane."""
 

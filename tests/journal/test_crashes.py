@@ -15,6 +15,8 @@ from headrace.journal.block import Part
 from headrace.journal.names import temporary_name
 from headrace.journal.storage.local import Disk, LocalStorage, PreparedFile, write_all
 
+pytestmark = pytest.mark.integration  # each state of a disk after a crash: it takes half a minute
+
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:

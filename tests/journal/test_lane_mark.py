@@ -209,6 +209,7 @@ def send(running: ReceiverProcess, lines: list[bytes]) -> None:
                 left -= int(count)
 
 
+@pytest.mark.integration
 def test_a_receiver_does_not_give_acknowledged_offsets_to_others(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
     lane = tmp_path / "events/0"

@@ -242,6 +242,7 @@ def test_a_lane_has_one_writer(journal: Journal, writer: LaneWriter) -> None:
     journal.writer(0).close()
 
 
+@pytest.mark.integration
 def test_a_writer_that_is_killed_does_not_keep_its_lane(journal: Journal) -> None:
     append(journal, 2)
     holding = subprocess.Popen(

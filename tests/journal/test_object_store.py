@@ -53,6 +53,7 @@ def test_what_the_library_raises_is_told(remote: Remote, monkeypatch: pytest.Mon
         Journal.open(URL)
 
 
+@pytest.mark.integration
 def test_without_the_library_it_is_told_how_to_get_it() -> None:
     code = """
 import sys

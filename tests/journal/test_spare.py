@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.cli.outcomes import invoke
 from tests.journal.journals import fill
 from tests.services.ledgers import new_ledger
-from tests.services.planners import ManualTime, next_batch
+from tests.services.planners import next_batch
 from tests.services.queries import sentence
 
 import headrace
@@ -29,6 +29,7 @@ from headrace.journal.journal_options import parse_options
 from headrace.ledger import PlannedBatch, PlannedRange
 from headrace.source.planner import StreamPlanner
 from headrace.source.read_bounds import Edge, ReadBound, bounded_ranges
+from headrace.testing import ManualClock
 
 TO_DO = r"start the receiver of the lane, or run `headrace journal repair .*/orders`"
 LANE = TopicPartition("orders", 0)
@@ -52,16 +53,16 @@ def named_again(path: Path) -> None:
         os.link(path / "0" / f"{12:020d}.end", block_of(path))
 
 
-def stream_log(path: Path, clock: ManualTime) -> JournalLog:
+def stream_log(path: Path, clock: ManualClock) -> JournalLog:
     return JournalLog(parse_options({"path": str(path)}, streaming=True), clock)
 
 
-def bounded_log(path: Path, clock: ManualTime) -> JournalLog:
+def bounded_log(path: Path, clock: ManualClock) -> JournalLog:
     return JournalLog(parse_options({"path": str(path)}, streaming=False), clock)
 
 
 @contextmanager
-def planner_of(path: Path, clock: ManualTime) -> Iterator[StreamPlanner]:
+def planner_of(path: Path, clock: ManualClock) -> Iterator[StreamPlanner]:
     options = parse_options({"path": str(path)}, streaming=True)
     with closing(StreamPlanner(stream_log(path, clock), options.shared, clock)) as planner:
         yield planner
@@ -83,10 +84,10 @@ def test_a_journal_is_not_called_whole(path: Path) -> None:
 
 
 def test_a_block_that_gets_its_name_while_the_journal_is_verified_is_no_finding(path: Path) -> None:
-    clock = ManualTime(on_sleep=lambda: named_again(path))
+    clock = ManualClock(on_sleep=lambda: named_again(path))
     found = verify(Journal.open(str(path)), clock=clock)
     assert (found.whole, found.findings) == (True, ())
-    assert clock.now_s > 0
+    assert clock.monotonic() > 0
 
 
 def test_a_bounded_read_up_to_the_latest_offset_is_refused(spark: SparkSession, path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_bounded_read_up_to_the_latest_offset_is_refused(spark: SparkSession, 
 
 
 def test_a_bounded_read_waits_for_a_writer_that_is_about_to_name_its_block(path: Path) -> None:
-    clock = ManualTime(on_sleep=lambda: named_again(path))
+    clock = ManualClock(on_sleep=lambda: named_again(path))
     ends = bounded_ranges(
         bounded_log(path, clock),
         ReadBound("startingOffsets", Edge.EARLIEST),
@@ -111,11 +112,11 @@ def test_a_bounded_read_waits_for_a_writer_that_is_about_to_name_its_block(path:
         "error",
     )
     assert ends == [OffsetRange("orders", 0, 0, 12)]
-    clock = ManualTime()
+    clock = ManualClock()
     block_of(path).unlink()
     with pytest.raises(CorruptionError, match=TO_DO):
         bounded_log(path, clock).latest([LANE])
-    assert 0 < clock.now_s < 10
+    assert 0 < clock.monotonic() < 10
 
 
 def test_a_read_of_these_very_offsets_says_what_to_do(path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_read_of_these_very_offsets_says_what_to_do(path: Path) -> None:
 def test_a_stream_goes_on_without_it_and_says_so_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = ManualTime()
+    clock = ManualClock()
     with planner_of(path, clock) as planner:
         end, ranges = next_batch(planner, planner.initial())
         assert [(each.start, each.until) for each in ranges] == [(0, 10)]
@@ -145,7 +146,7 @@ def test_a_stream_goes_on_without_it_and_says_so_once(
 def test_a_stream_says_nothing_of_a_block_that_gets_its_name(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = ManualTime()
+    clock = ManualClock()
     with planner_of(path, clock) as planner:
         end, _ = next_batch(planner, planner.initial())
         clock.sleep(1)
@@ -159,7 +160,7 @@ def test_a_stream_says_nothing_of_a_block_that_gets_its_name(
 
 
 def test_how_much_is_unread_counts_it(path: Path) -> None:
-    assert bounded_log(path, ManualTime()).reached([LANE]) == {LANE: 12}
+    assert bounded_log(path, ManualClock()).reached([LANE]) == {LANE: 12}
 
 
 def test_a_gate_that_has_read_up_to_there_is_not_proven_against_the_journal(

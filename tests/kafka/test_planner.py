@@ -6,10 +6,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.services.changes import add_partitions
 from tests.services.kafka import TopicFactory
-from tests.services.planners import ManualTime, next_batch, planner_of
+from tests.services.planners import next_batch, planner_of
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import OptionError, SourceError
+from headrace.testing import ManualClock
 
 
 def test_a_stream_reads_all_there_is_and_then_what_comes(topic: TopicFactory) -> None:
@@ -176,7 +177,7 @@ def test_once_takes_everything_whatever_the_limits(topic: TopicFactory) -> None:
 def test_too_few_records_wait_for_more_until_they_have_waited_long_enough(
     topic: TopicFactory,
 ) -> None:
-    orders, clock = topic(), ManualTime()
+    orders, clock = topic(), ManualClock()
     orders.produce(b"x")
     options = {"minOffsetsPerTrigger": 3, "maxTriggerDelay": "15m"}
     with planner_of(orders, options, clock) as planner:
@@ -188,9 +189,9 @@ def test_too_few_records_wait_for_more_until_they_have_waited_long_enough(
         end, ranges = next_batch(planner, end)
         assert ranges == [OffsetRange(orders.name, 0, 1, 4)]
         orders.produce(b"x")
-        clock.now_s += 15 * 60 - 1
+        clock.sleep(15 * 60 - 1)
         assert next_batch(planner, end) == (end, [])
-        clock.now_s += 1
+        clock.sleep(1)
         end, ranges = next_batch(planner, end)
         assert ranges == [OffsetRange(orders.name, 0, 4, 5)]
 
@@ -198,7 +199,7 @@ def test_too_few_records_wait_for_more_until_they_have_waited_long_enough(
 def test_how_long_too_few_wait_counts_from_the_last_look_that_was_let_through(
     topic: TopicFactory,
 ) -> None:
-    orders, clock = topic(), ManualTime()
+    orders, clock = topic(), ManualClock()
     orders.produce(b"x")
     with planner_of(orders) as before:
         end, _ = next_batch(before, before.initial())
@@ -206,9 +207,9 @@ def test_how_long_too_few_wait_counts_from_the_last_look_that_was_let_through(
     with planner_of(orders, options, clock) as after:
         assert next_batch(after, end) == (end, []), "nothing was there, and nothing was held back"
         orders.produce(b"x")
-        clock.now_s += 3_599
+        clock.sleep(3_599)
         assert next_batch(after, end) == (end, [])
-        clock.now_s += 1
+        clock.sleep(1)
         assert next_batch(after, end)[1] == [OffsetRange(orders.name, 0, 1, 2)]
 
 

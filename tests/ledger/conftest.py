@@ -11,12 +11,11 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import Executable
-from tests.ledger.samples import ManualClock
 from tests.ledger.servers import PostgresqlServer, postgresql_server
 from tests.services.ledgers import new_ledger
-from tests.services.planners import ManualTime
 
 from headrace.ledger import Ledger, normalize_url
+from headrace.testing import ManualClock
 
 NewUrl = Callable[[], str]
 Execute = Callable[[Executable], None]
@@ -84,9 +83,9 @@ def ledger(url: str, clock: ManualClock) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def time() -> ManualTime:
+def time() -> ManualClock:
     """The time of ledgers that wait for their database."""
-    return ManualTime()
+    return ManualClock()
 
 
 @pytest.fixture

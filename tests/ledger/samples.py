@@ -1,7 +1,6 @@
 """Batches, rate samples and a clock for the ledger's tests; and what an error shows."""
 
 import traceback
-from dataclasses import dataclass
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
@@ -12,16 +11,6 @@ from headrace.ledger import (
     RateSample,
     ReceiverReport,
 )
-
-
-@dataclass
-class ManualClock:
-    """A clock that a test moves."""
-
-    now_ms: int = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def a_batch(

@@ -3,12 +3,13 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import insert, text
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, batch_number, declare_clicks, stored
+from tests.ledger.samples import a_batch, batch_number, declare_clicks, stored
 
 from headrace.errors import LedgerError
 from headrace.ledger import BatchRecord, ErrorReport, Ledger, Status
 from headrace.ledger.records import OWNER_GONE
 from headrace.ledger.tables import gate
+from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 

@@ -4,7 +4,6 @@ import pytest
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import (
     HALVES,
-    ManualClock,
     a_batch,
     a_sample,
     batch_number,
@@ -26,6 +25,7 @@ from headrace.ledger import (
 )
 from headrace.ledger.records import MAX_MESSAGE_LENGTH, MAX_TRACE_LENGTH
 from headrace.ledger.tables import failure
+from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, a_batch, batch_number, declare_clicks, stored
+from tests.ledger.samples import a_batch, batch_number, declare_clicks, stored
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
@@ -17,6 +17,7 @@ from headrace.ledger import (
     Status,
     Unresolved,
 )
+from headrace.testing import ManualClock
 
 ERROR = ErrorReport("app.PriceError", "price is -1", "Traceback ...")
 

@@ -7,7 +7,6 @@ import pytest
 import sqlalchemy
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import (
-    ManualClock,
     a_batch,
     a_sample,
     batch_number,
@@ -20,6 +19,7 @@ from headrace.control import RateLimit
 from headrace.core.ranges import OffsetRange
 from headrace.errors import GateInUseError, LedgerError
 from headrace.ledger import Admission, ErrorReport, GateClaim, GateRecord, Ledger, Loss, Status
+from headrace.testing import ManualClock
 
 
 def test_a_gate_is_known_once_it_is_declared(ledger: Ledger, clock: ManualClock) -> None:

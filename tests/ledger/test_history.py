@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import ERROR, LANES, Readers, Step, steps
-from tests.ledger.samples import ManualClock, a_batch, a_sample, batch_number, declare_clicks
+from tests.ledger.samples import a_batch, a_sample, batch_number, declare_clicks
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -23,6 +23,7 @@ from headrace.ledger import (
     Verdict,
     verify,
 )
+from headrace.testing import ManualClock
 
 
 def test_prune_deletes_old_successes_with_their_ranges_and_old_samples(

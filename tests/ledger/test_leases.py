@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.ledger.samples import HALVES, ManualClock, a_batch
+from tests.ledger.samples import HALVES, a_batch
 from tests.services.ledgers import new_ledger
 
 from headrace.backfill import Monitor
@@ -12,6 +12,7 @@ from headrace.core.lease import LEASE_MS, LONGEST_LEASE_MS
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status
+from headrace.testing import ManualClock
 
 DAY_MS = 86_400_000
 ERROR = ErrorReport("ValueError", "no", "")

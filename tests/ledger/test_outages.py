@@ -17,7 +17,6 @@ from sqlalchemy.schema import DropTable
 from tests.ledger.conftest import Execute
 from tests.ledger.samples import batch_number
 from tests.services.ledgers import patient
-from tests.services.planners import ManualTime
 
 from headrace.core.stop import cancel_when
 from headrace.errors import LedgerError
@@ -28,6 +27,7 @@ from headrace.ledger.outages import (
     next_wait_s,
 )
 from headrace.ledger.tables import gate, metadata
+from headrace.testing import ManualClock
 
 seconds = st.floats(0, 10_000)
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
@@ -42,13 +42,13 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
 
 
-def away_until(time: ManualTime, back_s: float) -> Callable[[], float]:
+def away_until(time: ManualClock, back_s: float) -> Callable[[], float]:
     """What cannot be reached until then, and answers when it is asked after that."""
 
     def attempt() -> float:
-        if time.now_s < back_s:
+        if time.monotonic() < back_s:
             raise OutageError("The ledger L cannot be reached: refused.")
-        return time.now_s
+        return time.monotonic()
 
     return attempt
 
@@ -65,9 +65,9 @@ def test_a_wait_is_within_its_bounds_and_ends_with_the_timeout(
         assert wait_s >= FIRST_WAIT_S or wait_s == patience_s - waited_s
 
 
-def test_waits_grow_from_the_shortest_to_the_longest(time: ManualTime) -> None:
+def test_waits_grow_from_the_shortest_to_the_longest(time: ManualClock) -> None:
     tried_s = [0.0]
-    time.on_sleep = lambda: tried_s.append(time.now_s)
+    time.on_sleep = lambda: tried_s.append(time.monotonic())
     Retries("L", patient(time)).wait_out(away_until(time, 60))
     waits_s = [round(later - tried, 6) for tried, later in pairwise(tried_s)]
     assert waits_s[0] == FIRST_WAIT_S
@@ -75,12 +75,12 @@ def test_waits_grow_from_the_shortest_to_the_longest(time: ManualTime) -> None:
     assert all(later == min(2 * wait, LONGEST_WAIT_S) for wait, later in pairwise(waits_s))
 
 
-def test_what_comes_back_is_noticed_within_the_longest_wait(time: ManualTime) -> None:
+def test_what_comes_back_is_noticed_within_the_longest_wait(time: ManualClock) -> None:
     assert 60 <= Retries("L", patient(time)).wait_out(away_until(time, 60)) <= 60 + LONGEST_WAIT_S
 
 
 def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
-    time: ManualTime, caplog: pytest.LogCaptureFixture
+    time: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     Retries("L", patient(time)).wait_out(away_until(time, 3))
     assert lines(caplog) == [
@@ -89,7 +89,7 @@ def test_waiting_is_logged_when_it_begins_and_when_it_is_over(
     ]
 
 
-def test_the_next_outage_is_logged_too(time: ManualTime, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_outage_is_logged_too(time: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     waiting = Retries("L", patient(time))
     for back_s in (3, 20):
         waiting.wait_out(away_until(time, back_s))
@@ -97,15 +97,15 @@ def test_the_next_outage_is_logged_too(time: ManualTime, caplog: pytest.LogCaptu
 
 
 def test_what_answers_at_once_is_not_logged(
-    time: ManualTime, caplog: pytest.LogCaptureFixture
+    time: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert Retries("L", patient(time)).wait_out(lambda: "answer") == "answer"
-    assert (time.now_s, lines(caplog)) == (0, [])
+    assert (time.monotonic(), lines(caplog)) == (0, [])
 
 
 @pytest.mark.parametrize("patience_s", [0.25, 10])
 def test_after_the_timeout_the_last_error_is_raised_with_the_time_that_was_waited(
-    time: ManualTime, patience_s: float
+    time: ManualClock, patience_s: float
 ) -> None:
     with pytest.raises(LedgerError) as caught:
         Retries("L", patient(time, patience_s)).wait_out(away_until(time, 1_000))
@@ -113,22 +113,22 @@ def test_after_the_timeout_the_last_error_is_raised_with_the_time_that_was_waite
     assert str(caught.value) == (
         f"The ledger L cannot be reached: refused; it was waited for {patience_s:.0f} s."
     )
-    assert time.now_s == pytest.approx(patience_s)
+    assert time.monotonic() == pytest.approx(patience_s)
 
 
 @pytest.mark.parametrize("error", [LedgerError("no"), ValueError("no"), KeyboardInterrupt()])
-def test_any_other_error_passes_at_once(time: ManualTime, error: BaseException) -> None:
+def test_any_other_error_passes_at_once(time: ManualClock, error: BaseException) -> None:
     def attempt() -> None:
-        raise error if time.now_s else OutageError("away.")
+        raise error if time.monotonic() else OutageError("away.")
 
     with pytest.raises(type(error)) as caught:
         Retries("L", patient(time)).wait_out(attempt)
     assert caught.value is error
-    assert time.now_s == FIRST_WAIT_S
+    assert time.monotonic() == FIRST_WAIT_S
 
 
 def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
-    time: ManualTime, caplog: pytest.LogCaptureFixture
+    time: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -138,33 +138,33 @@ def test_an_interrupted_wait_ends_at_once_and_the_next_outage_is_logged(
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             waiting.wait_out(away_until(time, 1_000))
-    assert time.now_s == 2 * FIRST_WAIT_S
+    assert time.monotonic() == 2 * FIRST_WAIT_S
     assert [line.partition(" ")[0] for line in lines(caplog)] == ["WARNING"] * 2
 
 
-def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualTime) -> None:
+def test_waiting_ends_with_what_it_is_for_and_the_error_says_so(time: ManualClock) -> None:
     with (
         pytest.raises(LedgerError) as caught,
-        cancel_when(lambda: time.now_s >= 30, "the query was stopped"),
+        cancel_when(lambda: time.monotonic() >= 30, "the query was stopped"),
     ):
         Retries("L", patient(time)).wait_out(away_until(time, 1_000))
     assert type(caught.value) is LedgerError
     told = str(caught.value)
     assert told.startswith("The ledger L cannot be reached: refused; it was waited for 3")
     assert told.endswith(" s, until the query was stopped.")
-    assert 30 <= time.now_s <= 30 + LONGEST_WAIT_S
+    assert 30 <= time.monotonic() <= 30 + LONGEST_WAIT_S
 
 
-def test_one_try_is_made_however_late_it_is(time: ManualTime) -> None:
+def test_one_try_is_made_however_late_it_is(time: ManualClock) -> None:
     with cancel_when(lambda: True, "it ended"):
         assert Retries("L", patient(time)).wait_out(lambda: "answer") == "answer"
         with pytest.raises(LedgerError, match="it was waited for 0 s, until it ended"):
             Retries("L", patient(time)).wait_out(away_until(time, 1))
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     assert Retries("L", patient(time)).wait_out(away_until(time, 1)) >= 1
 
 
-def test_the_waiting_of_another_thread_goes_on(time: ManualTime) -> None:
+def test_the_waiting_of_another_thread_goes_on(time: ManualClock) -> None:
     waiting = Retries("L", patient(time))
     with ThreadPoolExecutor(1) as pool, cancel_when(lambda: True, "it ended"):
         assert pool.submit(waiting.wait_out, away_until(time, 60)).result() >= 60
@@ -209,22 +209,22 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def opened(path: Path, time: ManualTime) -> Ledger:
+def opened(path: Path, time: ManualClock) -> Ledger:
     return Ledger.open(f"sqlite:///{path}", timeouts=patient(time))
 
 
 def test_a_file_that_another_program_keeps_locked_is_waited_for(
-    path: Path, time: ManualTime
+    path: Path, time: ManualClock
 ) -> None:
     with opened(path, time) as ledger, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        time.on_sleep = lambda: other.rollback() if time.now_s > 60 else None
+        time.on_sleep = lambda: other.rollback() if time.monotonic() > 60 else None
         ledger.batches.begin(batch_number(0))
         assert len(ledger.batches.newest("orders")) == 1
-    assert 60 < time.now_s < 63
+    assert 60 < time.monotonic() < 63
 
 
-def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: ManualTime) -> None:
+def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: ManualClock) -> None:
     with opened(path, time) as ledger, closing(sqlite3.connect(path)) as other:
         key = ledger.batches.begin(batch_number(0)).schedule_id
         ledger.batches.attach(key, 0, owner="me", lease_ms=60_000)
@@ -233,11 +233,11 @@ def test_a_transaction_waits_for_the_file_before_it_begins(path: Path, time: Man
         with ledger.batches.transaction(key, "me") as connection:
             connection.execute(update(gate).values(source="the sink's"))
         assert ledger.gates.all()[0].source == "the sink's"
-    assert time.now_s > 0
+    assert time.monotonic() > 0
 
 
 def test_a_file_that_stays_locked_is_waited_for_until_the_timeout_with_the_time_that_was_waited(
-    path: Path, time: ManualTime
+    path: Path, time: ManualClock
 ) -> None:
     url = f"sqlite:///{path}"
     with (
@@ -250,21 +250,21 @@ def test_a_file_that_stays_locked_is_waited_for_until_the_timeout_with_the_time_
         assert ledger.batches.newest("orders") == ()
 
 
-def test_opening_does_not_wait(path: Path, time: ManualTime) -> None:
+def test_opening_does_not_wait(path: Path, time: ManualClock) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode = DELETE")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(LedgerError, match="has been locked by another process"):
             opened(path, time)
-    assert time.now_s == 0
+    assert time.monotonic() == 0
 
 
-def test_a_file_that_was_deleted_is_raised_at_once(path: Path, time: ManualTime) -> None:
+def test_a_file_that_was_deleted_is_raised_at_once(path: Path, time: ManualClock) -> None:
     with opened(path, time) as ledger:
         path.unlink()
         with pytest.raises(LedgerError, match="was deleted or replaced while it was open"):
             ledger.batches.begin(batch_number(0))
-    assert time.now_s == 0
+    assert time.monotonic() == 0
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {
@@ -276,20 +276,20 @@ CALLS: dict[str, Callable[[Ledger], object]] = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_table_that_is_missing_is_raised_at_once(
-    url: str, execute: Execute, time: ManualTime, call: Callable[[Ledger], object]
+    url: str, execute: Execute, time: ManualClock, call: Callable[[Ledger], object]
 ) -> None:
     with Ledger.open(url, timeouts=patient(time)) as ledger:
         for table in reversed(metadata.sorted_tables):
             execute(DropTable(table))
         with pytest.raises(LedgerError, match="cannot be used: "):
             call(ledger)
-    assert time.now_s == 0
+    assert time.monotonic() == 0
 
 
-def test_a_constraint_that_is_violated_is_raised_at_once(url: str, time: ManualTime) -> None:
+def test_a_constraint_that_is_violated_is_raised_at_once(url: str, time: ManualClock) -> None:
     with (
         Ledger.open(url, timeouts=patient(time)) as ledger,
         pytest.raises(LedgerError, match="'orders' is not declared"),
     ):
         ledger.batches.begin(batch_number(0))
-    assert time.now_s == 0
+    assert time.monotonic() == 0

@@ -2,11 +2,12 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from tests.ledger.samples import ManualClock, a_batch
+from tests.ledger.samples import a_batch
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger
 from headrace.ledger.outputs import SLACK_MS
+from headrace.testing import ManualClock
 
 TOPIC = "topic-id"
 

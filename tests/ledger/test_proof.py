@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, update
 from tests.ledger.conftest import Execute
 from tests.ledger.covered import DONE, Told, a_range, covered, in_order, pruned, valid_histories
-from tests.ledger.samples import ManualClock, a_batch, batch_number
+from tests.ledger.samples import a_batch, batch_number
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import (
@@ -32,6 +32,7 @@ from headrace.ledger import (
 )
 from headrace.ledger.proof import prove
 from headrace.ledger.tables import control, failure
+from headrace.testing import ManualClock
 
 ERROR = ErrorReport("ValueError", "no", "Traceback ...")
 TOLD_ERROR = replace(ERROR, trace="")

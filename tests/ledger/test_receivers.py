@@ -1,12 +1,13 @@
 from dataclasses import replace
 
 import pytest
-from tests.ledger.samples import ManualClock, a_receiver, a_sample
+from tests.ledger.samples import a_receiver, a_sample
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
 from headrace.ledger import Ledger, PlannedBatch, PlannedRange, ReceiverRecord, StreamRate
 from headrace.ledger.receivers import PRESENT_MS, REMEMBERED_MS
+from headrace.testing import ManualClock
 
 
 def test_a_receiver_is_known_with_what_it_said_last(ledger: Ledger, clock: ManualClock) -> None:

@@ -122,6 +122,7 @@ def test_a_topic_that_was_recreated_has_other_batches_of_the_same_offsets() -> N
     assert with_ids(orders="1", unread="3") == with_ids(orders="1")
 
 
+@pytest.mark.integration
 def test_the_id_is_the_same_in_every_process_and_version() -> None:
     # The beginning of the SHA-256 of ["orders","run",[["orders",0,10,20]]].
     known = "df10f41d56d43a69259e8831d5fe4b63"

@@ -11,13 +11,13 @@ import sqlalchemy
 from tests.ledger.samples import a_sample, batch_number, everything_of
 from tests.ledger.servers import PostgresqlServer
 from tests.services.ledgers import report_sample
-from tests.services.planners import ManualTime
 from tests.services.waiting import wait_until
 
 from headrace.errors import LedgerError
 from headrace.ledger import ErrorReport, Ledger, Status, Timeouts, normalize_url
 from headrace.ledger.engines import is_outage
 from headrace.ledger.outages import OF_A_QUERY
+from headrace.testing import ManualClock
 
 GATES = ("a", "b", "c", "d")
 LEASE_MS = 60_000
@@ -109,7 +109,7 @@ def test_what_was_answered_as_done_in_outages_was_done_once(server: PostgresqlSe
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
 def test_a_server_that_does_not_come_back_is_waited_for_until_the_timeout(
-    server: PostgresqlServer, time: ManualTime, go: Callable[[PostgresqlServer], None]
+    server: PostgresqlServer, time: ManualClock, go: Callable[[PostgresqlServer], None]
 ) -> None:
     url = server.url.replace("postgres:@", "postgres:hunter2@")
     with Ledger.open(url, timeouts=Timeouts(retry_s=20)) as ledger:
@@ -125,7 +125,7 @@ def test_a_server_that_does_not_come_back_is_waited_for_until_the_timeout(
 
 
 def test_a_server_that_refuses_a_password_is_raised_at_once(
-    server: PostgresqlServer, time: ManualTime
+    server: PostgresqlServer, time: ManualClock
 ) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'hunter2'")
@@ -137,7 +137,7 @@ def test_a_server_that_refuses_a_password_is_raised_at_once(
             connection.execute(CUT)
             with pytest.raises(LedgerError, match="password authentication failed") as caught:
                 ledger.gates.all()
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     assert "hunter2" not in everything_of(caught.value)
 
 

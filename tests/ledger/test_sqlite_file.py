@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.ledger.conftest import Ordinary
 from tests.ledger.samples import batch_number
-from tests.services.planners import ManualTime
 
 from headrace.errors import LedgerError, SchemaError
 from headrace.ledger import Ledger, Timeouts
 from headrace.ledger.database import Database
+from headrace.testing import ManualClock
 
 SOON = Timeouts(lock_s=0.05)
 
@@ -107,7 +107,7 @@ def test_a_file_that_another_program_keeps_locked_is_reported(tmp_path: Path) ->
 
 
 def test_a_file_that_another_program_is_writing_is_waited_for(
-    tmp_path: Path, time: ManualTime
+    tmp_path: Path, time: ManualClock
 ) -> None:
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as other:

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.ledger.samples import ManualClock, a_sample, batch_number
+from tests.ledger.samples import a_sample, batch_number
 from tests.services.ledgers import report_sample
 
 from headrace.core.ranges import OffsetRange
@@ -35,6 +35,7 @@ from headrace.ledger import (
     Status,
 )
 from headrace.ledger.records import OWNER_GONE
+from headrace.testing import ManualClock
 
 GATES = ("orders", "clicks")
 

@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import select, update
 from tests.ledger.conftest import NewUrl
 from tests.ledger.cuts import Cuts, Moment
-from tests.ledger.samples import ManualClock, a_batch, a_receiver, a_sample, batch_number
+from tests.ledger.samples import a_batch, a_receiver, a_sample, batch_number
 from tests.services.ledgers import new_ledger, patient, report_sample
-from tests.services.planners import ManualTime
 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import DeadLetter, DeadLetterStatus, ErrorReport, Ledger, Status, Timeouts
 from headrace.ledger.tables import gate, metadata
+from headrace.testing import ManualClock
 
 KEY = batch_number(0).schedule_id
 HALVES = tuple(a_batch(OffsetRange("orders", 0, start, start + 5)) for start in (0, 5))
@@ -162,7 +162,7 @@ def opened(url: str, clock: ManualClock, timeouts: Timeouts) -> Ledger:
 
 
 @pytest.fixture
-def waiting(url: str, clock: ManualClock, time: ManualTime) -> Iterator[Ledger]:
+def waiting(url: str, clock: ManualClock, time: ManualClock) -> Iterator[Ledger]:
     """A ledger that waits."""
     with opened(url, clock, patient(time)) as ledger:
         yield ledger
@@ -220,7 +220,7 @@ def test_a_write_whose_connection_is_cut_is_as_one_that_was_not(
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_without_a_timeout_raises_when_its_connection_is_cut(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, time: ManualTime, name: str
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, time: ManualClock, name: str
 ) -> None:
     write = WRITES[name]
     write.prepare(ledger)
@@ -229,7 +229,7 @@ def test_a_write_without_a_timeout_raises_when_its_connection_is_cut(
     with pytest.raises(LedgerError) as caught:
         write.call(ledger)
     assert type(caught.value) is LedgerError
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     assert content(ledger) == before
 
 
@@ -248,7 +248,7 @@ def test_prune_deletes_as_much_though_its_connection_is_cut(
 
 
 def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
-    waiting: Ledger, other: Ledger, cuts: Cuts, time: ManualTime
+    waiting: Ledger, other: Ledger, cuts: Cuts, time: ManualClock
 ) -> None:
     owned(waiting)
     cuts.plan(Moment.AFTER)
@@ -261,7 +261,7 @@ def test_what_another_has_made_of_a_batch_meanwhile_is_left_alone(
 
 @pytest.mark.parametrize("moment", Moment)
 def test_of_two_that_end_a_batch_in_an_outage_one_gets_true(
-    waiting: Ledger, other: Ledger, cuts: Cuts, time: ManualTime, moment: Moment
+    waiting: Ledger, other: Ledger, cuts: Cuts, time: ManualClock, moment: Moment
 ) -> None:
     begun(waiting)
     cuts.plan(moment)
@@ -275,7 +275,7 @@ def test_of_two_that_end_a_batch_in_an_outage_one_gets_true(
     "name", ["attach an owner", "retry", "renew", "take", "take from one who is gone", "split"]
 )
 def test_a_lease_begins_when_the_database_is_back(
-    clock: ManualClock, waiting: Ledger, cuts: Cuts, time: ManualTime, name: str
+    clock: ManualClock, waiting: Ledger, cuts: Cuts, time: ManualClock, name: str
 ) -> None:
     def pass_by() -> None:
         clock.now_ms += 5 * LEASE_MS
@@ -291,12 +291,12 @@ def test_a_lease_begins_when_the_database_is_back(
 
 
 def test_a_transaction_that_is_cut_raises_and_is_not_made_again(
-    waiting: Ledger, cuts: Cuts, time: ManualTime
+    waiting: Ledger, cuts: Cuts, time: ManualClock
 ) -> None:
     owned(waiting)
     before = content(waiting)
     cuts.plan(Moment.BEFORE)
     with pytest.raises(LedgerError), waiting.batches.transaction(KEY, "me") as connection:
         connection.execute(update(gate).values(source="the sink's"))
-    assert time.now_s == 0
+    assert time.monotonic() == 0
     assert content(waiting) == before

@@ -18,7 +18,6 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.ledger.readers import Readers, Step, steps
-from tests.ledger.samples import ManualClock
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
@@ -33,6 +32,9 @@ from headrace.ledger import (
     Verdict,
     verify,
 )
+from headrace.testing import ManualClock
+
+pytestmark = pytest.mark.integration  # each row and value in turn: it takes half a minute
 
 GATE = "orders"
 IDLE = "another"

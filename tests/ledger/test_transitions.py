@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import CompoundSelect, Delete, Insert, Select, Update, event
 from tests.ledger.conftest import Execute
-from tests.ledger.samples import ManualClock, batch_number, stored
+from tests.ledger.samples import batch_number, stored
 from tests.services.ledgers import make_tables
 
 from headrace.errors import LedgerError
@@ -32,6 +32,7 @@ from headrace.ledger import (
     transitions,
 )
 from headrace.ledger.tables import control
+from headrace.testing import ManualClock
 
 
 def test_the_transitions_are_those_of_the_reference() -> None:

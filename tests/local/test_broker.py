@@ -79,6 +79,7 @@ def test_the_shared_broker_serves_topics(topic: TopicFactory) -> None:
     assert first_value(orders.bootstrap_servers, orders.name) == b"one"
 
 
+@pytest.mark.integration
 def test_data_address_and_settings_outlive_a_stop_and_a_crash(own_broker: KafkaBroker) -> None:
     own_broker.start()
     own_broker.start()  # does nothing
@@ -98,6 +99,7 @@ def test_data_address_and_settings_outlive_a_stop_and_a_crash(own_broker: KafkaB
         assert setting(address, "num.partitions") == "7"
 
 
+@pytest.mark.integration
 def test_nothing_is_left_of_a_closed_broker(own_broker: KafkaBroker) -> None:
     own_broker.start()
     pid, folder = own_broker.pid, own_broker.folder
@@ -110,6 +112,7 @@ def test_nothing_is_left_of_a_closed_broker(own_broker: KafkaBroker) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.integration
 def test_nothing_is_left_of_the_broker_of_a_killed_process(java: Java) -> None:
     kafka_server_jars(java)
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as it:
@@ -121,6 +124,7 @@ def test_nothing_is_left_of_the_broker_of_a_killed_process(java: Java) -> None:
     wait_until(lambda: not Path(folder).exists())
 
 
+@pytest.mark.integration
 def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(own_broker: KafkaBroker) -> None:
     host, _, port = own_broker.bootstrap_servers.rpartition(":")
     with socket.socket() as other:
@@ -132,6 +136,7 @@ def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(own_broker: Ka
     assert own_broker.folder is None
 
 
+@pytest.mark.integration
 def test_settings_that_kafka_refuses_are_an_error_with_its_words(java: Java) -> None:
     refused = {"log.retention.ms": "a week"}
     with (

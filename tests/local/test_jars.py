@@ -145,6 +145,7 @@ def test_a_folder_of_certificates_counts_where_there_is_no_file(
     assert system_certificates() == [authority]
 
 
+@pytest.mark.integration
 def test_java_reads_the_key_store(java: Java, authority: bytes, tmp_path: Path) -> None:
     store = tmp_path / "trusted.jks"
     store.write_bytes(key_store([authority]))

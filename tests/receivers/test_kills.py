@@ -181,11 +181,13 @@ def survive(kills: int, kind: str, folder: Path) -> None:
     assert record.problems(planted, once=once) == [f"1 lost: {lost!r}"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["http", "tcp"])
 def test_three_kills_lose_nothing_that_was_acknowledged(kind: str, tmp_path: Path) -> None:
     survive(3, kind, tmp_path)
 
 
+@pytest.mark.integration
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["http", "tcp"])
 def test_a_hundred_kills_lose_nothing_that_was_acknowledged(kind: str, tmp_path: Path) -> None:

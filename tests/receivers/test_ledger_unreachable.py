@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
 from tests.ledger.samples import a_sample
 from tests.ledger.servers import postgresql_server
 from tests.receivers.processes import ReceiverProcess, receiver
@@ -45,6 +46,7 @@ def limits(running: ReceiverProcess) -> list[float]:
     return [each["limit_per_s"] for each in running.events("limit")]
 
 
+@pytest.mark.integration
 def test_while_the_ledger_is_unreachable_the_rate_stays_and_one_line_is_logged(
     tmp_path: Path,
 ) -> None:

@@ -101,15 +101,18 @@ def survive(kills: int, folder: Path) -> None:
     ]
 
 
+@pytest.mark.integration
 def test_two_kills_lose_nothing_and_double_nothing_that_has_a_message_id(tmp_path: Path) -> None:
     survive(2, tmp_path)
 
 
+@pytest.mark.integration
 @pytest.mark.soak
 def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     survive(100, tmp_path)
 
 
+@pytest.mark.integration
 def test_a_wrong_password_ends_it_with_one_sentence_without_it(tmp_path: Path) -> None:
     variables = {"HEADRACE_MQTT_PASSWORD": _PASSWORD}
     with (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ledger.samples import ManualClock, a_receiver, a_sample
+from tests.ledger.samples import a_receiver, a_sample
 from tests.services.ledgers import report_sample
 from tests.services.waiting import wait_until
 
@@ -22,6 +22,7 @@ from headrace.ledger.database import Database
 from headrace.ledger.receivers import ReceiverStore
 from headrace.receivers.event_log import event_of
 from headrace.receivers.shared_rate import RateFollower, RateMeter, ReceiverLimits
+from headrace.testing import ManualClock
 
 rates_per_s = st.floats(1e-3, 1e9)
 

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
@@ -28,6 +28,7 @@ from headrace.ledger.batches import BatchStore
 from headrace.ledger.dead_letters import DeadLetterStore
 from headrace.ledger.rates import RateStore
 from headrace.source.readers import SourceStreamReader
+from headrace.testing.crashes import watch
 
 _STOP: Final = "HEADRACE_TEST_STOP"
 
@@ -84,19 +85,9 @@ def arm(point: str, times: int) -> None:
         _watch(store, step)
 
 
-def _watch(owner: type, step: str) -> None:
+def _watch(store: type, step: str) -> None:
     """Have it noticed when a step is begun, and when it was done."""
-    do: Callable[..., Any] = getattr(owner, step)
-
-    @functools.wraps(do)
-    def watched(*given: Any, **options: Any) -> Any:
-        _pass(f"before {step}")
-        done = do(*given, **options)
-        if done or step in {"report", "resolve_abandoned"}:  # which need not find anything
-            _pass(f"after {step}")
-        return done
-
-    setattr(owner, step, watched)
+    watch(store, step, lambda point, _arguments: _pass(point))
 
 
 def _watch_plans() -> None:

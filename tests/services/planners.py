@@ -1,9 +1,8 @@
 """Planners of streams, to test without Spark what each batch will read."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from tests.services.kafka import Topic
@@ -13,21 +12,6 @@ from headrace.core.ranges import OffsetRange
 from headrace.kafka.kafka_options import parse_options
 from headrace.kafka.topic_log import KafkaLog
 from headrace.source.planner import StreamPlanner
-
-
-@dataclass
-class ManualTime:
-    """A clock that stands still but for sleep, during which ``on_sleep`` happens."""
-
-    now_s: float = 0.0
-    on_sleep: Callable[[], object] = lambda: None
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float, /) -> None:
-        self.now_s += seconds
-        self.on_sleep()
 
 
 def planner_of(

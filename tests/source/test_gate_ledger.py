@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from tests.services.ledgers import patient, report_sample
-from tests.services.planners import ManualTime
 
 from headrace.control import BatchLimits, EstimatorSettings, RateLimit, Reason, plan
 from headrace.core.ranges import OffsetRange, TopicPartition
@@ -27,6 +26,7 @@ from headrace.ledger import (
 from headrace.processes import is_gone, new_owner, number_of, this_process
 from headrace.source.gate_ledger import GateIdentity, GateLedger, await_turn, describe_process
 from headrace.source.stream_offset import StreamOffset
+from headrace.testing import ManualClock
 
 RUN = "run"
 END = StreamOffset({}, "orders", RUN, {"orders": "first"})
@@ -40,12 +40,12 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def clock() -> ManualTime:
-    return ManualTime()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def gate_ledger(url: str, clock: ManualTime) -> Iterator[GateLedger]:
+def gate_ledger(url: str, clock: ManualClock) -> Iterator[GateLedger]:
     with claimed(GateLedger(url, GATE, clock)) as opened:
         yield opened
 
@@ -128,14 +128,14 @@ def test_a_batch_of_nothing_is_not_written_down(gate_ledger: GateLedger, ledger:
 
 
 def test_before_the_first_batch_nothing_is_waited_for(
-    gate_ledger: GateLedger, clock: ManualTime
+    gate_ledger: GateLedger, clock: ManualClock
 ) -> None:
     assert gate_ledger.admission().rate_per_s is None
-    assert clock.now_s == 0
+    assert clock.monotonic() == 0
 
 
 def test_the_report_of_the_last_batch_is_waited_for(
-    gate_ledger: GateLedger, ledger: Ledger, clock: ManualTime
+    gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     for number in range(3):
         batch = begin(gate_ledger, number)
@@ -144,36 +144,36 @@ def test_the_report_of_the_last_batch_is_waited_for(
 
 
 def test_a_report_that_is_there_costs_no_time(
-    gate_ledger: GateLedger, ledger: Ledger, clock: ManualTime
+    gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     report(ledger, begin(gate_ledger, 0), 40.0)
     assert gate_ledger.admission().rate_per_s == 40.0
-    assert clock.now_s == 0
+    assert clock.monotonic() == 0
 
 
 def test_a_report_that_does_not_come_is_waited_for_one_interval_and_the_rate_stays(
-    gate_ledger: GateLedger, ledger: Ledger, clock: ManualTime
+    gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     report(ledger, begin(gate_ledger, 0), 40.0)
     begin(gate_ledger, 1)
     assert gate_ledger.admission().rate_per_s == 40.0
-    assert clock.now_s == pytest.approx(10.0, abs=0.01)
+    assert clock.monotonic() == pytest.approx(10.0, abs=0.01)
 
 
 def test_where_nobody_listens_only_the_first_report_is_waited_for(
-    gate_ledger: GateLedger, ledger: Ledger, clock: ManualTime
+    gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     begin(gate_ledger, 0)
     assert gate_ledger.admission().rate_per_s is None
-    waited_s = clock.now_s
+    waited_s = clock.monotonic()
     for number in range(1, 4):
         begin(gate_ledger, number)
         assert gate_ledger.admission().rate_per_s is None
-    assert clock.now_s == waited_s > 0
+    assert clock.monotonic() == waited_s > 0
 
 
 def test_one_report_that_came_late_does_not_end_the_waiting(
-    gate_ledger: GateLedger, ledger: Ledger, clock: ManualTime
+    gate_ledger: GateLedger, ledger: Ledger, clock: ManualClock
 ) -> None:
     first = begin(gate_ledger, 0)
     assert gate_ledger.admission().rate_per_s is None
@@ -193,7 +193,7 @@ def test_a_batch_begun_twice_has_one_row_and_two_attempts(
 
 
 @contextmanager
-def locked(url: str, clock: ManualTime) -> Iterator[tuple[GateLedger, sqlite3.Connection]]:
+def locked(url: str, clock: ManualClock) -> Iterator[tuple[GateLedger, sqlite3.Connection]]:
     """A claimed gate, and a connection that has its database's only lock until it rolls back."""
     with (
         claimed(GateLedger(url, GATE, timeouts=patient(clock))) as gate_ledger,
@@ -204,25 +204,25 @@ def locked(url: str, clock: ManualTime) -> Iterator[tuple[GateLedger, sqlite3.Co
 
 
 def test_a_planner_whose_driver_has_ended_waits_no_longer(
-    url: str, clock: ManualTime, monkeypatch: pytest.MonkeyPatch
+    url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with locked(url, clock) as (gate_ledger, other):
         parent = os.getppid()
-        monkeypatch.setattr(os, "getppid", lambda: 1 if clock.now_s > 20 else parent)
+        monkeypatch.setattr(os, "getppid", lambda: 1 if clock.monotonic() > 20 else parent)
         with pytest.raises(LedgerError, match="until the driver ended"):
             begin(gate_ledger, 1)
-        assert 20 < clock.now_s < 23
+        assert 20 < clock.monotonic() < 23
         other.rollback()
     with Ledger.open(url) as ledger:
         assert ledger.batches.newest("orders") == ()
 
 
-def test_a_planner_waits_for_its_ledger(url: str, clock: ManualTime) -> None:
+def test_a_planner_waits_for_its_ledger(url: str, clock: ManualClock) -> None:
     with locked(url, clock) as (gate_ledger, other):
-        clock.on_sleep = lambda: other.rollback() if clock.now_s > 60 else None
+        clock.on_sleep = lambda: other.rollback() if clock.monotonic() > 60 else None
         begin(gate_ledger, 1)
         assert gate_ledger.admission().rate_per_s is None
-    assert 60 < clock.now_s < 63
+    assert 60 < clock.monotonic() < 63
 
 
 def query(owner: str, until_ms: int, driver: str | None = None) -> GateQuery:
@@ -287,6 +287,7 @@ def test_a_query_that_took_the_gate_meanwhile_is_watched_from_then_on() -> None:
         await_gate(Gate(query("blue", 1_000), query("green", 9_000), query("green", 9_500)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("of", ["planner", "driver"])
 def test_a_query_whose_process_has_ended_is_replaced_at_once(ended: str, of: str) -> None:
     assert is_gone(ended)
@@ -302,6 +303,7 @@ def test_a_query_of_a_process_that_lives_is_not_gone() -> None:
     assert gate.gone == [None, None, None]
 
 
+@pytest.mark.integration
 def test_a_look_that_cannot_take_over_is_content_when_the_process_has_ended(ended: str) -> None:
     gate = Gate(*[query(f"{ended}/1", 1_000)] * 3)
     await_gate(gate)

@@ -47,7 +47,7 @@ from headrace.cli.user_code import start_spark
 from headrace.core.clock import wall_clock_ms
 from headrace.core.stop import cancel_when
 from headrace.execution.batch import Batch, Handler
-from headrace.execution.batch_reader import BatchReader
+from headrace.execution.batch_reader import SparkBatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_errors import exits_as_errors
 from headrace.execution.policy import STOP, OnFailure, parse_on_failure
@@ -120,7 +120,7 @@ class ManualBackfill:
 
     def _scheduler_of(self, source: SourceAccess) -> BackfillScheduler:
         settings = OwnerSettings(self._owner, max_backfills=self._job.max_backfills)
-        reader = BatchReader(self._spark, source.connector, source.options)
+        reader = SparkBatchReader(self._spark, source.connector, source.options)
         executor = BatchExecutor(
             self._ledger,
             _without_exit(self._job.handler),

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -126,9 +126,61 @@ def _plan_first_batch(checkpoint: Path, end: str) -> None:
     (checkpoint / "offsets" / "0").write_text("\n".join(["v1", times, end]), encoding="utf-8")
 
 
+class BatchReader(Protocol):
+    """Reads again what a gate's batches read."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The stream's, as its reader received them."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where the source is."""
+
+    @property
+    def passes_over_losses(self) -> bool:
+        """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
+
+    def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
+        """Have exactly the records in these ranges used, as the stream would have them.
+
+        Of a topic that was recreated since they were planned nothing is used.
+
+        Raises:
+            Exception: what ``use`` raises, or Spark because a record has left the source.
+        """
+
+    def close(self) -> None:
+        """End what was started to read again; it is started when it is needed."""
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        """What has left the source of these ranges.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Where the log begins in each of these partitions; of those that there are.
+
+        Raises:
+            BrokerError: the brokers cannot be reached.
+        """
+
+    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+        """The record at one offset, whole, with why it cannot be processed.
+
+        Returns:
+            None where there is no record, but a gap or a transaction's marker.
+        """
+
+    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
+        """Where dead letters go besides the ledger, if a topic is named and the source has any."""
+
+
 @dataclass(frozen=True)
-class BatchReader:
-    """Reads again what a gate's batches read, with the options of the stream's reader."""
+class SparkBatchReader:
+    """Reads with Spark what a gate's batches read, with the options of the stream's reader."""
 
     spark: SparkSession
     connector: Connector
@@ -142,56 +194,38 @@ class BatchReader:
 
     @property
     def passes_over_losses(self) -> bool:
-        """Whether the stream goes on without what is gone from its source (failOnDataLoss)."""
+        """Whether failOnDataLoss is off."""
         options = {name.lower(): value for name, value in self.options.items()}
         return options.get("failondataloss", "").strip().lower() == "false"
 
     def run(self, ranges: Sequence[PlannedRange], use: Use) -> None:
-        """Have exactly the records in these ranges used, as the stream would have them.
-
-        Of a topic that was recreated since they were planned nothing is used.
-
-        Raises:
-            Exception: what ``use`` raises, or Spark because a record has left Kafka.
-        """
+        """Use the ranges themselves, or what the stream derives from them."""
         if self.derived is None:
             use(self._read(ranges))
         else:
             self.derived.run(ranges, use)
 
     def close(self) -> None:
-        """End what was started to read again; it is started when it is needed."""
+        """End the query of derived streams."""
         if self.derived is not None:
             self.derived.close()
 
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
-        """What has left Kafka of these ranges.
-
-        Raises:
-            BrokerError: the brokers cannot be reached.
-        """
+        """What has left the source of these ranges."""
         return self.connector.gone(self.options, ranges)
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Where the log begins in each of these partitions; of those that there are.
-
-        Raises:
-            BrokerError: the brokers cannot be reached.
-        """
+        """Where the log begins in each of these partitions."""
         return self.connector.beginnings(self.options, ranges)
 
     def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
-        """The record at one offset, whole, with why it cannot be processed.
-
-        Returns:
-            None where there is no record, but a gap or a transaction's marker.
-        """
+        """The record at one offset, whole, or None."""
         df = self._read([offset], includeHeaders="true")
         rows = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).take(1)
         return _dead_letter(rows[0], error) if rows else None
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Where dead letters go besides the ledger, if a topic is named and the source has any."""
+        """The topic, or None and a warning where the source has none."""
         if name is None:
             return None
         if self.connector.dead_letter_topic is None:

@@ -26,7 +26,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.core.options import gate_name, interval_ms
 from headrace.core.stop import cancel_when
 from headrace.execution.batch import Handler, check_handler
-from headrace.execution.batch_reader import BatchReader, DerivedStream
+from headrace.execution.batch_reader import BatchReader, DerivedStream, SparkBatchReader
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.gate_state import state_of, use_ledger
 from headrace.execution.handler import GatedHandler
@@ -254,7 +254,7 @@ class Gate:
         read = read_of(df, self.name, self._ledger_url)
         reader = self._batch_reader(df, read, policy.last) if policy.skips else None
         gated = GatedHandler(
-            self.name, self._ledger_url, handler, policy=policy, reader=reader, read=read.name
+            self.name, ledger, handler, policy=policy, reader=reader, read=read.name
         )
 
         def started(query: StreamingQuery, checkpoint: str | None) -> None:
@@ -287,4 +287,4 @@ class Gate:
         """What reads a batch of this stream once more."""
         check_batches_can_be_skipped(df, self.name, last)
         derived = None if df.sameSemantics(read.df) else DerivedStream(df)
-        return BatchReader(df.sparkSession, read.connector, read.options, derived)
+        return SparkBatchReader(df.sparkSession, read.connector, read.options, derived)

@@ -19,10 +19,10 @@ from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import OWNER_POLL_S
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.executor import BatchExecutor
-from headrace.execution.gate_state import Turn, shared_ledger, state_of
+from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
 from headrace.execution.policy import STOP, OnFailure
-from headrace.ledger import Attached, BatchRecord, Kind, Status, schedule_id
+from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, schedule_id
 from headrace.processes import is_gone, new_owner
 
 _LOG: Final = logging.getLogger("headrace.execution")
@@ -38,7 +38,7 @@ class GatedHandler:
 
     Args:
         gate: the gate's name.
-        ledger_url: its ledger's, in full.
+        ledger: the gate's.
         handler: the user's.
         policy: what follows an exception in it.
         reader: reads a batch once more; None where the policy skips nothing.
@@ -50,7 +50,7 @@ class GatedHandler:
     def __init__(
         self,
         gate: str,
-        ledger_url: str,
+        ledger: Ledger,
         handler: Handler,
         *,
         policy: OnFailure = STOP,
@@ -62,8 +62,8 @@ class GatedHandler:
         self._gate = gate
         self._handler = handler
         self._sleep = sleep
-        self._ledger = shared_ledger(ledger_url)
-        self._state = state_of(ledger_url, gate)
+        self._ledger = ledger
+        self._state = state_of(ledger.url, gate)
         self._turn = threading.Lock()
         self._policy = policy
         self._reader = reader
@@ -72,7 +72,7 @@ class GatedHandler:
         self._query: StreamingQuery | None = None
         self._live_turn = Turn(self._turn)
         self._executor = self.executor(self._owner, self._live_turn)
-        begun = self._ledger.gates.last_begun(gate)
+        begun = ledger.gates.last_begun(gate)
         self._begins = begun[0] if begun is not None else 0
         self._read = read
         self._planner: str | None = None

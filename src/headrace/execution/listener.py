@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from pyspark import SparkContext
@@ -38,6 +38,13 @@ from headrace.processes import is_here
 from headrace.source.stream_offset import StreamOffset
 
 _LOG: Final = logging.getLogger("headrace.execution")
+
+
+class Worker(Protocol):
+    """Does a gate's work one after the other."""
+
+    def do(self, work: Callable[[], None], wait_s: float) -> bool:
+        """Have this done after all that was queued before; whether it is done by now."""
 
 
 class SerialWorker:
@@ -147,14 +154,20 @@ class GateListener(JsonStreamingQueryListener):
             application does not know.
         wait_s: how long the reports of all queries wait for a gate whose ledger does not answer, as
             one whose rows are locked (s); from then on that gate's reports wait by themselves.
+        new_worker: makes what processes one gate's reports, by a name for it.
     """
 
     def __init__(
-        self, ledger_of: Callable[[str, UUID], Ledger | None], *, wait_s: float = 5.0
+        self,
+        ledger_of: Callable[[str, UUID], Ledger | None],
+        *,
+        wait_s: float = 5.0,
+        new_worker: Callable[[str], Worker] = SerialWorker,
     ) -> None:
         self._ledger_of = ledger_of
         self._wait_s = wait_s
-        self._workers: dict[tuple[str, str], SerialWorker] = {}
+        self._new_worker = new_worker
+        self._workers: dict[tuple[str, str], Worker] = {}
         self._watched: dict[tuple[UUID, str], _GateRun | None] = {}
         self._newest_run: dict[UUID, UUID] = {}
 
@@ -199,7 +212,7 @@ class GateListener(JsonStreamingQueryListener):
         """Do something for a gate, after all that was to be done for it before."""
         place = (watched.ledger.url, gate)
         if place not in self._workers:
-            self._workers[place] = SerialWorker(f"headrace-reports-{gate}")
+            self._workers[place] = self._new_worker(f"headrace-reports-{gate}")
         self._workers[place].do(work, self._wait_s)
 
     def _fail(self, watched: _GateRun, gate: str, event: QueryTerminatedEvent) -> None:

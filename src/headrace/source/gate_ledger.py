@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from headrace.control import EstimatorSettings, Plan
 from headrace.core.clock import Clock
@@ -42,6 +42,13 @@ from headrace.source.stream_offset import StreamOffset
 _REPORT_POLL_S: Final = 0.005
 
 _UNKNOWN: Final[Positions] = {}
+
+
+class OpenLedger(Protocol):
+    """Opens a ledger, as `Ledger.open` does."""
+
+    def __call__(self, url: str, /, *, timeouts: Timeouts) -> Ledger:
+        """The ledger, whose calls wait so long for an unreachable database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +83,12 @@ class GateLedger:
         gate: GateIdentity,
         clock: Clock = time,
         timeouts: Timeouts = OF_A_QUERY,
+        open_ledger: OpenLedger = Ledger.open,
     ) -> None:
         self._gate = gate
         self._clock = clock
         self._driver = os.getppid()
-        self._ledger = Ledger.open(ledger_url, timeouts=timeouts)
+        self._ledger = open_ledger(ledger_url, timeouts=timeouts)
         self._owner = new_owner()
         self._held: ClaimedGate | None = None
         self._begun: str | None = None

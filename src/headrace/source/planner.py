@@ -15,9 +15,9 @@ from headrace.control import Plan, empty_plan, plan, should_wait
 from headrace.core.clock import Clock
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
 from headrace.errors import BrokerError, DataLossError
-from headrace.ledger import Admission, PlannedRange
+from headrace.ledger import Admission, Ledger, PlannedRange
 from headrace.source.connector import gone, next_replay
-from headrace.source.gate_ledger import GateIdentity, GateLedger
+from headrace.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
 from headrace.source.read_bounds import starting_positions
@@ -66,12 +66,18 @@ class StreamPlanner:
     """
 
     def __init__(
-        self, log: Log, options: SourceOptions, clock: Clock = time, *, driver: str | None = None
+        self,
+        log: Log,
+        options: SourceOptions,
+        clock: Clock = time,
+        *,
+        driver: str | None = None,
+        open_ledger: OpenLedger = Ledger.open,
     ) -> None:
         self._log = log
         self._options = options
         self._clock = clock
-        self._gate_ledger = _open_gate_ledger(log, options, clock, driver)
+        self._gate_ledger = _open_gate_ledger(log, options, clock, driver, open_ledger)
         self._target: Mapping[TopicPartition, int] | None = None
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
@@ -300,7 +306,11 @@ def _ranges_between(current: Positions, until: Positions) -> list[OffsetRange]:
 
 
 def _open_gate_ledger(
-    log: Log, options: SourceOptions, clock: Clock, driver: str | None
+    log: Log,
+    options: SourceOptions,
+    clock: Clock,
+    driver: str | None,
+    open_ledger: OpenLedger,
 ) -> GateLedger | None:
     if options.gate is None or options.ledger is None:
         return None
@@ -313,4 +323,4 @@ def _open_gate_ledger(
         driver,
         options.read,
     )
-    return GateLedger(options.ledger, gate, clock)
+    return GateLedger(options.ledger, gate, clock, open_ledger=open_ledger)

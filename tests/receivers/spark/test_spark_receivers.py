@@ -95,6 +95,7 @@ def test_what_is_sent_to_it_is_read_by_spark_beside_it(
     hosted.stop()
 
 
+@pytest.mark.integration
 def test_a_worker_that_is_killed_is_replaced(receivers: Receivers, hosting: Hosting) -> None:
     hosted = receivers.start(HTTP, 1, hosting)
     (first,) = hosted.wait_until_receiving(WAIT_S)

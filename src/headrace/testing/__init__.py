@@ -1,0 +1,30 @@
+"""Tests of your own handlers: without Kafka, without a database's server, and without a JVM.
+
+What runs is Headrace's own code: planner, ledger, failure policies, isolation, backfill, estimator.
+A test has the records, the time and the crashes in its hand. ::
+
+    from headrace.testing import Crash, MemoryLog, StreamHarness
+
+    def test_a_crash_after_the_write_doubles_nothing():
+        log = MemoryLog("a", "b", Crash("after handle"), "c")
+        with StreamHarness(handler, log) as stream:
+            stream.run()
+            assert stream.crashes == 1
+        assert sink.rows == ["a", "b", "c"]
+"""
+
+from headrace.testing.crashes import Crash, SimulatedCrash
+from headrace.testing.memory import ManualClock, MemoryLog, Record, temporary_ledger
+from headrace.testing.stream_harness import MemoryFrame, MemoryReader, StreamHarness
+
+__all__ = [
+    "Crash",
+    "ManualClock",
+    "MemoryFrame",
+    "MemoryLog",
+    "MemoryReader",
+    "Record",
+    "SimulatedCrash",
+    "StreamHarness",
+    "temporary_ledger",
+]

@@ -1,0 +1,291 @@
+"""What a test has in place of time, a database's server and Kafka."""
+
+import math
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Row
+
+from headrace.core.clock import WallClock, wall_clock_ms
+from headrace.core.ranges import OffsetRange, Positions, TopicPartition
+from headrace.errors import DataLossError, OptionError
+from headrace.ledger import Ledger
+from headrace.source.log import Topic
+from headrace.source.stream_offset import Checksums, ChecksumsBefore
+from headrace.testing.crashes import Crash
+
+_IN_MEMORY: Final = "/dev/shm"  # noqa: S108  (Linux's file system, not a file in it)
+
+
+@dataclass
+class ManualClock:
+    """A clock that only a test moves; what sleeps by it moves it, and returns at once.
+
+    Called, it answers the time of day, as ledgers need it; and it has ``monotonic`` and ``sleep``
+    as the module ``time``.
+
+    >>> clock = ManualClock(now_ms=1_000)
+    >>> clock.sleep(1.5)
+    >>> clock(), clock.monotonic()
+    (2500, 1.5)
+
+    Attributes:
+        now_ms: The time (ms since the epoch). Default: a moment in 2023.
+        on_sleep: Called after each sleep.
+    """
+
+    now_ms: int = 1_700_000_000_000
+    on_sleep: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._began_ms = self.now_ms
+
+    def __call__(self) -> int:
+        """The time (ms since the epoch)."""
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        """The time since the clock was made (s)."""
+        return (self.now_ms - self._began_ms) / 1000
+
+    def sleep(self, seconds: float, /) -> None:
+        """Move on by so much, rounded up to whole milliseconds."""
+        self.now_ms += math.ceil(round(seconds * 1000, 6))
+        self.on_sleep()
+
+
+@contextmanager
+def temporary_ledger(clock: WallClock = wall_clock_ms) -> Iterator[Ledger]:
+    """A ledger that is gone when the block ends: a SQLite file, on Linux one in memory.
+
+    It is a ledger like any other: whoever has its ``url`` can open it, other processes too.
+
+    Args:
+        clock: Where all its times come from, and those by which leases are measured.
+    """
+    memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="headrace-", dir=memory) as folder:
+        url = f"sqlite:///{folder}/ledger.db"
+        with Ledger.open(url, clock=clock, database_clock=clock) as ledger:
+            yield ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that has more than a value.
+
+    Attributes:
+        value: None for a tombstone.
+        key: None where it has none.
+        headers: Names and values.
+        timestamp_ms: Its time (ms since the epoch). Default: that of the log's clock.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+
+
+Item = bytes | str | Record | Crash | None
+"""A record's value (text becomes UTF-8, None is a tombstone), a record, or a crash after it."""
+
+
+class MemoryLog:
+    """A topic in memory: a source of records with offsets, and what may happen to them.
+
+    >>> log = MemoryLog("a", "b", Crash(), "c")
+    >>> log.append("d")
+    >>> [row.value for row in log.read([OffsetRange("records", 0, 1, 4)])]
+    [b'b', b'c', b'd']
+
+    Args:
+        items: What is in partition 0; see `append`.
+        partitions: How many the topic has.
+        topic: Its name.
+        clock: The time of the log, and of whatever reads from it. Default: one of its own.
+
+    Attributes:
+        clock: The clock.
+        error: What every access raises, such as ``BrokerError("...")``, as if the brokers could not
+            be reached; None while they can.
+    """
+
+    # It is a `headrace.source.log.Log`, whose docstrings say what those methods promise.
+    name = "The log"
+    source = "memory"
+    servers = "memory"
+    cut = None
+
+    def __init__(
+        self,
+        *items: Item,
+        partitions: int = 1,
+        topic: str = "records",
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.clock = ManualClock() if clock is None else clock
+        self.error: Exception | None = None
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self._topic = topic
+        self._crashes: list[tuple[OffsetRange, Crash]] = []
+        self.recreate()
+        self.append(*items)
+
+    def append(self, *items: Item, partition: int = 0) -> None:
+        """Add records at the end of a partition, and crashes, each behind a record.
+
+        Raises:
+            OptionError: A crash has no record before it.
+        """
+        where = self._partitions[partition]
+        for item in items:
+            end = self._ends[where]
+            if isinstance(item, Crash):
+                if end == 0:
+                    raise OptionError("A crash has no record before it; append a record first.")
+                self._crashes.append((where.range(end - 1, end), item))
+                continue
+            value = item.encode() if isinstance(item, str) else item
+            record = value if isinstance(value, Record) else Record(value)
+            if record.timestamp_ms is None:
+                record = replace(record, timestamp_ms=self.clock())
+            self._records[where][end] = record
+            self._ends[where] = end + 1
+
+    def delete_before(self, offset: int, partition: int = 0) -> None:
+        """Have a partition begin at this offset, as retention does."""
+        where = self._partitions[partition]
+        self._begins[where] = max(offset, self._begins[where])
+        self._ends[where] = max(offset, self._ends[where])
+
+    def compact(self, offset: int, partition: int = 0) -> None:
+        """Leave a gap at this offset, as compaction and the ends of transactions do."""
+        self._records[self._partitions[partition]].pop(offset, None)
+
+    def recreate(self) -> None:
+        """Delete the topic, and make an empty one of its name."""
+        self._topic_id = uuid.uuid4().hex
+        self._records: dict[TopicPartition, dict[int, Record]] = {
+            where: {} for where in self._partitions
+        }
+        self._begins = dict.fromkeys(self._partitions, 0)
+        self._ends = dict.fromkeys(self._partitions, 0)
+
+    def crashes(self, point: str, ranges: Iterable[OffsetRange]) -> bool:
+        """Whether a process crashes at a point with a batch of these ranges; it does so once."""
+        wanted = list(ranges)
+        for due in self._crashes:
+            record, crash = due
+            if crash.point == point and any(each.contains(record) for each in wanted):
+                self._crashes.remove(due)
+                return True
+        return False
+
+    def record(self, where: TopicPartition, offset: int) -> Record | None:
+        """The record at an offset; None in a gap."""
+        return self._records[where].get(offset)
+
+    def read(self, ranges: Iterable[OffsetRange]) -> list[Row]:
+        """The records in these ranges, with all columns that sources have, headers too.
+
+        Raises:
+            DataLossError: Some of the offsets are not in the log any more.
+        """
+        begins = self.earliest(self._partitions)
+        rows = []
+        for each in ranges:
+            where = each.topic_partition
+            missing, there = each.split_at(begins[where])
+            if missing.count:
+                raise DataLossError(f"{self.name} has lost records that were to be read: {missing}")
+            found = ((at, self.record(where, at)) for at in range(there.start, there.until))
+            rows += [_row(where, at, record) for at, record in found if record is not None]
+        return rows
+
+    def topics(self, *, must_exist: bool = False) -> Mapping[str, Topic]:
+        self._reach()
+        numbers = tuple(each.partition for each in self._partitions)
+        return {self._topic: Topic(self._topic_id, numbers)}
+
+    def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        return list(self._partitions)
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        self._reach()
+        return {where: self._begins[where] for where in partitions}
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Positions:
+        self._reach()
+        return {where: self._ends[where] for where in partitions}
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> tuple[Positions, Positions]:
+        asked = list(partitions)
+        return self.earliest(asked), self.latest(asked)
+
+    def reached(self, partitions: Iterable[TopicPartition]) -> Positions:
+        return self.latest(partitions)
+
+    def checksums(self, positions: Positions) -> Checksums:
+        return {}
+
+    def hold_to(self, after: ChecksumsBefore) -> None:
+        pass
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int | None]:
+        self._reach()
+        found: dict[TopicPartition, int | None] = {}
+        for where, time_ms in timestamps_ms.items():
+            records = sorted(self._records[where].items())
+            later = (at for at, record in records if (record.timestamp_ms or 0) >= time_ms)
+            found[where] = next(later, None)
+        return found
+
+    def sizes(self, current: Positions, latest: Positions) -> Mapping[str, float]:
+        sizes = [
+            len(record.value or b"")
+            for where, begin in current.items()
+            for offset, record in self._records[where].items()
+            if begin <= offset < latest[where]
+        ]
+        return {self._topic: sum(sizes) / len(sizes)} if sizes else {}
+
+    def lost(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        return []
+
+    def readable_until(self, latest: Positions) -> Positions:
+        return latest
+
+    def aborted(self, ranges: Iterable[OffsetRange]) -> tuple[str, ...]:
+        return ()
+
+    def processed(self, positions: Positions) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _reach(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def _row(where: TopicPartition, offset: int, record: Record) -> Row:
+    return Row(
+        key=record.key,
+        value=record.value,
+        topic=where.topic,
+        partition=where.partition,
+        offset=offset,
+        timestamp=datetime.fromtimestamp((record.timestamp_ms or 0) / 1000),
+        timestampType=0,
+        headers=[Row(key=name, value=value) for name, value in record.headers] or None,
+    )

@@ -1,0 +1,463 @@
+"""Runs a handler behind a gate as a query does: the product's own code, without Spark's engine."""
+
+import json
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final, Self, cast
+from uuid import UUID, uuid4
+
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, Row, SparkSession
+from sqlalchemy import Connection
+
+from headrace.backfill import (
+    MAX_BACKFILLS,
+    BackfillEvent,
+    BackfillScheduler,
+    Monitor,
+    OwnerSettings,
+    UnlimitedBudget,
+)
+from headrace.core.backoff import Backoff
+from headrace.core.lease import LEASE_MS
+from headrace.core.options import interval_ms
+from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.errors import OptionError
+from headrace.execution.batch import Batch, check_handler
+from headrace.execution.handler import GatedHandler
+from headrace.execution.listener import GateListener, progress_event
+from headrace.execution.policy import OnFailure, parse_on_failure
+from headrace.ledger import DeadLetter, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status
+from headrace.ledger.outages import NO_RETRIES, Timeouts
+from headrace.processes import new_owner
+from headrace.source.connector import DeadLetterSink, beginnings, gone
+from headrace.source.planner import StreamPlanner, ToRead
+from headrace.source.read_bounds import Edge
+from headrace.source.readers import SourceFormat, marked_as_read
+from headrace.source.source_options import exactly_named, parse_source_options
+from headrace.testing.crashes import STEPS, SimulatedCrash, watch
+from headrace.testing.memory import MemoryLog, temporary_ledger
+
+_GATE: Final = "tested"
+
+TestedHandler = Callable[[Any, Batch], object]
+"""Called as ``handler(df, batch)``."""
+
+
+class MemoryFrame:
+    """What a handler receives where no Spark session is given: ``collect()`` and ``count()``.
+
+    Each call reads the records, so that an error of the log is raised in the handler, as by Spark.
+    """
+
+    def __init__(self, read: Callable[[], list[Row]], *, headers: bool) -> None:
+        self._read = read
+        self._schema = SourceFormat({"includeHeaders": str(headers)}).schema()
+        # Of a batch without records the gate asks which query it is of.
+        context = SimpleNamespace(getLocalProperty=lambda _name: _GATE)
+        self.sparkSession = SimpleNamespace(sparkContext=context)
+
+    def collect(self) -> list[Row]:
+        """The records, with the columns that the sources have.
+
+        Raises:
+            PythonException: The log cannot be read; as Spark says it.
+        """
+        try:
+            with marked_as_read():
+                rows = self._read()
+        except Exception as error:  # noqa: BLE001  (whatever it is, Spark has it as text)
+            message = "".join(traceback.format_exception(error))
+            raise PythonException(message=message) from None
+        return [Row(**{name: row[name] for name in self._schema.names}) for row in rows]
+
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self.collect())
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """The records as a data frame of Spark's."""
+        return spark.createDataFrame(self.collect(), self._schema)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"A MemoryFrame has no {name!r}; for a handler that has Spark compute, give the"
+            " StreamHarness a session: spark=..."
+        )
+
+
+@dataclass(frozen=True)
+class MemoryReader:
+    """Reads batches of a `MemoryLog` once more.
+
+    Attributes:
+        log: The log.
+        options: The stream's.
+        headers: Whether frames have the column ``headers``.
+        passes_over_losses: Whether the stream goes on without what is gone.
+    """
+
+    log: MemoryLog
+    options: Mapping[str, str] = field(default_factory=dict)
+    headers: bool = False
+    passes_over_losses: bool = False
+    bootstrap_servers: str = MemoryLog.servers
+
+    def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records in these ranges, as a `MemoryFrame`."""
+        return cast(DataFrame, MemoryFrame(lambda: self.log.read(ranges), headers=self.headers))
+
+    def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
+        """Have the records in these ranges used."""
+        use(self.frame([each.offsets for each in ranges]))
+
+    def close(self) -> None:
+        """Nothing."""
+
+    def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
+        """What the log has not any more of these ranges."""
+        return gone(self.log, ranges)
+
+    def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Where their partitions begin."""
+        return beginnings(self.log, [PlannedRange(each) for each in ranges])
+
+    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
+        """Nothing: there are no brokers."""
+
+    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+        """The record at one offset; None in a gap."""
+        where, at = offset.offsets.topic_partition, offset.offsets.start
+        if (record := self.log.record(where, at)) is None:
+            return None
+        return DeadLetter(
+            topic=where.topic,
+            partition=where.partition,
+            offset=at,
+            key=record.key,
+            value=record.value,
+            headers=record.headers or None,
+            timestamp_ms=record.timestamp_ms or 0,
+            timestamp_type=0,
+            error=ErrorReport.of(error),
+        )
+
+
+class _InThisThread:
+    """Processes the reports of batches at once."""
+
+    def __init__(self, _name: str) -> None:
+        pass
+
+    def do(self, work: Callable[[], None], wait_s: float) -> bool:
+        work()
+        return True
+
+
+class _Program:
+    """One run of the query's program, until it is closed, or crashes."""
+
+    def __init__(self, harness: "StreamHarness") -> None:
+        self._harness = harness
+        self._resources = ExitStack()
+        self.crashed = False
+        self.run = uuid4()
+        self.ledger = self._open_ledger(harness.ledger.url)
+        self.planner = StreamPlanner(
+            harness.log, harness.source_options, harness.clock, open_ledger=self._open_ledger
+        )
+        self._resources.callback(self.planner.close)
+        self.handler = GatedHandler(
+            _GATE,
+            self.ledger,
+            self._handle,
+            policy=harness.policy,
+            reader=harness.reader if harness.policy.skips else None,
+            sleep=harness.clock.sleep,
+        )
+        self.listener = GateListener(lambda _gate, _run: self.ledger, new_worker=_InThisThread)
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def _open_ledger(self, url: str, /, *, timeouts: Timeouts = NO_RETRIES) -> Ledger:
+        clock = self._harness.clock
+        ledger = Ledger.open(url, clock=clock, database_clock=clock, timeouts=timeouts)
+        self._resources.callback(ledger.close)
+        for store in (ledger.batches, ledger.dead_letters, ledger.rates):
+            for step in STEPS:
+                if hasattr(store, step):
+                    watch(store, step, self._stored)
+        lend = ledger.batches.transaction
+
+        @contextmanager
+        def transaction(schedule_id: str, owner: str) -> Iterator[Connection]:
+            with lend(schedule_id, owner) as connection:
+                yield connection
+                self._stored("before commit", (schedule_id,))
+            self._stored("after commit", (schedule_id,))
+
+        setattr(ledger.batches, "transaction", transaction)  # noqa: B010  (of this ledger alone)
+        return ledger
+
+    def _stored(self, point: str, arguments: tuple[Any, ...]) -> None:
+        """The program comes to a step of a store, whose first argument is a batch."""
+        batch = arguments[0]
+        planned = isinstance(batch, PlannedBatch)
+        ranges = batch.ranges if planned else self._harness.ledger.batches.ranges(batch)
+        self._passed(point, [each.offsets for each in ranges])
+
+    def _passed(self, point: str, ranges: Sequence[OffsetRange]) -> None:
+        # What has crashed does nothing durable any more, whatever it tries on its way out.
+        if self.crashed or self._harness.log.crashes(point, ranges):
+            self.crashed = True
+            raise SimulatedCrash(f"The process crashes {point}.")
+
+    def _handle(self, df: DataFrame, batch: Batch) -> None:
+        harness = self._harness
+        self._passed("before handle", batch.ranges)
+        frame: Any = df
+        frame = frame if harness.spark is None else frame.to_spark(harness.spark)
+        harness.handler(harness.transform(frame), batch)
+        self._passed("after handle", batch.ranges)
+
+
+class StreamHarness:
+    """A gated query over a `MemoryLog`: its planner, ledger, failure policy, backfill and rate.
+
+    They are a real query's. In the place of Spark's engine stands the test, which calls
+    `run_batch`; all time is the log's clock, which a handler moves by as long as its work takes. ::
+
+        log = MemoryLog("1", "2", "not a number", "4")
+        with StreamHarness(handler, log, on_failure="defer") as stream:
+            stream.run()                   # the stream goes on without the batch that fails
+            stream.handler = mended
+            stream.backfill()              # and here it is run again
+            assert set(stream.statuses().values()) == {"success"}
+
+    A `Crash` in the log ends the program at its step. The next call starts it again, after the
+    leases have run out, and what Spark has not committed is repeated.
+
+    Args:
+        handler: Yours, called as ``handler(df, batch)``.
+        log: What is read.
+        on_failure: As for `headrace.Gate.write`.
+        interval: The gate's.
+        options: The source's and the gate's, such as ``{"maxOffsetsPerTrigger": 2}``.
+        transform: What your stream derives from a frame before it is written.
+        spark: A session, for a handler that has Spark compute. Default: none; no JVM is started,
+            and the handler receives a `MemoryFrame`.
+
+    Attributes:
+        handler: The handler; may be replaced, as by a new version of the program.
+        clock: The log's.
+        ledger: The gate's, to look at.
+        crashes: How many crashes there were.
+
+    Raises:
+        OptionError: The handler cannot be called so; there is no such policy, or it sends dead
+            letters to Kafka; or, on entry, an option is wrong.
+    """
+
+    ledger: Ledger
+
+    def __init__(
+        self,
+        handler: TestedHandler,
+        log: MemoryLog,
+        *,
+        on_failure: str | OnFailure = "stop",
+        interval: str = "1 second",
+        options: Mapping[str, object] | None = None,
+        transform: Callable[[Any], Any] = lambda df: df,
+        spark: SparkSession | None = None,
+    ) -> None:
+        check_handler(handler)
+        self.handler = handler
+        self.log = log
+        self.clock = log.clock
+        self.policy = parse_on_failure(on_failure)
+        if self.policy.topic is not None:
+            raise OptionError(
+                f"on_failure sends dead letters to the topic {self.policy.topic!r}, and a test has"
+                " no brokers; leave the topic out, and look at ledger.dead_letters."
+            )
+        self.transform = transform
+        self.spark = spark
+        self.crashes = 0
+        self._interval_ms = interval_ms("interval", interval)
+        self._options = {name: str(value) for name, value in (options or {}).items()}
+        self._resources = ExitStack()
+        self._program: _Program | None = None
+        self._committed: dict[str, Any] | None = None
+        self._planned: dict[str, Any] | None = None
+        self._batch_id = 0
+        self._next_ms = self.clock()
+
+    def __enter__(self) -> Self:
+        named = exactly_named("StreamHarness", self._options, streaming=True)
+        with ExitStack() as opened:
+            self.ledger = opened.enter_context(temporary_ledger(self.clock))
+            raw = named | {
+                "headrace.gate": _GATE,
+                "headrace.ledger": self.ledger.url,
+                "headrace.interval": f"{self._interval_ms} ms",
+            }
+            options = parse_source_options(raw, streaming=True, stream_begins=Edge.EARLIEST)
+            self._resources = opened.pop_all()
+        self.source_options = options
+        self.reader = MemoryReader(
+            self.log, raw, options.include_headers, not options.fail_on_data_loss
+        )
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.stop()
+        self._resources.close()
+
+    def run_batch(self) -> bool:
+        """Have the next trigger fire: plan a batch, run it, and learn from how long it took.
+
+        The clock moves on to the trigger. A crash is not raised: see ``crashes``.
+
+        Returns:
+            Whether there was anything to run.
+
+        Raises:
+            Exception: What ends the query: an error of your handler where the policy is to stop, or
+                one of the log or the planner. The next call starts the query again.
+        """
+        return self._survive(self._trigger) is not False
+
+    def run(self) -> None:
+        """Run batches until everything in the log was read.
+
+        Raises:
+            Exception: As `run_batch`.
+        """
+        while self.run_batch():
+            pass
+
+    def backfill(self, *, max_backfills: int = MAX_BACKFILLS) -> list[BackfillEvent]:
+        """Run what was deferred until it is processed or dead; the clock moves on to each retry.
+
+        Args:
+            max_backfills: How many backfills of a batch fail before it is dead. Default: 100.
+
+        Returns:
+            What happened, in order.
+
+        Raises:
+            OptionError: The policy is to stop, which defers nothing.
+            BrokerError: The log cannot be reached.
+        """
+        if not self.policy.skips:
+            raise OptionError(
+                "on_failure is 'stop', so nothing is backfilled: the stream itself runs a failed"
+                " batch again; call run()."
+            )
+        events: list[BackfillEvent] = []
+        while self._survive(partial(self._backfill, events, max_backfills)) is None:
+            pass
+        return events
+
+    def stop(self) -> None:
+        """End the program in good order; the next call starts it again."""
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+
+    def statuses(self, partition: int = 0) -> dict[int, Status]:
+        """What the ledger says of each offset of a partition that was planned so far."""
+        return {
+            offset: each.status
+            for each in self.ledger.history.coverage(_GATE)
+            if not each.has_children and each.offsets.partition == partition
+            for offset in range(each.offsets.start, each.offsets.until)
+        }
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """The rate that was learnt (records/s); None before the first was."""
+        return self.ledger.rates.current(_GATE)
+
+    def _survive(self, work: Callable[[_Program], bool]) -> bool | None:
+        """Do something in the program; None where that crashes."""
+        program = self._program = self._program or _Program(self)
+        try:
+            return work(program)
+        except BaseException:
+            self.stop()
+            if not program.crashed:
+                raise
+        self.crashes += 1
+        self.clock.sleep(LEASE_MS / 1000)
+        return None
+
+    def _trigger(self, program: _Program) -> bool:
+        start_ms = self.clock.now_ms = max(self.clock(), self._next_ms)
+        self._next_ms = start_ms + self._interval_ms
+        start = self._committed or program.planner.initial()
+        if self._planned is None:
+            planned = program.planner.advance(start, everything=False)
+            if planned == start:
+                return False
+            self._planned = planned
+        end = self._planned
+        begun = program.planner.begin(start, end)
+        program.handler(self.reader.frame(begun.ranges), self._batch_id)
+        self._committed, self._planned = end, None
+        self._batch_id += 1
+        self._report(program, start_ms, start, end, begun)
+        return True
+
+    def _report(
+        self, program: _Program, start_ms: int, start: Any, end: Any, begun: ToRead
+    ) -> None:
+        """Report a batch as Spark does."""
+        began = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        source = {
+            "description": self.log.name,
+            "startOffset": start,
+            "endOffset": end,
+            "latestOffset": program.planner.latest(),
+            "numInputRows": sum(each.count for each in begun.ranges),
+        }
+        progress = {
+            "id": str(UUID(int=0)),
+            "runId": str(program.run),
+            "name": _GATE,
+            "timestamp": began.replace("+00:00", "Z"),
+            "batchId": self._batch_id - 1,
+            "batchDuration": self.clock() - start_ms,
+            "durationMs": {"triggerExecution": self.clock() - start_ms},
+            "stateOperators": [],
+            "sources": [source],
+            "sink": {"description": "a handler", "numOutputRows": -1},
+        }
+        program.listener.onQueryProgress(progress_event(json.dumps(progress)))
+
+    def _backfill(self, events: list[BackfillEvent], max_backfills: int, program: _Program) -> bool:
+        owner, backoff = new_owner(), Backoff()
+        scheduler = BackfillScheduler(
+            program.ledger,
+            program.handler.executor(owner).run,
+            self.reader,
+            OwnerSettings(owner, max_backfills=max_backfills),
+            budget=UnlimitedBudget(),
+            clock=self.clock,
+            on_event=events.append,
+        )
+        monitor = Monitor(program.ledger, _GATE, backoff=backoff, seconds=self.clock.monotonic)
+        monitor.refresh()
+        while waiting := monitor.batches():
+            if scheduler.run_next(monitor) is None:
+                due_ms = min(each.ended_ms + backoff.wait_ms(each.backfills) for each in waiting)
+                self.clock.now_ms = max(self.clock() + 1_000, due_ms)
+            monitor.refresh()
+        return True
