@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from headrace.core.clock import wall_clock_ms
 from headrace.journal import Journal, Records
 from headrace.ledger import Ledger
 from headrace.receivers.host import Hosting, host
+from headrace.simulation import Policy, phases, read_scenario, run
 
 WITH_CODE: Final = {
     str(page.relative_to(ROOT)) for page in PAGES if next(blocks(page, "python"), None)
@@ -214,6 +216,23 @@ READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
     "docs/kafka-client-options.md": kafka_client_options,
     "docs/simulation.md": simulation,
 }
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_the_page_on_simulation_has_the_figures_of_its_scenario(
+    policy: Policy, tmp_path: Path
+) -> None:
+    (tmp_path / "five.toml").write_text(next(blocks(ROOT / "docs/simulation.md", "toml")).text)
+    slow = phases(run(read_scenario(tmp_path / "five.toml"), policy, Random(0)))[1]
+    between = ["parse", "enrich", "score", "store"]
+    figures = [
+        f"{slow.of('store').processed_per_s:,.0f}".replace(",", " "),
+        f"{slow.of('ingest').swing:.2f}",
+        f"{max(slow.of(each).largest_bytes for each in between) / 1e6:,.0f} MB".replace(",", " "),
+        str(max(each.turns for each in slow.stages)),
+    ]
+    row = f"| `{policy}` | {' | '.join(figures)} |"
+    assert row in (ROOT / "docs/simulation.md").read_text()
 
 
 def test_the_code_of_every_page_is_run() -> None:
