@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("headrace", deadline=None, max_examples=50)
 settings.load_profile("headrace")
 
-LONG = ("recovery", "spark", "demo", "examples", "bench")
+LONG = ("recovery", "spark", "docs", "demo", "examples", "bench")
 """Folders whose tests take longest: they come first, so that the workers end together."""
 
 

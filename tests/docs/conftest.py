@@ -35,7 +35,7 @@ orders.channel("clean", journal("clean"))
 
 @orders.stage("clean", reads="raw", writes="clean", on_failure="defer")
 def clean(df, batch):
-    return df
+    return df.select("value")
 """
 
 
