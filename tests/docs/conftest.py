@@ -82,6 +82,12 @@ class Shop:
         query = writer.option("checkpointLocation", place).trigger(availableNow=True).start()
         query.awaitTermination()
 
+    def defer_in_flow(self) -> None:
+        """Have a batch of the stage ``clean`` fail that reads the journal ``raw``."""
+        ranges, raw = OffsetRange("raw", 0, 0, 10), str(self.folder / "raw")
+        with Ledger.open(self.ledger) as ledger:
+            add_failed(ledger, "orders.clean", ranges, raw, source="journal")
+
     def orders(self, spark: SparkSession, gate: headrace.Gate) -> DataFrame:
         """The topic, from its beginning, behind a gate."""
         return (

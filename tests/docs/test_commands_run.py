@@ -18,16 +18,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from tests.cli.commands import in_a_terminal, press_ctrl_c, run
-from tests.cli.failed import add_failed
 from tests.cli.outcomes import invoke
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, Snippet, blocks, commands
 from tests.receivers.processes import ReceiverProcess
 from tests.services.mosquitto import Mosquitto
 from tests.services.waiting import wait_until
-
-from headrace.core.ranges import OffsetRange
-from headrace.ledger import Ledger
 
 NOT_RUN: Final = {
     "make": "runs these tests, or benchmarks; test_pages checks its targets and arguments",
@@ -125,11 +121,7 @@ class Terminal:
     def _backfill(self, arguments: list[str]) -> None:
         """In a process and a Spark of its own, which do the batch once more."""
         if "--flow" in arguments:
-            with Ledger.open(self._shop.ledger) as ledger:
-                raw = str(self._shop.folder / "raw")
-                add_failed(
-                    ledger, "orders.clean", OffsetRange("raw", 0, 0, 10), raw, source="journal"
-                )
+            self._shop.defer_in_flow()
         done = run(*arguments, folder=self._shop.folder, variables=SPARK, timeout_s=200)
         assert done.returncode == 0, done.stdout + done.stderr
 
