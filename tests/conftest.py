@@ -28,8 +28,8 @@ settings.register_profile("headrace", deadline=None, max_examples=50)
 settings.register_profile("unit", deadline=None, max_examples=10, derandomize=True)
 settings.load_profile("headrace")
 
-LONG = ("recovery", "spark", "demo", "examples", "bench")
-"""Folders whose tests take longest."""
+LONG = ("recovery", "spark", "docs", "demo", "examples", "bench")
+"""Folders whose tests take longest: they come first, so that the workers end together."""
 
 
 tiers.watch_processes()

@@ -1,58 +1,265 @@
-"""The code on the first pages does what the pages say."""
+"""The Python of each page runs as it stands, one block after the other.
 
-import re
+An error names the page and the line. What a page cannot know, such as a broker's address, is put in
+its place.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Final
 
+import pytest
+import sqlalchemy
 from pyspark.sql import DataFrame, SparkSession
-from tests.services.kafka import Topic, TopicFactory
+from tests.docs.conftest import Shop
+from tests.docs.pages import PAGES, ROOT, Snippet, blocks
+from tests.docs.test_commands_run import SPARK
+from tests.services.waiting import wait_until
 
 import headrace
+from headrace.core.clock import wall_clock_ms
+from headrace.journal import Journal, Records
+from headrace.ledger import Ledger
+from headrace.receivers.host import Hosting, host
+from headrace.simulation import Policy, phases, read_scenario, run
 
-ROOT = Path(__file__).parents[2]
+WITH_CODE: Final = {
+    str(page.relative_to(ROOT)) for page in PAGES if next(blocks(page, "python"), None)
+}
 
 
-def python_on(page: str) -> list[str]:
-    """The Python blocks of a page."""
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+@dataclass
+class Reader:
+    """Runs the code of a page, in the working directory.
+
+    Attributes:
+        page: Its path in the repository.
+        names: What its code finds, and has defined.
+        in_place: What is put in the place of what a page cannot know.
+    """
+
+    page: str
+    names: dict[str, Any]
+    in_place: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self) -> list[Snippet]:
+        return list(blocks(ROOT / self.page, "python"))
+
+    def run(self, block: Snippet) -> None:
+        code = block.text
+        for found, put in self.in_place.items():
+            code = code.replace(found, put)
+        # Its lines are those of the page, in the trace of an error.
+        exec(compile("\n" * (block.line - 1) + code, self.page, "exec"), self.names)  # noqa: S102
+
+    def run_all(self) -> None:
+        for block in self.read():
+            self.run(block)
 
 
-def run(code: str, topic: Topic, folder: Path, names: dict[str, Any]) -> dict[str, Any]:
-    """Run a block on a real topic, from its earliest offset on, in a folder; answers its names."""
-    # Spark resolves relative paths in the folder it was started in, not in ours.
-    for path in ("ckpt/", "out/", "sqlite:///"):
-        code = code.replace(f'"{path}', f'"{path}{folder}/' if ":" in path else f'"{folder}/{path}')
-    code = code.replace("localhost:9092", topic.bootstrap_servers).replace(
-        '("subscribe", "orders")',
-        f'("subscribe", "{topic.name}").option("startingOffsets", "earliest")',
+def paths_in(shop: Shop) -> dict[str, str]:
+    """Spark resolves relative paths in the folder that it was started in, not in ours."""
+    return {
+        "localhost:9092": shop.topic.bootstrap_servers,
+        '.option("subscribe", "orders")': f'.option("subscribe", "{shop.topic.name}")'
+        '.option("startingOffsets", "earliest")',
+        '"ckpt/orders"': f'"{shop.folder}/new/ckpt"',
+        '"checkpoints"': f'"{shop.folder}/new/checkpoints"',
+        'f"out/': f'f"{shop.folder}/new/out/',
+        '"journals/': f'"{shop.folder}/journals/',
+        "sqlite:///headrace.db": f"sqlite:///{shop.folder}/new.db",
+    }
+
+
+def readme(_spark: SparkSession, shop: Shop) -> None:
+    """Pasted into a file and run."""
+    (folder := shop.folder / "fresh").mkdir()
+    (block,) = blocks(ROOT / "README.md", "python")
+    (folder / "orders.py").write_text(block.text)
+    done = subprocess.run(
+        [sys.executable, "orders.py"],
+        cwd=folder,
+        env={**os.environ, **SPARK},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
-    exec(compile(code, "page", "exec"), names)  # noqa: S102  (our own page)
-    return names
+    assert done.returncode == 0, f"{block}: {done.stderr[-4_000:]}"
+    assert len(list(folder.glob("out/batch=*"))) == len(done.stdout.splitlines()) > 1
+    with Ledger.open(f"sqlite:///{folder}/headrace.db") as ledger:
+        batches = ledger.batches.newest("orders", 100)
+    assert sum(each.planned_records for each in batches) == 1_000
 
 
-def test_the_readme_s_ten_lines_run(
-    spark: SparkSession, topic: TopicFactory, tmp_path: Path
-) -> None:
-    orders = topic()
-    orders.produce(*[b"tea"] * 30)
-    seen: list[int] = []
+def getting_started(spark: SparkSession, shop: Shop) -> None:
+    reader = Reader("docs/getting-started.md", {"spark": spark}, paths_in(shop))
+    reader.run_all()
+    query = reader.names["query"]
+    query.processAllAvailable()
+    query.stop()
+    assert spark.read.parquet(f"{shop.folder}/new/out").count() == 5
+
+
+def operations(spark: SparkSession, shop: Shop) -> None:
+    names = {"spark": spark}
+    offsets = {'{"orders"': f'{{"{shop.topic.name}"', "5000": "1", "6000": "4"}
+    reader = Reader("docs/operations.md", names, paths_in(shop) | offsets)
+    reader.run_all()
+    assert reader.names["df"].count() == 3
+
+
+def failures(spark: SparkSession, shop: Shop) -> None:
+    gate = headrace.Gate("fails", interval="1 second", ledger=shop.ledger)
+    df = shop.orders(spark, gate)
+    table = sqlalchemy.Table(
+        "sold",
+        sqlalchemy.MetaData(),
+        *(
+            sqlalchemy.Column(name, kind)
+            for name, kind in (
+                ("key", sqlalchemy.LargeBinary),
+                ("value", sqlalchemy.LargeBinary),
+                ("topic", sqlalchemy.Text),
+                ("partition", sqlalchemy.Integer),
+                ("offset", sqlalchemy.Integer),
+                ("timestamp", sqlalchemy.DateTime),
+                ("timestampType", sqlalchemy.Integer),
+            )
+        ),
+    )
+    table.metadata.create_all(engine := sqlalchemy.create_engine(shop.ledger))
+    names = {
+        "headrace": headrace,
+        "sqlalchemy": sqlalchemy,
+        "gate": gate,
+        "df": df,
+        "handler": lambda _df, _batch: None,
+        "orders": table,
+    }
+    reader = Reader("docs/failures.md", names)
+    reader.run_all()
+    writer = gate.write(df, reader.names["handler"])
+    place = str(shop.folder / "ckpt" / "fails")
+    writer.option("checkpointLocation", place).trigger(availableNow=True).start().awaitTermination()
+    with engine.connect() as connection:
+        assert len(connection.execute(sqlalchemy.select(table)).all()) == 5
+    engine.dispose()
+
+
+def receivers(spark: SparkSession, shop: Shop) -> None:
+    names = {
+        "headrace": headrace,
+        "spark": spark,
+        "token": "s3cret",
+        "query": SimpleNamespace(awaitTermination=lambda: None),
+        "itertools": SimpleNamespace(count=lambda: itertools.islice(itertools.count(), 3)),
+        "Records": Records,
+        "now_ms": wall_clock_ms,
+        "Hosting": Hosting,
+        "host": host,
+    }
+    in_place = {
+        "s3://bucket/orders": f"{shop.folder}/journals/hosted",
+        "postgresql://db/ledger": f"sqlite:///{shop.folder}/new.db",
+        "receivers.start(http, 2, hosting)": "receivers.start(http, 1, hosting)",  # of two cores
+    }
+    reader = Reader("docs/receivers.md", names, paths_in(shop) | in_place)
+    reader.run_all()
+    assert Journal.open(f"{shop.folder}/journals/numbers").lane_bounds(0) == (0, 3)
+
+
+def flows(spark: SparkSession, shop: Shop) -> None:
+    kafka = {'kafka("orders", ': f'kafka("{shop.topic.name}", '}
+    reader = Reader("docs/flows.md", {"spark": spark}, kafka | paths_in(shop))
+    declared, started, *others = reader.read()
+    reader.run(declared)
+    stop = threading.Thread(target=lambda: _stop_when_stored(reader.names, shop.folder))
+    stop.start()
+    reader.run(started)
+    stop.join()
+    for block in others:
+        reader.run(block)
+
+
+def _stop_when_stored(names: dict[str, Any], folder: Path) -> None:
+    wait_until(lambda: list(folder.glob("new/out/batch=*/_SUCCESS")), timeout_s=180)
+    names["running"].stop()
+
+
+def kafka_client_options(spark: SparkSession, _shop: Shop) -> None:
+    headrace.register(spark)
+    Reader(
+        "docs/kafka-client-options.md", {"reader": spark.readStream.format("headrace-kafka")}
+    ).run_all()
+
+
+def simulation(_spark: SparkSession, _shop: Shop) -> None:
+    Reader("docs/simulation.md", {}).run_all()
+
+
+def handlers_under_test(_spark: SparkSession, _shop: Shop) -> None:
+    """With a handler that is as good as the page wants it: keyed by the batch."""
+    kept: dict[str, list[str]] = {}
+
+    class Sink:
+        @property
+        def rows(self) -> list[str]:
+            return [value for values in kept.values() for value in values]
 
     def handler(df: DataFrame, batch: headrace.Batch) -> None:
-        seen.append(df.count())
+        kept[batch.key] = [bytes(row.value).decode() for row in df.collect()]
 
-    names = run(python_on("README.md")[0], orders, tmp_path, {"spark": spark, "handler": handler})
-    names["query"].processAllAvailable()
-    names["query"].stop()
-    assert sum(seen) == 30
-    assert (tmp_path / "headrace.db").exists()
+    reader = Reader("docs/testing.md", {"handler": handler, "sink": Sink()})
+    for block in reader.read():
+        reader.run(block)
+        tests = [name for name in reader.names if name.startswith("test_")]
+        for name in tests:
+            reader.names.pop(name)()
 
 
-def test_getting_started_runs(spark: SparkSession, topic: TopicFactory, tmp_path: Path) -> None:
-    orders = topic()
-    orders.produce(*[b"tea"] * 30)
-    names: dict[str, Any] = {"spark": spark}
-    for block in python_on("docs/getting-started.md"):
-        names = run(block, orders, tmp_path, names)
-    names["query"].processAllAvailable()
-    names["query"].stop()
-    assert spark.read.parquet(str(tmp_path / "out")).count() == 30
+READERS: Final[dict[str, Callable[[SparkSession, Shop], None]]] = {
+    "README.md": readme,
+    "docs/getting-started.md": getting_started,
+    "docs/operations.md": operations,
+    "docs/failures.md": failures,
+    "docs/receivers.md": receivers,
+    "docs/flows.md": flows,
+    "docs/kafka-client-options.md": kafka_client_options,
+    "docs/simulation.md": simulation,
+    "docs/testing.md": handlers_under_test,
+}
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_the_page_on_simulation_has_the_figures_of_its_scenario(
+    policy: Policy, tmp_path: Path
+) -> None:
+    (tmp_path / "five.toml").write_text(next(blocks(ROOT / "docs/simulation.md", "toml")).text)
+    slow = phases(run(read_scenario(tmp_path / "five.toml"), policy, Random(0)))[1]
+    between = ["parse", "enrich", "score", "store"]
+    figures = [
+        f"{slow.of('store').processed_per_s:,.0f}".replace(",", " "),
+        f"{slow.of('ingest').swing:.2f}",
+        f"{max(slow.of(each).largest_bytes for each in between) / 1e6:,.0f} MB".replace(",", " "),
+        str(max(each.turns for each in slow.stages)),
+    ]
+    row = f"| `{policy}` | {' | '.join(figures)} |"
+    assert row in (ROOT / "docs/simulation.md").read_text()
+
+
+def test_the_code_of_every_page_is_run() -> None:
+    assert READERS.keys() >= WITH_CODE
+
+
+@pytest.mark.parametrize("page", sorted(WITH_CODE))
+def test_the_code_of_a_page_runs(page: str, spark: SparkSession, shop: Shop) -> None:
+    READERS[page](spark, shop)

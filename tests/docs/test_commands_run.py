@@ -1,74 +1,191 @@
-"""The commands on the pages do what the pages say: what stands there can be typed as it is."""
+"""Every command in a block of a page runs as it stands, in the order of its block.
 
+It runs in a folder like the one that the pages speak of (`Shop`): with a ledger, a checkpoint,
+journals, a handler and flows. What a page cannot know, such as a key or a broker's address, is
+put in its place.
+"""
+
+import os
 import re
 import shlex
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
-from tests.cli.outcomes import add_failed, invoke
-from tests.docs.test_pages import PAGES
-from tests.journal.journals import fill
+from tests.cli.commands import in_a_terminal, press_ctrl_c, run
+from tests.cli.outcomes import invoke
+from tests.docs.conftest import Shop
+from tests.docs.pages import PAGES, Snippet, blocks, commands
+from tests.receivers.processes import ReceiverProcess
+from tests.services.mosquitto import Mosquitto
+from tests.services.waiting import wait_until
 
-from headrace.core.ranges import OffsetRange
-from headrace.ledger import Ledger
+NOT_RUN: Final = {
+    "make": "runs these tests, or benchmarks; test_pages checks its targets and arguments",
+    ".venv/bin/pytest": "runs these tests",
+    "pip": "downloads packages; test_pages checks the extras",
+    "python3.11": "packs the reader's environment, from the package index",
+    "env/bin/pip": "the same",
+    "env/bin/venv-pack": "the same",
+    "export": "is for the spark-submit after it",
+    "spark-submit": "needs a cluster, and the reader's job.py",
+    "keytool": "is Java's, for the reader's own stores",
+}
+"""Programs that are not run, and why. What is not here is run, or the test fails."""
 
-# In a block or in a sentence; what only names an option of it leaves out what is run.
-COMMANDS: Final = sorted(
-    {
-        " ".join(found.split("#")[0].split())
-        for page in PAGES
-        for found in re.findall(r"headrace backfill [^`\n]+", page.read_text())
-        if re.search(r"--(handler|flow) \w", found)
-    }
-)
+IN_PLACE: Final[dict[str, Callable[[Shop], str]]] = {
+    r"\blocalhost:9092\b": lambda shop: shop.topic.bootstrap_servers,
+    r"\bpostgresql://headrace@db/headrace\b": lambda shop: shop.ledger,
+    r"(?<=\s)/data/orders\b": lambda _: "journals/orders",
+    r"(?<=headrace drop )KEY\b": lambda shop: shop.dead,
+    r"\bKEY\b": lambda shop: shop.failed,
+    r"(?<=dead-letters send )ID\b": lambda _: "1",
+    r"(?<=dead-letters drop )ID\b": lambda _: "2",
+}
+"""What stands for something that a page cannot know."""
 
-HANDLER = """
-def write(df, batch):
-    df.count()
-"""
+STATUSES: Final = {"failures": {0, 3}, "verify": {0, 3}}
+"""Exit statuses that are no error, besides 0."""
 
-FLOW = """
-from headrace.flow import Flow, journal
-
-orders = Flow("orders", ledger="sqlite:///headrace.db", checkpoints="checkpoints")
-orders.channel("raw", journal("raw"))
-orders.channel("clean", journal("clean"))
-
-
-@orders.stage("clean", reads="raw", writes="clean", on_failure="defer")
-def clean(df, batch):
-    return df
-"""
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: a package ``shop``, a file of options, and a journal."""
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "orders.py").write_text(HANDLER)
-    (tmp_path / "shop" / "flows.py").write_text(FLOW)
-    (tmp_path / "kafka.properties").write_text("# nothing of Kafka's, for it is a journal\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    fill(tmp_path / "raw", {0: [30]})
-    return tmp_path
+BLOCKS: Final = [each for page in PAGES for each in blocks(page, "sh", "crontab")]
 
 
-def test_there_are_such_commands() -> None:
-    assert any("--flow" in each and "--all" in each for each in COMMANDS)
-    assert any("--handler" in each for each in COMMANDS)
+def program_of(command: str) -> str:
+    """The program that a command runs, without variables before it."""
+    return next(each for each in shlex.split(command) if not re.match(r"\w+=", each))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_backfill_on_a_page_would_run_what_has_failed(command: str, here: Path) -> None:
-    url = f"sqlite:///{here}/headrace.db"
-    gate = "orders.clean" if "--flow" in command else "orders"
-    with Ledger.open(url) as ledger:
-        failed = add_failed(
-            ledger, gate, OffsetRange("raw", 0, 0, 10), str(here / "raw"), source="journal"
-        )
-    arguments = [failed.schedule_id if each == "KEY" else each for each in shlex.split(command)]
-    result = invoke(url, *arguments[1:], "--dry-run")
-    assert result.exit_code == 0, result.output
-    assert "1 batch with 10 records would be run" in result.output
+def runs(block: Snippet) -> bool:
+    return any(program_of(each.text) not in NOT_RUN for each in commands_of(block))
+
+
+def commands_of(block: Snippet) -> Iterator[Snippet]:
+    """The commands of a block; of a line of cron, what stands behind the time."""
+    for each in commands(block):
+        text = each.text.split(maxsplit=5)[5] if block.language == "crontab" else each.text
+        for part in text.split(" && "):
+            yield Snippet(each.page, each.line, part)
+
+
+class Terminal:
+    """Runs the commands of one block."""
+
+    def __init__(self, shop: Shop, cleanup: ExitStack) -> None:
+        self._shop = shop
+        self._cleanup = cleanup
+        self._receivers: list[ReceiverProcess] = []
+
+    def type(self, command: Snippet) -> None:
+        text = command.text
+        for pattern, put in IN_PLACE.items():
+            text = re.sub(pattern, put(self._shop), text)
+        words = shlex.split(text)
+        match words[0], words[1:]:
+            case "headrace", ["receive", *arguments]:
+                self._receive(arguments)
+            case "headrace", arguments if "--watch" in arguments or arguments[:2] == [
+                "flow",
+                "run",
+            ]:
+                self._run_until_ctrl_c(arguments)
+            case "headrace", ["backfill", *_] if "--dry-run" not in words:
+                self._backfill(words[1:])
+            case "headrace", arguments:
+                self._run_here(arguments)
+            case "curl", arguments:
+                self._send(arguments)
+            case program, _:
+                assert program in NOT_RUN, f"{command}: nothing here runs {program}"
+
+    def close(self) -> None:
+        """End what still receives."""
+        for each in self._receivers:
+            each.send(signal.SIGINT)
+            assert each.ended() == 0, each.errors
+
+    def _run_here(self, arguments: list[str]) -> None:
+        target = None
+        if ">" in arguments:
+            *arguments, _, target = arguments
+        result = invoke(self._shop.ledger, *arguments)
+        assert result.exit_code in STATUSES.get(arguments[0], {0}), result.output
+        assert result.output
+        if target is not None:
+            Path(target).write_text(result.stdout)
+
+    def _backfill(self, arguments: list[str]) -> None:
+        """In a process and a Spark of its own, which do the batch once more."""
+        if "--flow" in arguments:
+            self._shop.defer_in_flow()
+        done = run(*arguments, folder=self._shop.folder, variables=SPARK, timeout_s=200)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _run_until_ctrl_c(self, arguments: list[str]) -> None:
+        folder = self._shop.folder
+        shown = folder / "stdout"
+        with in_a_terminal(*arguments, folder=folder, variables=SPARK) as running:
+            wait_until(lambda: shown.read_text() or running.poll() is not None, timeout_s=180)
+            assert shown.read_text(), (folder / "stderr").read_text()
+            press_ctrl_c(running)
+            expected = 130 if arguments[0] == "status" else 0
+            assert running.wait(60) == expected, (folder / "stderr").read_text()
+
+    def _receive(self, arguments: list[str]) -> None:
+        if arguments[0] == "mqtt":
+            broker = Mosquitto(self._shop.folder)
+            self._cleanup.enter_context(broker)
+            arguments[arguments.index("--url") + 1] = broker.url
+        else:
+            arguments += ["--port", "0"]
+        receiver = ReceiverProcess(self._shop.folder, arguments, {})
+        self._cleanup.callback(receiver.process.wait)
+        self._cleanup.callback(receiver.process.kill)
+        receiver.wait_for("receiving")
+        self._receivers.append(receiver)
+
+    def _send(self, arguments: list[str]) -> None:
+        """What curl does, as far as pages ask it to."""
+        match arguments:
+            case ["--data-binary", data, "-H", header, url]:
+                name, _, value = header.partition(": ")
+                host, port = self._receivers[-1].address
+                body = Path(data.removeprefix("@")).read_bytes()
+                place = f"http://{host}:{port}{urlsplit(url).path}"
+                answer = httpx.post(place, content=body, headers={name: value}, timeout=60)
+                assert answer.status_code == 200, answer.text
+            case _:
+                raise AssertionError(f"curl is called as no test expects: {arguments}")
+
+
+SPARK: Final = {
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.master=local[2] --conf spark.ui.enabled=false"
+    " --conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1"
+    " --conf spark.sql.shuffle.partitions=2 pyspark-shell",
+    "HEADRACE_LEDGER": "sqlite:///headrace.db",
+}
+
+
+@pytest.mark.parametrize("block", [each for each in BLOCKS if runs(each)], ids=str)
+def test_the_commands_of_a_block_run(
+    block: Snippet, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SPARK.keys() & os.environ.keys():
+        monkeypatch.delenv(name)
+    with ExitStack() as cleanup:
+        terminal = Terminal(shop, cleanup)
+        for command in commands_of(block):
+            try:
+                terminal.type(command)
+            except AssertionError as error:
+                raise AssertionError(f"{command}: `{command.text}`: {error}") from error
+        terminal.close()
+
+
+def test_what_is_not_run_is_on_a_page() -> None:
+    named = {program_of(each.text) for block in BLOCKS for each in commands_of(block)}
+    assert NOT_RUN.keys() <= named

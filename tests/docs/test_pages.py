@@ -1,54 +1,248 @@
-"""The pages are true: links lead somewhere, options are all there, commands exist."""
+"""The pages are true: links lead somewhere, options and commands exist, and lines are short."""
 
 import re
+import shlex
+import tomllib
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any, Final
 
+import confluent_kafka
 import pytest
+import typer
+from bench.__main__ import BENCHMARKS
+from tests.docs.pages import PAGES, ROOT, Snippet, blocks, code_spans, commands, prose, slug
 
-from headrace.cli.app import COMMANDS
+from headrace.cli.app import app
 from headrace.execution import RECOMMENDED_CONF
 from headrace.journal.journal_options import OPTIONS as JOURNAL_OPTIONS
+from headrace.kafka.client.java_options import CONSUMER_OPTIONS, PRODUCER_OPTIONS
 from headrace.kafka.kafka_options import OPTIONS as KAFKA_OPTIONS
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+MOST_COLUMNS: Final = 100
+MOST_LINES: Final = 5
+
+OF_OTHERS: Final = {
+    *("--master", "--conf", "--archives", "--deploy-mode", "--files"),  # spark-submit
+    *("--quick", "--pairs", "--postgresql"),  # make bench
+    *("--upgrade", "--strict", "--data-binary", "--help"),  # uv, mypy, curl, everybody
+}
+"""Options that pages name, and that are no command's of ours."""
+
+OF_KAFKA_ONLY_IN_LIBRDKAFKA: Final = {
+    "kafka.queued.max.messages.kbytes",
+    "kafka.queue.buffering.max.kbytes",
+}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def code_blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Each fenced block's language and text."""
-    yield from re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+def headings(text: str) -> list[str]:
+    return [slug(found) for found in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files_that_exist(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    inside = [target for target in targets if "://" not in target]
-    missing = [target for target in inside if not (page.parent / target).exists()]
-    assert missing == []
+def spans() -> Iterator[Snippet]:
+    """Code in the sentences of pages; the changelog is history."""
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            yield from code_spans(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_on_a_page_compiles(page: Path) -> None:
-    for language, text in code_blocks(page):
-        if language == "python":
-            compile(text, page.name, "exec")
+@every_page
+def test_links_lead_to_files_and_headings_that_exist(page: Any) -> None:
+    broken = []
+    for paragraph in prose(page):
+        for target in re.findall(r"\]\(([^)\s]+)\)", paragraph.text):
+            path, _, anchor = target.partition("#")
+            if "://" in target:
+                continue
+            file = page.parent / path if path else page
+            if not file.exists() or (anchor and anchor not in headings(file.read_text())):
+                broken.append(f"{paragraph}: {target}")
+    assert broken == []
+
+
+@every_page
+def test_lines_and_paragraphs_are_short(page: Any) -> None:
+    if page.name == "CHANGELOG.md":
+        return
+    bad = []
+    for each in prose(page):
+        lines = each.text.splitlines()
+        if not lines[0].startswith("|"):
+            bad += [f"{each}: {line}" for line in lines if len(line) > MOST_COLUMNS]
+        if len(lines) > MOST_LINES:
+            bad.append(f"{each}: {len(lines)} lines")
+    assert bad == []
+
+
+def test_the_readme_fits_on_a_screen_and_a_half() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_the_index_has_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    assert [name for name in sorted(pages) if f"]({name})" not in index] == []
 
 
 def test_the_page_of_options_has_every_option_and_no_other() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+\.?[\w.]*)` \|", options_page(), re.MULTILINE)
     every = {*KAFKA_OPTIONS, "kafka.bootstrap.servers", *JOURNAL_OPTIONS, *RECOMMENDED_CONF}
-    assert sorted(rows) == sorted(every)
+    assert sorted(set(rows) - COLUMNS) == sorted(every)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_on_a_page_exist(page: Path) -> None:
-    named = re.findall(r"^headrace ([\w-]+)", page.read_text(), re.MULTILINE)
-    assert [name for name in named if name not in COMMANDS] == []
+COLUMNS: Final = {"topic", "partition", "offset", "timestamp", "timestampType", "headers"}
+"""Rows of the same page that are no options."""
 
 
-def test_make_targets_on_a_page_exist() -> None:
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+def options_page() -> str:
+    return (ROOT / "docs/options.md").read_text()
+
+
+def test_options_of_sources_that_pages_name_exist() -> None:
+    known = {
+        *KAFKA_OPTIONS,
+        *JOURNAL_OPTIONS,
+        *RECOMMENDED_CONF,
+        *(f"kafka.{name}" for name in (*CONSUMER_OPTIONS, *PRODUCER_OPTIONS)),
+        *OF_KAFKA_ONLY_IN_LIBRDKAFKA,
+    }
+    form = re.compile(r"(kafka|backpressure|fetchOffset|kafkaConsumer|headrace)\.[\w.]*\w(?==|$)")
+    unknown = []
+    for span in spans():
+        found = form.match(span.text)
+        # `headrace.Gate` and `headrace.flow` are names of Python.
+        if found and found[0] not in known and not is_python(found[0]):
+            unknown.append(f"{span}: {span.text}")
+    assert unknown == []
+
+
+def is_python(name: str) -> bool:
+    """Whether it names something in our package, or a logger, which has a module's name."""
+    package, _, rest = name.partition(".")
+    if package != "headrace":
+        return False
+    module = ROOT / "src" / "headrace" / rest.partition(".")[0]
+    return module.is_dir() or module.with_suffix(".py").exists() or in_root(rest)
+
+
+def in_root(rest: str) -> bool:
+    import headrace
+
+    return rest.partition(".")[0] in headrace.__all__
+
+
+@pytest.mark.parametrize("name", sorted(OF_KAFKA_ONLY_IN_LIBRDKAFKA))
+def test_librdkafka_has_the_options_that_pages_name_as_its_own(name: str) -> None:
+    confluent_kafka.Producer({name.removeprefix("kafka."): 1_000, "log_level": 0})
+
+
+def own_commands() -> dict[str, Any]:
+    """Every command, by its words after ``headrace``."""
+    found: dict[str, Any] = {}
+
+    def add(words: tuple[str, ...], command: Any) -> None:
+        found[" ".join(words)] = command
+        for name in getattr(command, "commands", ()):
+            add((*words, name), command.get_command(None, name))
+
+    add((), typer.main.get_command(app))
+    return found
+
+
+OWN_COMMANDS: Final = own_commands()
+FLAGS: Final = {
+    flag
+    for command in OWN_COMMANDS.values()
+    for parameter in command.params
+    for flag in (*parameter.opts, *parameter.secondary_opts)
+}
+
+
+def test_options_of_commands_that_pages_name_exist() -> None:
+    unknown = [
+        f"{span}: {flag}"
+        for span in spans()
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span.text)
+        if flag not in FLAGS | OF_OTHERS
+    ]
+    assert unknown == []
+
+
+def test_commands_that_sentences_name_exist_and_have_the_options_named_with_them() -> None:
+    wrong = []
+    for span in spans():
+        if not re.match(r"headrace [a-z]", span.text):
+            continue
+        words = shlex.split(span.text)[1:]
+        name = [each for each in words if re.fullmatch(r"[a-z][a-z-]*", each)]
+        while name and " ".join(name) not in OWN_COMMANDS:
+            name.pop()
+        flags = {each.partition("=")[0] for each in words if each.startswith("--")}
+        command = OWN_COMMANDS[" ".join(name)]
+        known = {flag for parameter in command.params for flag in parameter.opts}
+        if not name or flags - known - {"--help", "--version"}:
+            wrong.append(f"{span}: {span.text}")
+    assert wrong == []
+
+
+def make_commands() -> Iterator[Snippet]:
     for page in PAGES:
-        named = re.findall(r"^make ([\w-]+)", page.read_text(), re.MULTILINE)
-        assert set(named) <= targets, page.name
+        for each in [c for b in blocks(page, "sh") for c in commands(b)] + list(code_spans(page)):
+            if re.match(r"make [a-zA-Z]", each.text):
+                yield each
+
+
+TARGETS: Final = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_make_is_asked_for_what_it_can_make() -> None:
+    """A target that exists, of tests and benchmarks that exist."""
+    wrong = [
+        f"{each}: {each.text}: {why}" for each in make_commands() if (why := fault_of(each.text))
+    ]
+    assert wrong == []
+
+
+def fault_of(command: str) -> str | None:
+    words = shlex.split(command)[1:]
+    targets = [each for each in words if "=" not in each]
+    if unknown := set(targets) - TARGETS:
+        return f"no target {unknown}"
+    arguments = next((each[5:] for each in words if each.startswith("ARGS=")), "").split()
+    if targets == ["bench"]:
+        names = {each for each in arguments if re.fullmatch(r"[a-z-]+", each) and each[0] != "-"}
+        return f"no benchmark {names - set(BENCHMARKS)}" if names - set(BENCHMARKS) else None
+    paths = [each for each in arguments if each.startswith("tests/")]
+    if missing := [each for each in paths if not (ROOT / each).exists()]:
+        return f"no such tests {missing}"
+    if paths and (chosen := re.search(r'-k "?([^"]+)"?', " ".join(arguments))):
+        folders = {(ROOT / each).parent for each in paths}
+        text = "".join(file.read_text() for each in folders for file in each.glob("*.py"))
+        words = [each for each in chosen[1].split() if each not in {"or", "and", "not"}]
+        return next((f"no test named {each}" for each in words if each not in text), None)
+    return None
+
+
+def test_modules_that_pages_name_exist() -> None:
+    places = (ROOT, ROOT / "src/headrace", ROOT / "bench")
+    missing = [
+        f"{span}: {span.text}"
+        for span in spans()
+        if re.fullmatch(r"[\w/.]+(\.py|/)", span.text) and "/" in span.text.strip("/")
+        if not any((place / span.text).exists() for place in places)
+    ]
+    assert missing == []
+
+
+def test_packages_are_installed_with_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    named = {
+        (str(each), extra)
+        for page in PAGES
+        for each in [*(c for b in blocks(page, "sh") for c in commands(b)), *code_spans(page)]
+        for extra in re.findall(r"pip install '?(?:headrace|\.)\[(\w+)\]", each.text)
+    }
+    assert named
+    assert [each for each in named if each[1] not in extras] == []
