@@ -159,9 +159,9 @@ def _ended(
         "start_time_ms": created_ms + 50,
         "end_time_ms": created_ms + 950,
         "records": batch.records,
+        "parent": None,  # Rows that are inserted together name the same columns.
+        **error_values(None if status is Status.SUCCESS else _ERROR),
     }
-    if status is not Status.SUCCESS:
-        row |= error_values(_ERROR)
     yield control, row
     for each in failure_rows(batch, key):
         yield failure, each
