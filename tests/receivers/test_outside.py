@@ -15,6 +15,8 @@ import pyarrow as pa
 import pytest
 from tests.receivers.processes import ReceiverProcess, receiver
 
+pytestmark = pytest.mark.integration  # a receiver in a process of its own
+
 
 class Answer(NamedTuple):
     """What came back: the status, the body, and whether the connection was closed then."""

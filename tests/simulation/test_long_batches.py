@@ -115,6 +115,7 @@ def _holds(given_scenario: tuple[Scenario, str, str, float, int], seed: int) -> 
     assert found.below_half_s <= max(found.longest_batch_s, corrected_s)
 
 
+@pytest.mark.integration
 @settings(max_examples=25, deadline=None)
 @given(slowed_scenarios(), st.integers(0, 9))
 def test_nobody_is_below_half_of_what_the_slow_stage_can_do_for_longer_than_its_longest_batch(
