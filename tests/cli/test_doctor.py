@@ -43,6 +43,7 @@ def test_all_is_well_here(ledger_url: str, broker: KafkaBroker, tmp_path: Path) 
     assert "problem" not in done.stdout
 
 
+@pytest.mark.integration
 def test_a_problem_ends_with_1_and_json_says_what_to_do(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     servers = f"127.0.0.1:{port}"
@@ -96,6 +97,7 @@ def test_no_java_is_a_problem_with_its_way_out() -> None:
     assert check.found == "No Java 17 or newer (a is 8; b is 11.0.2)"
 
 
+@pytest.mark.integration
 def test_a_java_that_spark_would_not_find_by_itself_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_java_that_spark_would_not_find_by_itself_is_warned_of(
     assert check.advice == f"for Spark, set JAVA_HOME={tmp_path}/new"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("text", "level", "found"),
     [

@@ -85,6 +85,7 @@ def test_the_connectors_jars_are_fetched_once_whoever_asks(
     assert {jar.read_text() for jar in answers[0]} == {str(each) for each in SPARK_CONNECTOR}
 
 
+@pytest.mark.integration
 def test_a_java_that_does_not_trust_the_server_is_told_whom_this_machine_trusts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_java_that_does_not_trust_the_server_is_told_whom_this_machine_trusts(
     assert kafka_server_jars(java).is_dir()
 
 
+@pytest.mark.integration
 def test_fetching_ahead_ends_with_one_message_and_status_1_when_it_cannot(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

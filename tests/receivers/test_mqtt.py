@@ -15,6 +15,8 @@ from tests.services.mosquitto import Mosquitto
 from headrace.errors import JournalError, OptionError, ReceiverError
 from headrace.receivers import Intake, IntakeSettings, MqttReceiver
 
+pytestmark = pytest.mark.integration  # on Mosquitto
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:

@@ -143,6 +143,7 @@ def test_with_noise_the_sink_still_gets_95_of_100(seed: int) -> None:
     assert ends_free(result)
 
 
+@pytest.mark.integration
 def test_an_idle_flow_left_alone_for_simulated_days_never_signals() -> None:
     names = ("one", "two")
     scenario = chain(names=names, load=Load(((0, 1000), (60, 0))), duration_s=3 * 86_400)
@@ -185,6 +186,7 @@ def test_a_batch_that_died_is_run_again_and_nothing_is_lost_or_doubled() -> None
         assert sum(result.series[name].processed_per_s) == pytest.approx(100 * LOAD_PER_S, abs=1)
 
 
+@pytest.mark.integration
 def test_signals_that_are_lost_are_made_up_for_by_what_is_sent_again() -> None:
     largest = []
     for seed in range(6):

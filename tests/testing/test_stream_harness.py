@@ -163,7 +163,7 @@ def test_a_crash_at_any_point_leaves_each_record_written_once(point: str) -> Non
     records=st.lists(st.sampled_from(["good", "bad", "once"]), min_size=1, max_size=8),
     crashes=st.lists(st.tuples(st.integers(0, 7), st.sampled_from(POINTS)), max_size=4),
 )
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_whatever_fails_and_crashes_each_record_has_one_fate(
     records: Sequence[str], crashes: Sequence[tuple[int, str]]
 ) -> None:
