@@ -301,7 +301,8 @@ def row(name: str, treatment: Treatment) -> str:
 
 def test_the_page_says_of_every_option_what_becomes_of_it() -> None:
     lines = PAGE.read_text().splitlines()
-    rows = list(itertools.takewhile(bool, lines[lines.index("| --- | --- |") + 1 :]))
+    table = lines.index("| option | what becomes of it |") + 2
+    rows = list(itertools.takewhile(bool, lines[table:]))
     for line, (name, treatment) in zip(rows, sorted(CONSUMER_OPTIONS.items()), strict=True):
         assert re.fullmatch(row(name, treatment), line)
 
