@@ -12,6 +12,7 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import GateInUseError, OptionError
 from headrace.execution import Batch, Gate
+from headrace.execution.batch import Handler
 from headrace.ledger import Ledger
 
 
@@ -41,7 +42,7 @@ def send(topic: Topic, name: str, count: int = 40) -> list[str]:
 
 
 def start(
-    gate: Gate, df: DataFrame, handler: Received, checkpoint: Path, name: str = "orders"
+    gate: Gate, df: DataFrame, handler: Handler, checkpoint: Path, name: str = "orders"
 ) -> StreamingQuery:
     writer = gate.write(df, handler).queryName(name)
     return writer.option("checkpointLocation", str(checkpoint)).start()
@@ -76,6 +77,43 @@ def test_a_second_query_of_one_gate_does_not_start_and_then_goes_on_where_it_sto
         assert received.values == sent
         assert received.claimed == received.truly
     assert max(by_blue.sequences) < min(by_green.sequences)
+
+
+def test_a_checkpoint_stays_with_its_gate(
+    spark: SparkSession, topic: TopicFactory, gate: Gate, ledger_url: str, tmp_path: Path
+) -> None:
+    """Renamed, it ran the interrupted batch again under another key, and a sink had it twice."""
+    orders, checkpoint, keys = topic(), tmp_path / "checkpoint", list[str]()
+    sent = send(orders, "blue")
+    received, by_renamed = Received(), Received()
+
+    def stored_and_then_failed(df: DataFrame, batch: Batch) -> None:
+        received(df, batch)
+        keys.append(batch.key)
+        if len(keys) == 1:
+            raise ConnectionError("after the write")
+
+    query = start(gate, read(gate, spark, orders), stored_and_then_failed, checkpoint)
+    with pytest.raises(StreamingQueryException, match="after the write"):
+        query.awaitTermination(DEADLINE_S)
+    for _ in range(2):
+        renamed = Gate("renamed", interval="1 second", ledger=ledger_url)
+        query = start(renamed, read(renamed, spark, orders), by_renamed, checkpoint)
+        with pytest.raises(
+            StreamingQueryException, match="checkpoint belongs to the gate 'orders'"
+        ):
+            query.awaitTermination(DEADLINE_S)
+        if len(keys) == 1:  # and neither once its last batch is processed
+            query = start(gate, read(gate, spark, orders), stored_and_then_failed, checkpoint)
+            try:
+                wait_until(lambda: len(keys) == 2, DEADLINE_S)
+                query.processAllAvailable()
+            finally:
+                query.stop()
+            send(orders, "green")
+    assert by_renamed.values == []
+    assert received.values == 2 * sent
+    assert keys[0] == keys[1]
 
 
 def test_a_second_query_by_options_alone_is_refused_by_its_planner(

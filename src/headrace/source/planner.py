@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.control import Plan, empty_plan, plan, should_wait
 from headrace.core.clock import Clock
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition, merge, nested
-from headrace.errors import BrokerError, DataLossError
+from headrace.errors import BrokerError, DataLossError, OptionError
 from headrace.ledger import Admission, Ledger, PlannedRange
 from headrace.source.connector import gone, next_replay
 from headrace.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
@@ -120,8 +120,10 @@ class StreamPlanner:
             DataLossError: offsets are gone and ``failOnDataLoss`` is set, or a journal's lane ends
                 before what was read of it, or is another one.
             GateInUseError: another query stands behind the gate.
+            OptionError: the checkpoint is another gate's.
         """
         offset = StreamOffset.from_json(start)
+        self._refuse_another_gate(offset)
         if offset.replay:
             return next_replay(offset) or start
         # Not earlier: a query that reads batches once more plans none, and has no gate.
@@ -140,7 +142,7 @@ class StreamPlanner:
         self._refuse_or_log(lost)
         if planned.records == 0 and not offset.first and not starts.losses:
             return start
-        # A query that had no gate, or another one, when its checkpoint was made has this one now.
+        # A query that had no gate when its checkpoint was made has this one now.
         begun = StreamOffset(
             offset.positions, self._options.gate, offset.checkpoint_id or uuid.uuid4().hex
         )
@@ -252,8 +254,10 @@ class StreamPlanner:
             DataLossError: offsets of a batch that is run again are gone by now, and
                 ``failOnDataLoss`` is set.
             GateInUseError: another query stands behind the gate.
+            OptionError: the batch is another gate's.
         """
         since, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._refuse_another_gate(until)
         ranges = until.ranges_from(since)
         lost: Sequence[MissingOffsets] = ()
         account = None
@@ -279,6 +283,21 @@ class StreamPlanner:
             fail_on_loss,
             account,
         )
+
+    def _refuse_another_gate(self, offset: StreamOffset) -> None:
+        """Keep a checkpoint with its gate.
+
+        A batch that the other gate has planned, and that did not end, would be run again under
+        another key; and of what this one reads, the other's history would have a gap.
+        """
+        own, other = self._options.gate, offset.gate
+        if own is not None and other is not None and own != other:
+            raise OptionError(
+                f"The query's checkpoint belongs to the gate {other!r}, and its source has the gate"
+                f" {own!r}; a batch's key depends on its gate, so read with the gate {other!r}, or"
+                " start with a new checkpoint and with startingOffsets where that one ended"
+                " (`headrace checkpoint export` prints them)."
+            )
 
     def _lost_since(
         self, gate_ledger: GateLedger, until: StreamOffset, ranges: Sequence[OffsetRange]
