@@ -8,20 +8,20 @@ starting tasks, the sink's commit), and b for each record. `BatchCost` is a Kalm
     variance   S  = h P h' + R,    R = (sigma T^)^2
     surprise   z  = (T - T^) / sqrt(S)
     gain       k  = P h' / S
-    update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (0.02 b)^2
+    update     x += k (T - T^),    P -= k h P,    then P_aa += (0.003 i)^2, P_bb += (0.03 b)^2
 
 where ``|z| > 2``, R is multiplied by ``|z| / 2`` (Huber), and i is the interval. Two sums detect
 that the job has changed, which of drifts alone would be learnt too slowly::
 
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
-Above 4.5, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
+Above 3.5, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
 was 0 is learnt anew. A single batch that does so may be an outlier: if the next one fits the old
 model better, the old model is back.
 
 The next batch has the largest n with::
 
-    a + b n                            <= target i
+    a + b n                            <= i + (i - a) min(0.15 (sigma - 0.03), 0.02)
     a + b n + kappa sqrt(h P h')       <= 1.1 i
     n                                  <= 8 times the last batch
 
@@ -48,7 +48,7 @@ _MOST_GROWTH: Final = 8.0
 _SLACK: Final = 0.5
 """What a surprise must exceed to count as a change: in standard deviations."""
 
-_CHANGE: Final = 4.5
+_CHANGE: Final = 3.5
 """The sum of surprises that is a change. Less: noise is taken for one. More: it is seen later."""
 
 _REMEMBERED: Final = 12
@@ -66,7 +66,7 @@ _NOISE_OF_DEVIATION: Final = 1.25
 _DRIFT_A: Final = 0.003
 """How much a may change from batch to batch, of the interval."""
 
-_DRIFT_B: Final = 0.02
+_DRIFT_B: Final = 0.03
 """How much b may change from batch to batch, of itself."""
 
 _TINY: Final = 1e-300
@@ -175,8 +175,8 @@ class BatchCost:
         The target exceeds the interval by as little as lets noise not cost throughput, and by
         nothing where there is none.
         """
-        target_s = interval_s * (1 + min(max(0.15 * (self.noise - 0.03), 0.0), 0.02))
-        most = max(target_s - self.fixed_s, 0.0) / self.record_s
+        slack = min(max(0.15 * (self.noise - 0.03), 0.0), 0.02)
+        most = max(interval_s - self.fixed_s, 0.0) * (1 + slack) / self.record_s
         # (1.1 i - a - b n)^2 = kappa^2 h P h' is q n^2 - 2 p n + c = 0, of which the smaller root.
         left_s = _ALLOWED * interval_s - self.fixed_s
         q = self.record_s**2 - kappa**2 * self.record_variance
@@ -221,8 +221,8 @@ class LearnedRateEstimator:
         >>> estimator = LearnedRateEstimator(batch_interval_ms=1000)
         >>> for records in (100, 800, 1400):  # each takes 0.3 s, and 0.5 ms for each record
         ...     rate = estimator.compute(0, records, 300 + records // 2, 0)
-        >>> round(rate)
-        1400
+        >>> round(rate, -2)
+        1400.0
 
     Args:
         batch_interval_ms: The time that a batch should take (ms); above 0.
