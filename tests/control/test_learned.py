@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.learned import KAPPA, BatchCost, LearnedRateEstimator
+from headrace.control import BatchCost, LearnedRateEstimator
+from headrace.control.learned import KAPPA
 from headrace.errors import OptionError
 
 INTERVAL_MS = 1000

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from headrace.control import (
     BatchLimits,
     BatchProgress,
-    PIDRateEstimator,
     Plan,
+    RateEstimator,
     RateLimit,
     Reason,
     batch_stats,
@@ -30,7 +30,7 @@ class SimulatedGate:
     """
 
     def __init__(
-        self, estimator: PIDRateEstimator, limits: BatchLimits, partitions: Sequence[TopicPartition]
+        self, estimator: RateEstimator, limits: BatchLimits, partitions: Sequence[TopicPartition]
     ) -> None:
         self.interval_ms = round(limits.seconds_per_batch * 1000)
         self._estimator = estimator
@@ -70,7 +70,7 @@ class SimulatedBatch:
 
 
 def simulate(
-    estimator: PIDRateEstimator,
+    estimator: RateEstimator,
     limits: BatchLimits,
     *,
     capacity_per_s: Callable[[int], float],
