@@ -46,7 +46,7 @@ PLANTED = [
     ),
     Planted(
         "an integral term of the wrong sign",
-        "control/estimator.py",
+        "control/pid.py",
         "self._latest_rate - by_proportional - by_integral - by_derivative",
         "self._latest_rate - by_proportional + by_integral - by_derivative",
         "tests/control",

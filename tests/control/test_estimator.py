@@ -164,7 +164,8 @@ def test_settings_make_the_estimator_they_describe() -> None:
 
 def test_an_unknown_estimator_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(
-        OptionError, match=r"^backpressure\.rateEstimator is 'vegas'; it must be one of: pid"
+        OptionError,
+        match=r"^backpressure\.rateEstimator is 'vegas'; it must be one of: pid, learned",
     ):
         EstimatorSettings("vegas").create(1000)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from headrace.cli.printing import count, duration
-from headrace.control.estimator import EstimatorSettings
+from headrace.control.estimators import EstimatorSettings
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
 

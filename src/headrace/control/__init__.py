@@ -1,12 +1,11 @@
 """The control laws: pure functions of their arguments, without Spark, I/O, clocks or threads."""
 
 from headrace.control.chunk_rate import ChunkRate
-from headrace.control.estimator import (
+from headrace.control.estimators import (
     BatchProgress,
     BatchStats,
     EstimatorSettings,
-    PIDRateEstimator,
-    PIDTerms,
+    RateEstimator,
     batch_stats,
 )
 from headrace.control.fair_share import Demand, catch_up_rate, fair_shares
@@ -18,7 +17,9 @@ from headrace.control.hop import (
     UpstreamThrottle,
     takes_per_s,
 )
+from headrace.control.learned import BatchCost, LearnedRateEstimator
 from headrace.control.limits import BatchLimits, PartitionLimit
+from headrace.control.pid import PIDRateEstimator, PIDTerms
 from headrace.control.plan import ASSUMED_RECORD_BYTES, Plan, empty_plan, plan, should_wait
 from headrace.control.pressure import Epoch, HopSettings, PressureSignal, PressureState, RateLimit
 from headrace.control.rate_law import Reason, max_messages_per_partition
@@ -26,6 +27,7 @@ from headrace.control.token_bucket import TokenBucket
 
 __all__ = [
     "ASSUMED_RECORD_BYTES",
+    "BatchCost",
     "BatchLimits",
     "BatchProgress",
     "BatchStats",
@@ -36,12 +38,14 @@ __all__ = [
     "HopController",
     "HopSettings",
     "InputQueue",
+    "LearnedRateEstimator",
     "PIDRateEstimator",
     "PIDTerms",
     "PartitionLimit",
     "Plan",
     "PressureSignal",
     "PressureState",
+    "RateEstimator",
     "RateLimit",
     "Reason",
     "SignalOutcome",

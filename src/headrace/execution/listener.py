@@ -23,11 +23,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from headrace.control.estimator import (
+from headrace.control import (
     BatchProgress,
     BatchStats,
     EstimatorSettings,
     PIDRateEstimator,
+    RateEstimator,
     batch_stats,
 )
 from headrace.core.stop import cancel_when
@@ -132,7 +133,7 @@ class _GateRun:
     ledger: Ledger
     checkpoint_id: str
     interval_ms: int
-    estimator: PIDRateEstimator | None
+    estimator: RateEstimator | None
     previous: BatchProgress | None = None
     """The batch before; None where its time says nothing of the job."""
     aside_ms: int = 0
@@ -342,7 +343,7 @@ def _on_batch(watched: _GateRun, report: _Report, ended: BatchEnd) -> None:
 
 
 def _sample(
-    report: _Report, stats: BatchStats, estimator: PIDRateEstimator | None, time_ms: int
+    report: _Report, stats: BatchStats, estimator: RateEstimator | None, time_ms: int
 ) -> RateSample:
     """What was measured; without an estimator, nothing is taught and the rate stays what it is."""
     rate = processing_rate = None

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from headrace.control import (
     BatchLimits,
     BatchProgress,
-    PIDRateEstimator,
     Plan,
+    RateEstimator,
     RateLimit,
     batch_stats,
     plan,
@@ -18,7 +18,7 @@ class SimulatedGate:
     """What a gate knows between two batches: its positions, its rate and its estimator."""
 
     def __init__(
-        self, estimator: PIDRateEstimator, limits: BatchLimits, partitions: Sequence[TopicPartition]
+        self, estimator: RateEstimator, limits: BatchLimits, partitions: Sequence[TopicPartition]
     ) -> None:
         self.interval_ms = round(limits.seconds_per_batch * 1000)
         self._estimator = estimator

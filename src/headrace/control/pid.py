@@ -10,26 +10,11 @@ gains P, I, Q::
     historical    = D * processing / i
     d_error       = (error - last error) / t
     new rate      = max(rate - P * error - I * historical - Q * d_error, min_rate)
-
-In DStreams the jobs of late batches queue, and D is the length of that queue. In Structured
-Streaming nothing queues: after an overrun the next trigger fires at once, and the missed ticks are
-skipped. `batch_stats` therefore reads D off two successive batches.
 """
 
-import json
-from dataclasses import asdict, astuple, dataclass
-from typing import Final, NamedTuple, Self
+from dataclasses import dataclass
 
 from headrace.core.validation import require_number
-from headrace.errors import OptionError
-
-_AT_ONCE: Final = 0.1
-"""The part of the interval within which a batch that follows another one began at once.
-
-Some milliseconds always lie between two batches (the end of one trigger, the lookup of offsets in
-the next, a pause of the engine), more on a slow machine, where users set longer intervals. A batch
-that waited for data begins when the data comes, nine times out of ten later than this.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,122 +155,3 @@ class PIDRateEstimator:
             derivative=0.0 - by_derivative,
         )
         return new_rate
-
-
-@dataclass(frozen=True, slots=True)
-class EstimatorSettings:
-    """The estimator of ``backpressure.rateEstimator`` (``pid``) and its gains.
-
-    `PIDRateEstimator` documents and checks each gain. The settings go as text through the ledger
-    from the source's process, which knows the options, to the driver's listener.
-    """
-
-    name: str = "pid"
-    proportional: float = 1.0
-    integral: float = 0.2
-    derivative: float = 0.0
-    min_rate: float = 100.0
-
-    def create(self, batch_interval_ms: int) -> PIDRateEstimator:
-        """A new estimator.
-
-        Raises:
-            OptionError: There is no estimator of that name, or a gain is out of its range.
-        """
-        if self.name != "pid":
-            raise OptionError(
-                f"backpressure.rateEstimator is {self.name!r}; it must be one of: pid."
-            )
-        return PIDRateEstimator(
-            batch_interval_ms, self.proportional, self.integral, self.derivative, self.min_rate
-        )
-
-    def to_text(self) -> str:
-        """As JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """The opposite of ``to_text``.
-
-        Raises:
-            OptionError: It was not written by ``to_text`` of this version.
-        """
-        unreadable = OptionError(
-            f"The settings of an estimator are {text!r}; this version of Headrace reads only what"
-            " it writes itself, so use one version throughout."
-        )
-        try:
-            settings = cls(**json.loads(text))
-        except (TypeError, ValueError) as error:
-            raise unreadable from error
-        name, *gains = astuple(settings)
-        if not isinstance(name, str) or not all(isinstance(gain, int | float) for gain in gains):
-            raise unreadable
-        return settings
-
-
-@dataclass(frozen=True, slots=True)
-class BatchProgress:
-    """What is known of a batch when it has ended.
-
-    Attributes:
-        start_ms: When its trigger fired (Unix time in ms).
-        duration_ms: How long it took, planning and commit included
-            (``durationMs.triggerExecution``).
-        records: The records of one source in it; 0 if its handler failed or it was skipped.
-        left_over: The offsets that its plan left unread (`Plan.left_over`).
-        waited_ms: How much of its time it waited for something else, such as a backfill that had
-            the handler.
-    """
-
-    start_ms: int
-    duration_ms: int
-    records: int
-    left_over: int
-    waited_ms: int = 0
-
-    @property
-    def end_ms(self) -> int:
-        """When it ended (Unix time in ms)."""
-        return self.start_ms + self.duration_ms
-
-    @property
-    def own_ms(self) -> int:
-        """How long it took by itself."""
-        return max(self.duration_ms - self.waited_ms, 0)
-
-
-class BatchStats(NamedTuple):
-    """The four arguments of `PIDRateEstimator.compute`, in their order."""
-
-    time_ms: int
-    num_elements: int
-    processing_delay_ms: int
-    scheduling_delay_ms: int
-
-
-def batch_stats(
-    previous: BatchProgress | None, present: BatchProgress, interval_ms: int
-) -> BatchStats:
-    """What the batch that has just ended tells the estimator.
-
-    Its scheduling delay is the time by which it began later than one interval after the batch
-    before, if data was waiting by then. Data was waiting if the batch before left some unread, or
-    took longer than the interval and was followed at once. Otherwise the source had nothing to
-    give, and the delay is 0. Time for which a batch waited for something else does not count.
-
-    Args:
-        previous: The batch that ran before; None for the first of a run, and where the time of the
-            one before says nothing of the job.
-        present: The batch that has just ended.
-        interval_ms: The trigger's interval or, where the trigger has none, the gate's (ms).
-    """
-    delay_ms = 0
-    if previous is not None:
-        at_once = present.start_ms - previous.end_ms <= _AT_ONCE * interval_ms
-        overran = previous.own_ms > interval_ms
-        if previous.left_over > 0 or (overran and at_once):
-            due_ms = previous.start_ms + previous.waited_ms + interval_ms
-            delay_ms = max(0, present.start_ms - due_ms)
-    return BatchStats(present.end_ms, present.records, present.own_ms, delay_ms)
