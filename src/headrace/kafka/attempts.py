@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.core.ranges import OffsetRange, Positions
 from headrace.errors import SourceError
-from headrace.kafka.producing import Record, produce_all
+from headrace.kafka.producing import ProducedRecord, produce_all
 from headrace.source.log import Topic
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def produce(
     return produce_all(
         settings,
         (
-            Record(topic, key, value, _marked(tag, headers))
+            ProducedRecord(topic, key, value, _marked(tag, headers))
             for batch in batches
             for key, value, headers in zip(
                 *(batch.column(name).to_pylist() for name in ("key", "value", "headers")),

@@ -14,7 +14,7 @@ from headrace.kafka.client.config import client_config
 from headrace.kafka.client.option_values import client_options
 from headrace.kafka.producing import (
     CLIENT_LOG,
-    Record,
+    ProducedRecord,
     flush,
     not_taken,
     producer_settings,
@@ -38,14 +38,14 @@ _Headers = tuple[tuple[str, bytes | None], ...]
 
 def resent_record(
     letter: DeadLetter, *, topic: str | None = None, mended: DeadLetter | None = None
-) -> Record:
+) -> ProducedRecord:
     """The record that brings a dead letter back, with the content that was ``mended``.
 
     In its own topic, and with its own key, it goes to the partition it had.
     """
     content = letter if mended is None else mended
     back = topic in {None, letter.topic} and content.key == letter.key
-    return Record(
+    return ProducedRecord(
         topic=letter.topic if topic is None else topic,
         key=content.key,
         value=content.value,
@@ -54,14 +54,14 @@ def resent_record(
     )
 
 
-def dead_letter_record(letter: DeadLetter, topic: str) -> Record:
+def dead_letter_record(letter: DeadLetter, topic: str) -> ProducedRecord:
     """The record of a dead letter for a topic of dead letters, with the reason."""
     why = (
         (f"{WHY}class", letter.error.error_class.encode()),
         (f"{WHY}message", letter.error.message.encode()),
     )
     headers = (*_without_ours(letter), *_origin(letter), *why)
-    return Record(topic, letter.key, letter.value, headers)
+    return ProducedRecord(topic, letter.key, letter.value, headers)
 
 
 class DeadLetterProducer:
@@ -82,7 +82,7 @@ class DeadLetterProducer:
         }
         self._producer = Producer(settings, logger=CLIENT_LOG)
 
-    def send(self, record: Record) -> Future[str]:
+    def send(self, record: ProducedRecord) -> Future[str]:
         """Queue a record; its ``topic-partition at offset``, or a `BrokerError`, after `flush`."""
         sent: Future[str] = Future()
         try:

@@ -25,7 +25,7 @@ _BY_KEY: Final = -1
 """librdkafka's word for no partition in particular."""
 
 
-class Record(NamedTuple):
+class ProducedRecord(NamedTuple):
     """What is produced; without a partition it goes where Java's client puts its key."""
 
     topic: str
@@ -35,7 +35,7 @@ class Record(NamedTuple):
     partition: int | None = None
 
 
-def produce_all(client: Mapping[str, Any], records: Iterable[Record]) -> int:
+def produce_all(client: Mapping[str, Any], records: Iterable[ProducedRecord]) -> int:
     """Produce records in their order; how many there were, all acknowledged as the settings say.
 
     What ``client`` says of a producer stands; by default it produces nothing twice.
@@ -79,7 +79,7 @@ class _Failures:
             size = len(message.key() or b"") + len(message.value() or b"")
             self._add(str(message.topic()), error, size)
 
-    def refused(self, record: Record | None, error: KafkaError) -> None:
+    def refused(self, record: ProducedRecord | None, error: KafkaError) -> None:
         """The client itself does not take a record, or cannot go on."""
         self._by_client = self.count == 0
         if record is None:
@@ -104,7 +104,7 @@ class _Failures:
         self._largest_bytes = max(self._largest_bytes, size_bytes)
 
 
-def send(producer: Producer, record: Record, delivered: Callable[..., None]) -> None:
+def send(producer: Producer, record: ProducedRecord, delivered: Callable[..., None]) -> None:
     """Queue a record as soon as there is room for it; `delivered` is called with its outcome."""
     partition = _BY_KEY if record.partition is None else record.partition
     while True:

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from headrace.errors import OptionError
 from headrace.kafka.client.config import producer_config
 from headrace.kafka.client.option_values import PREFIX, client_options
-from headrace.kafka.producing import Record, produce_all
+from headrace.kafka.producing import ProducedRecord, produce_all
 from headrace.source.source_options import unknown_option
 
 TOPIC: Final = "topic"
@@ -67,7 +67,7 @@ class Sink:
         """
         return produce_all(self.client, (row for batch in batches for row in self._rows(batch)))
 
-    def _rows(self, batch: pa.RecordBatch) -> Iterator[Record]:
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[ProducedRecord]:
         found = {name: batch.column(name).to_pylist() for name in self.columns}
         nothing = [None] * batch.num_rows
         for topic, key, value, headers, partition in zip(
@@ -83,10 +83,10 @@ class Sink:
                     f"A row's partition is {partition}; it must be 0 or more, or null, which leaves"
                     " it to the key."
                 )
-            yield Record(to, _bytes(key), _bytes(value), _pairs(headers), partition)
+            yield ProducedRecord(to, _bytes(key), _bytes(value), _pairs(headers), partition)
 
 
-class _TaskSide:
+class _SinkTasks:
     """What both writers do in a task."""
 
     def __init__(self, sink: Sink) -> None:
@@ -98,11 +98,11 @@ class _TaskSide:
         return WriterCommitMessage()
 
 
-class KafkaBatchWriter(_TaskSide, DataSourceArrowWriter):
+class KafkaBatchWriter(_SinkTasks, DataSourceArrowWriter):
     """Spark's face of the sink, for ``df.write``."""
 
 
-class KafkaStreamWriter(_TaskSide, DataSourceStreamArrowWriter):
+class KafkaStreamWriter(_SinkTasks, DataSourceStreamArrowWriter):
     """Spark's face of the sink, for ``df.writeStream``."""
 
 

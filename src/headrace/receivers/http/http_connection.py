@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 import h11
@@ -88,76 +88,83 @@ def with_strict_framing(
     return run
 
 
-def limited_protocol(
-    connections: Connections, settings: HttpSettings, rejections: Rejections
-) -> type[H11Protocol]:
+class _LimitedProtocol(H11Protocol):
     """Uvicorn's protocol with a limit of connections and of time, and rejections in JSON.
 
     Those that find no place, and what is no request, are counted. ``header_s`` is also the time for
     the rest of a request that was answered early, such as the body of one for an unknown path.
     """
-    late = HttpRejection(
-        408, f"No whole request came within {settings.header_s:g} s; send its headers faster."
-    )
 
-    class LimitedProtocol(H11Protocol):
-        _late: asyncio.TimerHandle | None = None
+    clients: ClassVar[Connections]
+    settings: ClassVar[HttpSettings]
+    rejections: ClassVar[Rejections]
+    _late: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if connections.admit(self, transport.abort):
-                self._watch()
-            else:
-                _FULL.count(rejections)
-                self._close_with(_FULL)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if self.clients.admit(self, transport.abort):
             self._watch()
+        else:
+            _FULL.count(self.rejections)
+            self._close_with(_FULL)
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._watch()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
 
-        def send_400_response(self, msg: str) -> None:
-            """Reject what is no request, unless it comes after the answer to its beginning."""
-            if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-                self.transport.close()
-                return
-            rejection = _protocol_error(sys.exception(), settings)
-            rejection.count(rejections)
-            if self.cycle is not None:
-                # It may be answering; that would be a second answer.
-                self.cycle.disconnected = True
-                self.cycle.message_event.set()
-            self._close_with(rejection)
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            connections.remove(self)
+    def send_400_response(self, msg: str) -> None:
+        """Reject what is no request, unless it comes after the answer to its beginning."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        rejection = _protocol_error(sys.exception(), self.settings)
+        rejection.count(self.rejections)
+        if self.cycle is not None:
+            # It may be answering; that would be a second answer.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._close_with(rejection)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.clients.remove(self)
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        # Answered, but not idle: the rest of the body is to come, and means nothing.
+        is_awaited = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+        if self.transport.is_closing() or not is_awaited:
+            self.clients.busy(self)
             self._stop_watching()
-            super().connection_lost(exc)
+        elif self._late is None:
+            self.clients.idle(self)
+            header_s = self.settings.header_s
+            late = HttpRejection(
+                408, f"No whole request came within {header_s:g} s; send its headers faster."
+            )
+            self._late = self.loop.call_later(header_s, self._close_with, late)
 
-        def _watch(self) -> None:
-            # Answered, but not idle: the rest of the body is to come, and means nothing.
-            is_awaited = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
-            if self.transport.is_closing() or not is_awaited:
-                connections.busy(self)
-                self._stop_watching()
-            elif self._late is None:
-                connections.idle(self)
-                self._late = self.loop.call_later(settings.header_s, self._close_with, late)
+    def _stop_watching(self) -> None:
+        if self._late:
+            self._late.cancel()
+            self._late = None
 
-        def _stop_watching(self) -> None:
-            if self._late:
-                self._late.cancel()
-                self._late = None
+    def _close_with(self, rejection: HttpRejection) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(_closing(rejection))
+            self.transport.close()
 
-        def _close_with(self, rejection: HttpRejection) -> None:
-            if not self.transport.is_closing():
-                self.transport.write(_closing(rejection))
-                self.transport.close()
 
-    return LimitedProtocol
+def limited_protocol(
+    connections: Connections, settings: HttpSettings, rejections: Rejections
+) -> type[H11Protocol]:
+    """The protocol of one receiver."""
+    given = {"clients": connections, "settings": settings, "rejections": rejections}
+    return type("LimitedProtocol", (_LimitedProtocol,), given)
 
 
 def _protocol_error(error: BaseException | None, settings: HttpSettings) -> HttpRejection:
