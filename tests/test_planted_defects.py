@@ -204,7 +204,7 @@ PLANTED = [
         "execution/executor.py",
         "for retry in range(1, self._policy.retries + 1):",
         "for retry in range(1, self._policy.retries):",
-        "tests/execution/test_failures.py tests/execution/test_handler.py",
+        "tests/execution/test_failures.py",
     ),
     Planted(
         "a password that goes into Spark's plan",
@@ -250,4 +250,4 @@ def test_the_tests_beside_it_find_the_defect(defect: Planted, tmp_path: Path) ->
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 1, run.stdout[-3000:]
-    assert "failed" in run.stdout
+    assert "failed" in run.stdout or "Timeout" in run.stdout  # where it goes on for ever

@@ -31,36 +31,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.integration
-def test_the_commands_of_the_page_run_and_give_its_figures(folder: Path) -> None:
-    for line in block("").splitlines():
-        ended = run(*line.split()[1:], folder=folder)
-        assert (ended.returncode, ended.stderr) == (0, "")
-    side_by_side = ended.stdout[ended.stdout.index("Side by side") :]
-    while_slow = [line.split("│") for line in side_by_side.splitlines() if "60 - 360" in line]
-    table = re.findall(
-        r"^\| `([\w-]+)` \| ([\d ]+) \| ([\d.]+) \| ([\d ]+) MB \| (\d+) \|$",
-        PAGE.read_text(),
-        re.MULTILINE,
-    )
-    printed = [
-        (policy.strip(), sinks.strip().replace(",", " "), swing.strip(), turns.strip())
-        for _, _, policy, sinks, swing, _, _, turns, _ in while_slow
-    ]
-    assert printed == [(policy, sinks, swing, turns) for policy, sinks, swing, _, turns in table]
-    assert len(printed) == 3
-
-
-def test_the_python_of_the_page_runs(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    exec(compile(block("python"), "page", "exec"), {})  # noqa: S102  (our own page)
-    processed, largest = capsys.readouterr().out.split()
-    assert float(processed) > 0.95 * 27_000
-    assert int(largest) < 100_000_000
-
-
-@pytest.mark.integration
 def test_the_picture_has_a_panel_for_rates_queues_and_delays_of_each_policy(folder: Path) -> None:
     arguments = ["--policy", "none", "--policy", "sources", "--svg", "five.svg"]
     ended = run("simulate", "five.toml", *arguments, folder=folder)
