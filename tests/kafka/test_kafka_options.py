@@ -237,3 +237,11 @@ def test_what_says_nothing_or_too_much_is_refused(given: Mapping[str, str], mess
     with pytest.raises(OptionError) as raised:
         parse_subscription(given)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_consumer_group_without_a_name_would_abort_the_process_and_is_refused(blank: str) -> None:
+    said = refusal(NEEDED | {"kafka.group.id": blank})
+    assert said == "kafka.group.id='' is not valid; it must be a text that is not blank."
+    said = refusal(NEEDED | {"headrace.commit.group": blank})
+    assert said == f"headrace.commit.group is {blank!r}; name a consumer group, or leave it out."

@@ -90,9 +90,19 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
         fetch_offset_retry_interval_ms=whole(
             raw, "fetchOffset.retryIntervalMs", at_least=0, default=1000
         ),
-        commit_group=raw.get("headrace.commit.group"),
+        commit_group=_commit_group(raw),
         channel=raw.get("headrace.channel"),
     )
+
+
+def _commit_group(raw: Mapping[str, str]) -> str | None:
+    group = raw.get("headrace.commit.group")
+    if group is not None and not group.strip():
+        # librdkafka would abort the process.
+        raise OptionError(
+            f"headrace.commit.group is {group!r}; name a consumer group, or leave it out."
+        )
+    return group
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
