@@ -163,8 +163,7 @@ def test_starting_offsets_beyond_the_end_are_no_loss_and_the_message_says_where_
         orders.produce(b"d")
         assert next_batch(planner, start)[1] == [OffsetRange(orders.name, 0, 3, 4)]
     assert caplog.messages == [f"{said}; it is read from there on."]
-    at_the_end = {"startingOffsets": json.dumps({orders.name: {"0": 4, "1": 0}})}
-    with planner_of(orders, at_the_end) as planner:
+    with planner_of(orders, options) as planner:  # which is at the end by now
         assert next_batch(planner, planner.initial())[1] == []
 
 
