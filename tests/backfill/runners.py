@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.ledger.samples import a_batch
 
@@ -36,6 +36,8 @@ class FakeRunner:
     """Runs a function, on ranges of a log of which everything before its ``begins`` is gone.
 
     Attributes:
+        recreated: topics that were; none of their offsets are the planned ones.
+        deleted: topics that were.
         unreachable: what is raised while the brokers are away.
         looked: the earliest offsets that were answered.
     """
@@ -46,6 +48,8 @@ class FakeRunner:
         self._ledger = ledger
         self.handler = handler
         self.begins: dict[TopicPartition, int] = {}
+        self.recreated: set[str] = set()
+        self.deleted: set[str] = set()
         self.runs: list[tuple[str, Offsets]] = []
         self.unreachable: Exception | None = None
         self.looked: list[int] = []
@@ -57,14 +61,16 @@ class FakeRunner:
     def gone(self, ranges: Sequence[PlannedRange]) -> list[OffsetRange]:
         if self.unreachable is not None:
             raise self.unreachable
+        others = self.recreated | self.deleted
         return [
-            OffsetRange(r.topic, r.partition, r.start, min(r.until, begin))
+            replace(r, until=r.until if r.topic in others else min(r.until, begin))
             for r in (planned.offsets for planned in ranges)
-            if (begin := self.begins.get(r.topic_partition, 0)) > r.start
+            if (begin := self.begins.get(r.topic_partition, 0)) > r.start or r.topic in others
         ]
 
     def earliest(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
-        found = {r.topic_partition: self.begins.get(r.topic_partition, 0) for r in ranges}
+        there = [r.topic_partition for r in ranges if r.topic not in self.deleted]
+        found = {tp: self.begins.get(tp, 0) for tp in there}
         self.looked.extend(found.values())
         return found
 

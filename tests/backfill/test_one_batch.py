@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.backfill.runners import (
@@ -104,6 +105,40 @@ def test_what_has_left_kafka_becomes_dead_with_the_exact_offsets_loudly(
     )
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert row.error.message in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("of_topics", "source", "why"),
+    [
+        (
+            {"begins": {TopicPartition("orders", 0): 20, TopicPartition("orders", 1): 12}},
+            "kafka",
+            "make the topic's retention longer than failed batches wait.",
+        ),
+        ({"recreated": {"orders"}}, "kafka", "orders was deleted and recreated."),
+        (
+            {"deleted": {"orders"}},
+            "kafka",
+            "orders-0 does not exist any more; orders-1 does not exist any more.",
+        ),
+        (
+            {"recreated": {"orders"}},
+            "journal",
+            "orders was deleted and recreated, or a repair declared them lost.",
+        ),
+    ],
+)
+def test_why_a_batch_s_records_are_gone_is_said(
+    ledger: Ledger, clock: ManualClock, of_topics: dict[str, Any], source: str, why: str
+) -> None:
+    key = one_that_failed(ledger, WIDE)
+    ledger.gates.declare("orders", interval_ms=1_000, source=source, estimator="pid")
+    backfill = Backfill(ledger, clock)
+    for name, value in of_topics.items():
+        setattr(backfill.runner, name, value)
+    dead = backfill.work_on(key)
+    assert isinstance(dead, MarkedDead)
+    assert dead.error.message.split("; ", 1)[1] == why
 
 
 def test_an_outage_of_kafka_costs_no_attempt(ledger: Ledger, clock: ManualClock, key: str) -> None:

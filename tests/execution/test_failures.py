@@ -154,6 +154,26 @@ def test_what_cannot_be_processed_stands_alone_and_the_rest_is_processed_now(
     assert {letter.headers for letter in letters} <= {(), None}
 
 
+def test_a_record_from_after_the_year_9999_is_kept_like_any_other(
+    scene: Scene, topic: TopicFactory, ledger: Ledger, sink: KeyedFiles
+) -> None:
+    """As of a producer that takes microseconds for milliseconds, or worse."""
+    orders = topic(1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    times_ms = [1_790_000_000_000_000, 2**63 - 1]
+    for time_ms in times_ms:
+        orders.produce(BAD, timestamp_ms=time_ms)
+    orders.produce(b"good")
+    query = scene.start(read(scene.gate, scene.spark, orders), sink, "isolate")
+    try:
+        wait_until(lambda: len(ledger.dead_letters.oldest("orders")) == 2, DEADLINE_S)
+        wait_until(lambda: statuses(ledger) == {Status.SUCCESS, Status.DEAD}, DEADLINE_S)
+    finally:
+        query.stop()
+    assert sink.values == ["good"]
+    found = [each.letter.timestamp_ms for each in ledger.dead_letters.oldest("orders")]
+    assert found == [times_ms[0], (2**63 - 1) // 1000]
+
+
 def test_a_batch_that_is_isolated_teaches_no_rate_nor_does_the_one_after_it(
     scene: Scene, ledger: Ledger, sink: KeyedFiles
 ) -> None:

@@ -32,7 +32,7 @@ from headrace.errors import BrokerError
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
-from headrace.ledger import BatchRecord, DeadLetterStatus, Ledger, Status
+from headrace.ledger import BatchRecord, DeadLetterStatus, Ledger, PlannedRange, Status
 from headrace.processes import new_owner
 from headrace.testing import MemoryReader
 
@@ -292,6 +292,24 @@ def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
         assert scene.backfill(row.schedule_id, sink) is None
     assert scene.dead_letters == [(0, 3)]
     assert sink.everything == sorted(set(EVERYTHING) - {(0, 3)})
+
+
+class Unkept(MemoryReader):
+    """Reads records of which none can be kept."""
+
+    def dead_letter(self, offset: PlannedRange, error: BaseException) -> None:
+        raise ValueError(f"{offset.offsets} cannot be read")
+
+
+def test_a_record_whose_dead_letter_cannot_be_kept_counts_as_deferred(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = KeyedSink({(0, 3), (1, 101)})
+    scene.run_live(sink, reader=Unkept(OrdersLog()))
+    assert scene.dead_letters == []
+    assert scene.places(Status.FAILED) == [(0, 3), (1, 101)]
+    (summary,) = [text for text in caplog.messages if "on its children" in text]
+    assert summary.endswith("have isolated 0 records, and 2 are deferred.")
 
 
 def test_a_batch_whose_own_read_fails_since_its_source_is_away_is_deferred_whole(

@@ -64,10 +64,13 @@ def test_an_identity_that_is_damaged_or_of_another_format_is_refused(
         Journal.open(journal.storage.url, create=True)
 
 
-def test_a_lost_identity_is_not_recreated_over_lanes(journal: Journal) -> None:
+@pytest.mark.parametrize("create", [True, False])
+def test_a_lost_identity_is_said_and_not_recreated_over_lanes(
+    journal: Journal, create: bool
+) -> None:
     (folder(journal).parent / "journal.json").unlink()
     with pytest.raises(CorruptionError, match=r"journal\.json is missing, although .* lane 0"):
-        Journal.open(journal.storage.url, create=True)
+        Journal.open(journal.storage.url, create=create)
 
 
 def test_what_is_listed_is_what_was_appended(journal: Journal) -> None:

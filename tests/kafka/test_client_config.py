@@ -261,7 +261,7 @@ def test_javas_default_is_accepted_wherever_the_option_is(name: str) -> None:
 def test_a_value_of_the_wrong_type_is_refused_with_what_is_allowed(name: str) -> None:
     treatment = CONSUMER_OPTIONS[name]
     assert isinstance(treatment, Translated | NoEffect)
-    if treatment.value.allowed == "a text":
+    if treatment.value.allowed.startswith("a text"):
         client_config({**SERVERS, name: "wrong"})
         return
     with pytest.raises(OptionError) as refused:

@@ -1,5 +1,6 @@
 """The options of a source: what is taken, and what is refused in a sentence."""
 
+import json
 import pickle
 from collections.abc import Mapping
 
@@ -237,3 +238,25 @@ def test_what_says_nothing_or_too_much_is_refused(given: Mapping[str, str], mess
     with pytest.raises(OptionError) as raised:
         parse_subscription(given)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_consumer_group_without_a_name_would_abort_the_process_and_is_refused(blank: str) -> None:
+    said = refusal(NEEDED | {"kafka.group.id": blank})
+    assert said == "kafka.group.id='' is not valid; it must be a text that is not blank."
+    said = refusal(NEEDED | {"headrace.commit.group": blank})
+    assert said == f"headrace.commit.group is {blank!r}; name a consumer group, or leave it out."
+
+
+@pytest.mark.parametrize("name", ["a/b", "ö", "a b", ".", "..", "x" * 250, "new\nline"])
+def test_a_topic_that_kafka_allows_no_name_of_is_refused(name: str) -> None:
+    subscriptions = {"subscribe": f"orders,{name}", "assign": json.dumps({name: [0]})}
+    for option, text in subscriptions.items():
+        said = refusal({"kafka.bootstrap.servers": "127.0.0.1:9092", option: text})
+        assert said.startswith(f"{option} names the topic {name[:80]!r}"[:40])
+        assert "not a name that Kafka allows; it has 1 to 249 of the characters a-z" in said
+
+
+def test_the_longest_and_oddest_names_that_kafka_allows_are_taken() -> None:
+    names = ("x" * 249, "...", "A.b_c-9")
+    assert parse_subscription({"subscribe": ",".join(names)}).topics == names

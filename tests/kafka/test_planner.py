@@ -148,6 +148,25 @@ def test_starting_offsets_are_of_every_partition_that_is_read(topic: TopicFactor
     )
 
 
+def test_starting_offsets_beyond_the_end_are_no_loss_and_the_message_says_where_it_ends(
+    topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders = topic(2)
+    orders.produce(b"a", b"b", b"c")
+    options = {"startingOffsets": json.dumps({orders.name: {"0": 4, "1": 0}})}
+    said = f"startingOffsets is 4 for {orders.name}-0, beyond its end at 3"
+    with planner_of(orders, options) as planner, pytest.raises(OptionError) as raised:
+        planner.initial()
+    assert str(raised.value) == f"{said}; name an offset up to there, or -1 for the end."
+    with planner_of(orders, options | {"failOnDataLoss": "false"}) as planner:
+        start = planner.initial()
+        orders.produce(b"d")
+        assert next_batch(planner, start)[1] == [OffsetRange(orders.name, 0, 3, 4)]
+    assert caplog.messages == [f"{said}; it is read from there on."]
+    with planner_of(orders, options) as planner:  # which is at the end by now
+        assert next_batch(planner, planner.initial())[1] == []
+
+
 def test_available_now_stops_at_what_was_there(topic: TopicFactory, admin: AdminClient) -> None:
     orders = topic()
     orders.produce(*[b"x"] * 5)

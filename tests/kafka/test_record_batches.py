@@ -75,6 +75,15 @@ def test_a_record_without_a_timestamp_has_the_native_connectors_minus_one() -> N
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [-1000]
 
 
+def test_a_time_beyond_what_spark_holds_is_the_last_or_the_first_that_it_holds() -> None:
+    builder = RecordBatchBuilder(["timestamp"])
+    most = (2**63 - 1) // 1000
+    times = [most, most + 1, 2**63 - 1, -most, -most - 1, -(2**63)]
+    batch = builder.build(chunk(*({"timestamp": (1, ms)} for ms in times)))
+    found = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    assert found == [most * 1000] * 3 + [-most * 1000] * 3
+
+
 def test_the_topic_is_each_messages_own_unless_all_have_one() -> None:
     builder = RecordBatchBuilder(["topic"])
     assert builder.build(chunk({"topic": "a"}, {"topic": "b"})).column(0).to_pylist() == ["a", "b"]

@@ -357,12 +357,29 @@ class BackfillScheduler:
         ranges = ", ".join(str(each.offsets) for each in gone)
         error = DataLossError(
             f"What batch {batch.schedule_id} of gate {batch.gate!r} reads has left Kafka before it"
-            f" was processed: {ranges}; make the topic's retention longer than failed batches wait."
+            f" was processed: {ranges}; {self._why_gone(batch.gate, gone)}."
         )
         report = ErrorReport.of(error)
         if not self._ledger.batches.mark_dead(batch.schedule_id, self._owner, report):
             return self._report(LeaseLost(batch))
         return self._report(MarkedDead(batch, report))
+
+    def _why_gone(self, gate: str, gone: ChildRanges) -> str:
+        """Why these ranges are gone, and what helps where something does."""
+        begins = self._source.earliest([each.offsets for each in gone])
+        found = self._ledger.gates.get(gate)
+        in_journal = found is not None and found.source == "journal"
+        reasons = []
+        for offsets in (each.offsets for each in gone):
+            begin = begins.get(offsets.topic_partition)
+            if begin is None:
+                reasons.append(f"{offsets.topic_partition} does not exist any more")
+            elif begin < offsets.until:  # the offsets are there, but of other records
+                repaired = ", or a repair declared them lost" * in_journal
+                reasons.append(f"{offsets.topic} was deleted and recreated{repaired}")
+            else:
+                reasons.append("make the topic's retention longer than failed batches wait")
+        return "; ".join(dict.fromkeys(reasons))
 
     def _split(self, batch: BatchRecord, children: Sequence[ChildRanges]) -> BackfillEvent:
         rows = split_batch(

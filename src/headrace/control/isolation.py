@@ -46,8 +46,9 @@ class Isolated(Generic[Why]):
 
     Attributes:
         alone: The single offsets that cannot be processed, each with why.
-        left: Ranges that were not run, each with why: their parent's failure where the budget was
-            spent, or what `Isolation.defer` was given.
+        left: Ranges that are deferred, each with why: those that were not run, with their parent's
+            failure where the budget was spent or what `Isolation.defer` was given, and those that
+            were left alone with `Isolation.leave`.
         runs: How often the handler ran.
     """
 
@@ -115,6 +116,10 @@ class Isolation(Generic[Why]):
             return None
         self.result.runs += 1
         return self._waiting.pop()[0]
+
+    def leave(self, ranges: Ranges, why: Why) -> None:
+        """Leave a child that failed, and is not to be halved or isolated; the others go on."""
+        self.result.left.append((ranges, why))
 
     def defer(self, ranges: Ranges, why: Why) -> None:
         """Leave a child that could not be run, and all that still wait, which cannot be either."""

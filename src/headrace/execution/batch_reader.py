@@ -221,7 +221,9 @@ class SparkBatchReader:
     def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
         """The record at one offset, whole, or None."""
         df = self._read([offset], includeHeaders="true")
-        rows = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).take(1)
+        # Python has no times past the year 9999; Kafka takes any that a producer sends.
+        timed = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).drop("timestamp")
+        rows = timed.take(1)
         return _dead_letter(rows[0], error) if rows else None
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:

@@ -104,11 +104,13 @@ class Isolator:
                 raise error
             elif (unread := unreadable(error)) is not None:
                 self._leave_unread(row, unread)
+                isolation.leave(part, unread)
             elif (unreachable := unreachable_source(error)) is not None:
                 isolation.defer(part, unreachable)
             elif row.outcome_unknown:
                 # It may be in the sink, under its own key.
                 self._ledger.batches.fail(row.schedule_id, error, owner=self._owner)
+                isolation.leave(part, error)
             else:
                 self._failed(isolation, part, error)
         for part, why in isolation.result.left:
@@ -120,12 +122,14 @@ class Isolator:
         return isolation.result
 
     def _failed(self, isolation: Isolation[Cause], part: Ranges, error: Exception) -> None:
-        isolation.record(part, error)
         first, second = halves(part)
         if second:
+            isolation.record(part, error)
             self._split(self._rows[part], [first, second])
+        elif self._keep_dead_letter(self._rows[part], error):
+            isolation.record(part, error)
         else:
-            self._keep_dead_letter(self._rows[part], error)
+            isolation.leave(part, error)
 
     def _leave_unread(self, row: BatchRecord, why: HeadraceError) -> None:
         """Leave a child that cannot be read to a backfill, or stop at it."""
@@ -200,8 +204,8 @@ class Isolator:
             if child.status is Status.IN_PROGRESS:
                 yield from self._open(child)
 
-    def _keep_dead_letter(self, row: BatchRecord, error: Exception) -> None:
-        """Keep the one record that cannot be processed."""
+    def _keep_dead_letter(self, row: BatchRecord, error: Exception) -> bool:
+        """Keep the one record that cannot be processed; False where it is failed instead."""
         (planned,) = self._ledger.batches.ranges(row.schedule_id)
         offset = planned.offsets
         try:
@@ -209,10 +213,10 @@ class Isolator:
         except Exception as unread:  # noqa: BLE001  (Spark, too, may be gone by now)
             _LOG.warning("The record %s is not kept, and stays failed: %s", offset, unread)
             self._ledger.batches.fail(row.schedule_id, error, owner=self._owner)
-            return
+            return False
         if letter is None:
             self._succeed(row)  # There is nothing at this offset.
-            return
+            return True
         kept = self._ledger.dead_letters.add(row.schedule_id, letter, owner=self._owner)
         if kept and self._letters is not None:
             self._letters.send(letter)
@@ -223,6 +227,7 @@ class Isolator:
             letter.error.error_class,
             letter.error.message,
         )
+        return True
 
     def _succeed(self, row: BatchRecord) -> None:
         if row.status is Status.BACKFILLING:

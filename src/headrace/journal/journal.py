@@ -87,11 +87,15 @@ class Journal:
             try:
                 journal_id = _identity(storage)
             except FileNotFoundError:
-                if not create:
+                lanes = [folder for folder in storage.folders() if lane_of(folder) is not None]
+                if lanes:
+                    journal_id = _identity_beside(storage, lanes[0])
+                elif create:
+                    journal_id = _made(storage)
+                else:
                     raise NoJournalError(
                         f"There is no journal {storage.url}; a receiver makes it when it starts."
                     ) from None
-                journal_id = _made(storage)
         return cls(storage, Identity(name, journal_id))
 
     @property
@@ -304,12 +308,18 @@ def _identity(storage: Storage) -> bytes:
 
 def _made(storage: Storage) -> bytes:
     """Make a journal; answers its id, or that of one who was faster."""
-    if lanes := [folder for folder in storage.folders() if lane_of(folder) is not None]:
-        raise CorruptionError(
-            f"{storage.url}/{IDENTITY} is missing, although there is lane {lanes[0]}; put it back, "
-            "as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
-        )
     values = {"format": FORMAT, "id": uuid.uuid4().hex, "created_ms": wall_clock_ms()}
     with suppress(FileExistsError):
         storage.put(IDENTITY, [json.dumps(values).encode()])
     return _identity(storage)
+
+
+def _identity_beside(storage: Storage, lane: str) -> bytes:
+    """The id of a journal that has a lane: one that was made just now, or has lost its id."""
+    try:
+        return _identity(storage)
+    except FileNotFoundError:
+        raise CorruptionError(
+            f"{storage.url}/{IDENTITY} is missing, although there is lane {lane}; put it back, "
+            "as JSON with format, id and created_ms (each block's bytes 8 to 24 are the id)."
+        ) from None

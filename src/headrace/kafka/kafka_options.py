@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +23,11 @@ from headrace.source.source_options import (
 
 FORMAT: Final = "headrace-kafka"
 
+_LONGEST_SHOWN: Final = 80
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+# As brokers do, which answer any other name with "Invalid topic".
+_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+
 _STREAM_ONLY: Final = ("headrace.commit.group",)
 _BOTH: Final = (
     *_SUBSCRIPTIONS,
@@ -90,9 +94,19 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> KafkaOption
         fetch_offset_retry_interval_ms=whole(
             raw, "fetchOffset.retryIntervalMs", at_least=0, default=1000
         ),
-        commit_group=raw.get("headrace.commit.group"),
+        commit_group=_commit_group(raw),
         channel=raw.get("headrace.channel"),
     )
+
+
+def _commit_group(raw: Mapping[str, str]) -> str | None:
+    group = raw.get("headrace.commit.group")
+    if group is not None and not group.strip():
+        # librdkafka would abort the process.
+        raise OptionError(
+            f"headrace.commit.group is {group!r}; name a consumer group, or leave it out."
+        )
+    return group
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
@@ -109,9 +123,11 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
         topics = tuple(dict.fromkeys(name for t in text.split(",") if (name := t.strip())))
         if not topics:
             raise OptionError(f"subscribe is {text!r}; name one topic, or several with commas.")
-        return Subscription(option, topics=topics)
+        return Subscription(option, topics=_allowed(option, topics))
     if option == "assign":
-        return Subscription(option, partitions=tuple(partitions_by_topic(option, text)))
+        partitions = tuple(partitions_by_topic(option, text))
+        _allowed(option, (tp.topic for tp in partitions))
+        return Subscription(option, partitions=partitions)
     if not text.strip():
         raise OptionError("subscribePattern is empty; write a regular expression of topic names.")
     try:
@@ -121,3 +137,17 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
             f"subscribePattern is {text!r}; it must be a regular expression, and this is not:"
             f" {error}."
         ) from error
+
+
+def _allowed(option: str, topics: Iterable[str]) -> tuple[str, ...]:
+    """The topics, if Kafka allows their names."""
+    names = tuple(topics)
+    for name in names:
+        if not _TOPIC_NAME.fullmatch(name):
+            shown = name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..."
+            raise OptionError(
+                f"{option} names the topic {shown!r}, which is not a name that Kafka allows; it has"
+                " 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.'"
+                " nor '..'."
+            )
+    return names

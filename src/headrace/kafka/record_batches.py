@@ -20,6 +20,9 @@ Int64s = npt.NDArray[np.int64]
 # whose numbers are the column's meaning, -1, 0 and 1.
 _JAVA_TIMESTAMP_TYPE: Final = -1
 
+# Spark's timestamps are microseconds in 64 bits; Kafka's, milliseconds in as many.
+_MOST_MS: Final = (2**63 - 1) // 1000
+
 
 @dataclass
 class Chunk:
@@ -71,7 +74,7 @@ _BUILDERS: Final[dict[str, Callable[[Chunk], pa.Array]]] = {
     "offset": lambda chunk: pa.array(chunk.offsets, pa.int64()),
     # The native connector gives -1 ms, one millisecond before the epoch, where a message has none.
     "timestamp": lambda chunk: pa.array(
-        chunk.timestamps[:, 1] * 1000, pa.timestamp("us", tz="UTC")
+        chunk.timestamps[:, 1].clip(-_MOST_MS, _MOST_MS) * 1000, pa.timestamp("us", tz="UTC")
     ),
     "timestampType": _timestamp_types,
     "headers": _headers,

@@ -20,7 +20,7 @@ from headrace.source.connector import gone, next_replay
 from headrace.source.gate_ledger import GateIdentity, GateLedger, OpenLedger
 from headrace.source.log import Log, Topic
 from headrace.source.losses import LossAccount, MissingOffsets, describe_losses
-from headrace.source.read_bounds import starting_positions
+from headrace.source.read_bounds import AtOffsets, starting_positions
 from headrace.source.source_options import SourceOptions
 from headrace.source.start_offsets import StartOffsets, resolve_start_offsets
 from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffset
@@ -87,8 +87,13 @@ class StreamPlanner:
         """Where a fresh checkpoint begins."""
         options = self._options
         topics = self._log.topics(must_exist=True)
-        positions = starting_positions(
-            self._log, options.starting, options.timestamp_strategy, self._log.partitions(topics)
+        positions = self._within(
+            starting_positions(
+                self._log,
+                options.starting,
+                options.timestamp_strategy,
+                self._log.partitions(topics),
+            )
         )
         return StreamOffset(
             positions=positions,
@@ -98,6 +103,20 @@ class StreamPlanner:
             after=self._log.checksums(positions),
             first=True,
         ).to_json()
+
+    def _within(self, positions: Positions) -> Positions:
+        """The positions, none beyond the end of its log: nothing was lost before such a one."""
+        starting = self._options.starting
+        if not isinstance(starting.at, AtOffsets):
+            return positions
+        ends = self._log.bounds(positions)[1]
+        beyond = {tp: offset for tp, offset in positions.items() if offset > ends[tp]}
+        for tp, offset in beyond.items():
+            said = f"{starting.option} is {offset} for {tp}, beyond its end at {ends[tp]}"
+            if self._options.fail_on_data_loss or self._log.cut is not None:
+                raise OptionError(f"{said}; name an offset up to there, or -1 for the end.")
+            _LOG.warning("%s; it is read from there on.", said)
+        return {**positions, **{tp: ends[tp] for tp in beyond}}
 
     def stop_at_latest(self) -> None:
         """For ``Trigger.AvailableNow``: what is there now is all that this run reads."""

@@ -13,6 +13,7 @@ from headrace.kafka.client.option_values import (
     BOOLEAN,
     INT,
     LONG,
+    NOT_BLANK,
     NUMBER,
     TEXT,
     ValueType,
@@ -88,7 +89,8 @@ CONSUMER_OPTIONS: Final[Mapping[str, Treatment]] = {
         "leave it out: the query's checkpoint keeps the offsets, and headrace.commit.group commits"
         " those of processed batches"
     ),
-    "group.id": Translated(TEXT),
+    # A consumer without a name for its group aborts the process.
+    "group.id": Translated(NOT_BLANK),
     "group.instance.id": NoEffect(TEXT),
     "group.protocol": NoEffect(one_of("classic", "consumer")),
     "group.remote.assignor": NoEffect(TEXT),

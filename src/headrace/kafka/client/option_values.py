@@ -130,6 +130,7 @@ def _decimal(text: str) -> float | None:
 
 
 TEXT: Final = ValueType("a text", lambda text: text)
+NOT_BLANK: Final = ValueType("a text that is not blank", lambda text: text.strip() or None)
 NUMBER: Final = ValueType("a number", _decimal)
 BOOLEAN: Final = ValueType(
     "true or false", lambda text: {"true": True, "false": False}.get(text.lower())
