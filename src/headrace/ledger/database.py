@@ -34,7 +34,7 @@ from headrace.ledger.engines import (
     sqlite_reason,
     write_ahead_mode,
 )
-from headrace.ledger.lending import Guard
+from headrace.ledger.lending import Guard, restore_session
 from headrace.ledger.outages import OutageError, Retries, Timeouts
 from headrace.ledger.tables import take_time_from
 from headrace.ledger.urls import normalize_url, parse_url, redact_url, secrets_of
@@ -203,6 +203,7 @@ class Database:
         """Begin a transaction, which ends undone with the stack unless it was committed."""
         with self._explained(retrying=True), ExitStack() as opened:
             connection = opened.enter_context(self._engine.connect())
+            opened.callback(restore_session, connection, self._timeouts)
             connection.begin()
             self._lock(connection)
             guard = Guard(connection, self._timeouts)

@@ -1,4 +1,4 @@
-"""A transaction that is lent: who borrows it cannot end it."""
+"""A transaction that is lent: who borrows it cannot end it, and leaves no trace on its session."""
 
 import re
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from headrace.errors import LedgerError
-from headrace.ledger.engines import LIMIT_NO_LOCKS, limit_locks
+from headrace.ledger.engines import LIMIT_NO_LOCKS, limit_locks, session_settings
 from headrace.ledger.outages import Timeouts
 
 _SAVEPOINT: Final = "headrace_lent"
@@ -44,6 +44,16 @@ _NO_SAVEPOINT: Final = frozenset({"3B001", "25P01"})
 _ENDED: Final = "it was ended within, as the driver's own connection can do"
 
 _ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROLLBACK))"
+
+_FORGET: Final = (
+    "CLOSE ALL",
+    "SET SESSION AUTHORIZATION DEFAULT",
+    "RESET ALL",
+    "UNLISTEN *",
+    "SELECT pg_advisory_unlock_all()",
+    "DISCARD TEMP",
+)
+"""What PostgreSQL's ``DISCARD ALL`` does, but for the statements that the driver has prepared."""
 
 
 def transaction_end(sql: str) -> str | None:
@@ -170,3 +180,26 @@ class Guard:
             " committed at the end of its `with`, together with the batch's success; to undo it,"
             " let an exception leave the `with`."
         )
+
+
+def restore_session(connection: Connection, timeouts: Timeouts) -> None:
+    """Undo what was left of a transaction, and what was set on its session while it was lent.
+
+    A session that cannot be restored is ended, so that nobody is lent it again.
+    """
+    if connection.closed or connection.invalidated:
+        return
+    try:
+        connection.rollback()
+        if connection.dialect.name == "sqlite":
+            # No statement undoes all pragmas. Another connection has the file open before this one
+            # is closed: with the last one SQLite would delete the log by which readers know that
+            # the file is in use.
+            with connection.engine.connect() as another:
+                another.exec_driver_sql("PRAGMA user_version")
+                connection.invalidate()
+        else:
+            restore = "; ".join([*_FORGET, session_settings(timeouts)])
+            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(restore)
+    except (SQLAlchemyError, LedgerError):
+        connection.invalidate()
