@@ -261,6 +261,7 @@ def roll_back_by_the_driver(connection: Connection, _batch: Batch) -> None:
 
 
 COMMENT = "-- the end\n /* of it */ ; COMMIT"
+SECOND = "SELECT 1; -- the end\n COMMIT"
 
 REFUSED: dict[str, tuple[Callable[[Connection, Batch], object], str]] = {
     "commit": (commit, "commit\\(\\) is called within.*the end of its `with`"),
@@ -269,6 +270,10 @@ REFUSED: dict[str, tuple[Callable[[Connection, Batch], object], str]] = {
     "of the transaction": (end_the_transaction, "commit\\(\\) is called within"),
     "SQL's commit": (lambda c, _: c.execute(text(" commit ")), "COMMIT is executed within"),
     "behind a comment": (lambda c, _: c.exec_driver_sql(COMMENT), "COMMIT is executed within"),
+    "behind another": (
+        lambda c, _: c.exec_driver_sql(SECOND),
+        "COMMIT is executed within|one statement at a time",
+    ),
     "SQL's rollback": (lambda c, _: c.exec_driver_sql("ROLLBACK"), "ROLLBACK is executed within"),
 }
 
@@ -282,7 +287,7 @@ REFUSED: dict[str, tuple[Callable[[Connection, Batch], object], str]] = {
         (swallow_around, "was not committed"),
         (within(leave_an_orphan), "(?i)foreign key"),
         (within(nest), "a second time.*begin_nested"),
-        (within(roll_back_by_the_driver), "ended within by the driver"),
+        (within(roll_back_by_the_driver), "ended within, as the driver's own connection can"),
         *(pytest.param(within(end), words, id=name) for name, (end, words) in REFUSED.items()),
         *(
             pytest.param(swallowed(end), words, id=f"{name}, swallowed")

@@ -38,6 +38,19 @@ def test_the_file_keeps_what_is_committed_though_the_power_fails(tmp_path: Path)
     database.close()
 
 
+def test_readers_see_that_a_file_is_in_use_after_a_transaction_was_lent(tmp_path: Path) -> None:
+    """By its log, which SQLite deletes with the last connection; else they read past the writer."""
+    url, log = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "ledger.db-wal"
+    Ledger.open(url).close()
+    database = Database(url, read_only=False, timeouts=SOON)
+    for name in ("tea", "milk"):
+        with database.lend(lambda _connection: None) as connection:
+            connection.exec_driver_sql(f"CREATE TABLE {name} (a INTEGER)")
+        assert log.exists()
+    database.close()
+    assert not log.exists()
+
+
 @pytest.mark.parametrize("name", ["a b.db", "100%.db", "a#b.db", "größe.db"])
 def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     for create in (True, False):

@@ -21,6 +21,7 @@ from tests.ledger.readers import Readers, Step, steps
 from tests.services.ledgers import new_ledger
 
 from headrace.core.ranges import OffsetRange
+from headrace.errors import LedgerError
 from headrace.ledger import (
     DeadLetter,
     DeadLetterStatus,
@@ -191,6 +192,17 @@ def changes(path: Path, table: str) -> Iterator[str]:
             )
 
 
+def no_numbers(path: Path) -> Iterator[str]:
+    """Every number of a table's first row that says what was read, as a text and as a fraction."""
+    others = {"control": ("created_time_ms",), "lost": ("partition",)}
+    for table, columns in NUMBERS.items():
+        row = next(row for row in rows_of(path, table) if row.get("name") != IDLE)
+        where = ["WHERE rowid =", str(row["#"])]
+        for column in (*columns, *others.get(table, ())):
+            for value in ("'x'", "0.5"):
+                yield " ".join(["UPDATE", table, "SET", column, "=", value, *where])
+
+
 def verdicts(path: Path) -> set[Verdict]:
     with Ledger.open(f"sqlite:///{path}", create=False) as ledger:
         names = {gate.name for gate in ledger.gates.all()} | set(ledger.history.undeclared_gates())
@@ -227,6 +239,28 @@ def test_a_row_that_is_deleted_or_changed_is_found(
                 unseen.append(statement)
     assert unseen == []
     assert tried or foreign_keys == "ON"
+
+
+def test_what_is_no_number_is_named_with_its_row(healthy: Path, tmp_path: Path) -> None:
+    key = rows_of(healthy, "failure")[0]["schedule_id"]
+    sentences = set()
+    for statement in no_numbers(healthy):
+        damaged = tmp_path / "damaged.db"
+        shutil.copy(healthy, damaged)
+        with closing(sqlite3.connect(damaged, isolation_level=None)) as file:
+            file.execute(statement)
+        with Ledger.open(f"sqlite:///{damaged}", create=False) as ledger:
+            try:
+                found = verify(ledger, GATE)
+            except LedgerError as error:
+                sentences.add(str(error))
+            else:
+                assert found.contradictions, statement
+    assert (
+        f"The end of a range of orders of batch {key} is 'x', which is no whole number, so the row"
+        " was changed or damaged; restore the ledger from a copy."
+    ) in sentences
+    assert all(each.count(". ") == 0 and each.endswith(".") for each in sentences), sentences
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

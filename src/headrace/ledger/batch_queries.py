@@ -243,4 +243,4 @@ class BatchQueries(Store):
 def ranges_of(connection: Connection, schedule_id: str) -> tuple[PlannedRange, ...]:
     """What a batch reads, by topic, partition and offset."""
     rows = connection.execute(RANGES, {"schedule_id": schedule_id})
-    return tuple(map(range_from, rows))
+    return tuple(range_from(row, schedule_id) for row in rows)

@@ -144,10 +144,40 @@ def offsets_text(offsets: Mapping[int, int]) -> str:
     return json.dumps(offsets, separators=(",", ":"))
 
 
-def range_from(row: Sequence[Any]) -> PlannedRange:
-    """The range that a row of ``failure`` describes."""
+def range_from(row: Sequence[Any], schedule_id: str) -> PlannedRange:
+    """The range that a row of ``failure`` describes.
+
+    Raises:
+        LedgerError: The row is damaged.
+    """
     topic, partition, start, until, latest, reason, topic_id = row
-    return PlannedRange(OffsetRange(topic, partition, start, until), latest, reason, topic_id)
+    offsets = offset_range(f"batch {schedule_id}", topic, partition, start, until)
+    return PlannedRange(offsets, latest, reason, topic_id)
+
+
+def offset_range(whose: str, topic: str, partition: int, start: int, until: int) -> OffsetRange:
+    """The range that a row has.
+
+    Raises:
+        LedgerError: One of its numbers is none.
+    """
+    for name, value in (("partition", partition), ("start", start), ("end", until)):
+        whole_number(value, f"The {name} of a range of {topic} of {whose}")
+    return OffsetRange(topic, partition, start, until)
+
+
+def whole_number(value: int, what: str) -> int:
+    """The same number; SQLite keeps in any column whatever is written there.
+
+    Raises:
+        LedgerError: It is none.
+    """
+    if not isinstance(value, int):
+        raise LedgerError(
+            f"{what} is {value!r}, which is no whole number, so the row was changed or damaged;"
+            " restore the ledger from a copy."
+        )
+    return value
 
 
 def together(queries: Iterable[Select[Any]]) -> CompoundSelect[Any]:

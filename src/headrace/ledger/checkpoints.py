@@ -28,7 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 
 from headrace.core.ranges import OffsetRange
-from headrace.ledger.batch_rows import offsets_in, offsets_text
+from headrace.ledger.batch_rows import offsets_in, offsets_text, whole_number
 from headrace.ledger.findings import Finding, FindingKind
 from headrace.ledger.records import Covered, PlannedBatch
 from headrace.ledger.tables import checkpoint, control, gate, lost, position, pruned
@@ -233,7 +233,11 @@ def _upsert_position(dialect: str) -> sqlite.Insert | postgresql.Insert:
 
 
 def checkpoint_from(row: Any) -> CheckpointRecord:
-    """What a row of `CHECKPOINTS` says."""
+    """What a row of `CHECKPOINTS` says.
+
+    Raises:
+        LedgerError: One of its numbers is none.
+    """
     placed = None
     if row.position_checkpoint_id is not None:
         placed = row.position_checkpoint_id, offsets_in(row.position_offsets)
@@ -243,9 +247,9 @@ def checkpoint_from(row: Any) -> CheckpointRecord:
         topic_id=row.topic_id or None,
         starts=offsets_in(row.start_offsets),
         untils=offsets_in(row.until_offsets),
-        offsets=row.offsets,
+        offsets=whole_number(row.offsets, f"The offsets of checkpoint {row.checkpoint_id}"),
         begun=row.begun,
-        begins=row.begins,
+        begins=whole_number(row.begins, f"The begins of checkpoint {row.checkpoint_id}"),
         position=placed,
     )
 

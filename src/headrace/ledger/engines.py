@@ -239,16 +239,20 @@ def postgresql_engine(url: URL, timeouts: Timeouts) -> Engine:
         | {name: value for name, value in settings.items() if name not in url.query},
         hide_parameters=True,
     )
-    session = ", ".join(f"set_config('{name}', '{to}', false)" for name, to in _SESSION.items())
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: object) -> None:
-        connection.execute(f"SELECT {session}")
-        connection.execute(limit_locks(timeouts, within=False))
+        connection.execute(session_settings(timeouts))
         connection.commit()
 
     _replace_what_was_cut(engine)
     return engine
+
+
+def session_settings(timeouts: Timeouts) -> str:
+    """The statements that set up a session in PostgreSQL."""
+    session = ", ".join(f"set_config('{name}', '{to}', false)" for name, to in _SESSION.items())
+    return f"SELECT {session}; {limit_locks(timeouts, within=False)}"
 
 
 def limit_locks(timeouts: Timeouts, *, within: bool) -> str:

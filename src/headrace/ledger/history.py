@@ -10,7 +10,15 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, not_, 
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, records
-from headrace.ledger.batch_rows import Values, has_children, invalid_value, known_status, offsets_in
+from headrace.ledger.batch_rows import (
+    Values,
+    has_children,
+    invalid_value,
+    known_status,
+    offset_range,
+    offsets_in,
+    whole_number,
+)
 from headrace.ledger.checkpoints import (
     CHECKPOINTS,
     COUNT_LOSSES,
@@ -172,14 +180,20 @@ class HistoryStore(Store):
         """
         with self._database.streaming() as connection:
             for row in connection.execute(COVERAGE, {"gate": gate_name}):
+                key, created_ms = row.schedule_id, row.created_time_ms
+                whose = (
+                    f"the pruned batches of gate {gate_name!r}" if key is None else f"batch {key}"
+                )
+                if created_ms is not None:
+                    whole_number(created_ms, f"The created time of {whose}")
                 yield Covered(
                     checkpoint_id=row.checkpoint_id,
-                    schedule_id=row.schedule_id,
+                    schedule_id=key,
                     parent=row.parent,
                     has_children=bool(row.has_children),
                     status=known_status(row.status),
-                    offsets=_offsets_from(row),
-                    created_time_ms=row.created_time_ms,
+                    offsets=_offsets_from(row, whose),
+                    created_time_ms=created_ms,
                     topic_id=row.topic_id or None,
                 )
 
@@ -188,8 +202,9 @@ class HistoryStore(Store):
     ) -> tuple[tuple[str | None, OffsetRange], ...]:
         """What the pruned batches of one checkpoint had read, with the topics' ids."""
         rows = self._database.rows(PRUNED_RANGES, gate=gate_name)
+        whose = f"the pruned batches of gate {gate_name!r}"
         return tuple(
-            (row.topic_id or None, _offsets_from(row))
+            (row.topic_id or None, _offsets_from(row, whose))
             for row in rows
             if row.checkpoint_id == checkpoint_id
         )
@@ -205,7 +220,7 @@ class HistoryStore(Store):
                 for row in of_batch:
                     if row.topic is None:
                         continue
-                    ranges.append(_offsets_from(row))
+                    ranges.append(_offsets_from(row, f"batch {key}"))
                     if row.topic_id is not None:
                         ids[row.topic] = row.topic_id
                 planned = sum(each.count for each in ranges)
@@ -324,13 +339,14 @@ def _processed_by_gate(
     yield from found.values()
 
 
-def _offsets_from(row: Row[Any]) -> OffsetRange:
-    return OffsetRange(row.topic, row.partition, row.start_offset, row.until_offset)
+def _offsets_from(row: Row[Any], whose: str) -> OffsetRange:
+    return offset_range(whose, row.topic, row.partition, row.start_offset, row.until_offset)
 
 
 def _loss_from(row: Row[Any]) -> Loss:
     """The loss that a row of ``lost`` describes."""
-    offsets = OffsetRange(row.topic, row.partition, row.from_offset, row.until_offset)
+    whose = f"a loss of gate {row.gate!r}"
+    offsets = offset_range(whose, row.topic, row.partition, row.from_offset, row.until_offset)
     return Loss(
         gate=row.gate,
         time_ms=row.time_ms,

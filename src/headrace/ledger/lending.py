@@ -1,0 +1,205 @@
+"""A transaction that is lent: who borrows it cannot end it, and leaves no trace on its session."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from headrace.errors import LedgerError
+from headrace.ledger.engines import LIMIT_NO_LOCKS, limit_locks, session_settings
+from headrace.ledger.outages import Timeouts
+
+_SAVEPOINT: Final = "headrace_lent"
+
+_END: Final = (
+    r"(commit|end|abort|begin|start\s+transaction|prepare\s+transaction"
+    r"|rollback(?!(?:\s+(?:work|transaction))?\s+to\b))\b"
+)
+
+_FIRST_ENDS: Final = re.compile(rf"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*{_END}", re.IGNORECASE | re.DOTALL)
+
+_WORDS: Final = re.compile(r"\b(?:commit|end|abort|begin|start|prepare|rollback)\b", re.IGNORECASE)
+
+_ANY_ENDS: Final = re.compile(rf"(?:^|;)[\s;]*{_END}", re.IGNORECASE)
+
+# PostgreSQL's strings, with escapes and without; quoted names; comments, of which those in /* */
+# nest, so that here is only where they begin.
+_NO_CODE: Final = re.compile(
+    r"""(?<=\be)'(?:[^'\\]|\\.|'')*'|'[^']*'|"[^"]*"|(?<![\w$])\$((?:[^\W\d]\w*)?)\$.*?\$\1\$"""
+    r"|--[^\r\n]*|/\*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+_COMMENT_BORDER: Final = re.compile(r"/\*|\*/")
+
+_ABORTED: Final = "25P02"
+"""PostgreSQL: a statement of the transaction failed, and so the transaction has."""
+
+_NO_SAVEPOINT: Final = frozenset({"3B001", "25P01"})
+"""PostgreSQL: the transaction has no such savepoint, or there is no transaction."""
+
+_ENDED: Final = "it was ended within, as the driver's own connection can do"
+
+_ROLLED_BACK: Final = "a conflict that rolls back (INSERT OR ROLLBACK, RAISE(ROLLBACK))"
+
+_FORGET: Final = (
+    "CLOSE ALL",
+    "SET SESSION AUTHORIZATION DEFAULT",
+    "RESET ALL",
+    "UNLISTEN *",
+    "SELECT pg_advisory_unlock_all()",
+    "DISCARD TEMP",
+)
+"""What PostgreSQL's ``DISCARD ALL`` does, but for the statements that the driver has prepared."""
+
+
+def transaction_end(sql: str) -> str | None:
+    r"""What would end a transaction in a text of PostgreSQL's statements; None where nothing would.
+
+    >>> transaction_end("SET LOCAL work_mem = '8MB'; -- and\n commit")
+    'COMMIT'
+    >>> transaction_end("SELECT 'a; commit'; ROLLBACK TO mine")
+    """
+    found = _ANY_ENDS.search(_code(sql)) if _WORDS.search(sql) else None
+    return found and " ".join(found[1].upper().split())
+
+
+def _code(sql: str) -> str:
+    """The same text without its comments, strings and quoted names."""
+    kept, at = [], 0
+    while found := _NO_CODE.search(sql, at):
+        kept.append(sql[at : found.start()])
+        at = _end_of_comment(sql, found.end()) if found[0] == "/*" else found.end()
+    return " ".join([*kept, sql[at:]])
+
+
+def _end_of_comment(sql: str, at: int) -> int:
+    depth = 1
+    while depth and (border := _COMMENT_BORDER.search(sql, at)):
+        depth += 1 if border[0] == "/*" else -1
+        at = border.end()
+    return at
+
+
+class Guard:
+    """Keeps a transaction that was begun on a connection from being ended by who borrows it.
+
+    The end itself is refused at once where SQLAlchemy or the text of a statement shows it. What
+    goes past both, through the driver's own connection, is found at the end by a savepoint that was
+    made at the beginning.
+    """
+
+    def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
+        self._connection = connection
+        self._timeouts = timeouts
+        self._transaction = connection.get_transaction()
+        self._lent = False
+        self._refused: str | None = None
+        self._is_server = connection.dialect.name == "postgresql"
+        begin = f"SAVEPOINT {_SAVEPOINT}"
+        connection.exec_driver_sql(f"{LIMIT_NO_LOCKS}; {begin}" if self._is_server else begin)
+        event.listen(connection, "commit", self._on_commit)
+        event.listen(connection, "rollback", self._on_rollback)
+        event.listen(connection, "before_cursor_execute", self._on_statement)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Refuse, within, whatever would end the transaction."""
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+            if not self._is_whole() and not self._connection.closed:
+                # SQLAlchemy takes the transaction for ended and would not roll it back.
+                self._connection.invalidate()
+
+    def check(self) -> None:
+        """See that the transaction is the one that was begun, and can be committed.
+
+        Raises:
+            LedgerError: It was ended, or its end was refused, be that caught; or a statement in it
+                failed and was not undone.
+        """
+        if self._refused is not None:
+            self._refuse(self._refused)
+        if not self._is_whole():
+            self._refuse("it was ended within")
+        end = f"RELEASE SAVEPOINT {_SAVEPOINT}"
+        if self._is_server:
+            end = f"{end}; {limit_locks(self._timeouts, within=True)}"
+        try:
+            self._connection.exec_driver_sql(end)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            if not self._is_server:
+                self._refuse(f"{_ENDED}, or {_ROLLED_BACK}")
+            state = getattr(error.orig, "sqlstate", None)
+            if state == _ABORTED:
+                self._refuse(
+                    "a statement in it failed; let its exception pass, or run it within"
+                    " connection.begin_nested()"
+                )
+            if state not in _NO_SAVEPOINT:
+                raise
+            self._refuse(_ENDED)
+
+    def _is_whole(self) -> bool:
+        now = self._connection.get_transaction()
+        return now is not None and now is self._transaction and now.is_active
+
+    def _on_commit(self, _connection: Connection) -> None:
+        if self._lent:
+            self._refuse("commit() is called within")
+
+    def _on_rollback(self, _connection: Connection) -> None:
+        if self._lent:
+            self._refuse("rollback() or close() is called within")
+
+    def _on_statement(
+        self, _connection: Connection, _cursor: object, statement: str, *_others: Any
+    ) -> None:
+        if self._lent and (end := self._end_in(statement)):
+            self._refuse(f"{end} is executed within")
+
+    def _end_in(self, statement: str) -> str | None:
+        if self._is_server:
+            return transaction_end(statement)
+        # SQLite's driver takes one statement, and one that makes a trigger has an END in it.
+        found = _FIRST_ENDS.match(statement)
+        return found and found[1].upper()
+
+    def _refuse(self, what: str) -> NoReturn:
+        self._refused = what
+        raise LedgerError(
+            f"A transaction lent by batch.transaction() is not committed, for {what}. It is"
+            " committed at the end of its `with`, together with the batch's success; to undo it,"
+            " let an exception leave the `with`."
+        )
+
+
+def restore_session(connection: Connection, timeouts: Timeouts) -> None:
+    """Undo what was left of a transaction, and what was set on its session while it was lent.
+
+    A session that cannot be restored is ended, so that nobody is lent it again.
+    """
+    if connection.closed or connection.invalidated:
+        return
+    try:
+        connection.rollback()
+        if connection.dialect.name == "sqlite":
+            # No statement undoes all pragmas. Another connection has the file open before this one
+            # is closed: with the last one SQLite would delete the log by which readers know that
+            # the file is in use.
+            with connection.engine.connect() as another:
+                another.exec_driver_sql("PRAGMA user_version")
+                connection.invalidate()
+        else:
+            restore = "; ".join([*_FORGET, session_settings(timeouts)])
+            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(restore)
+    except (SQLAlchemyError, LedgerError):
+        connection.invalidate()
