@@ -57,10 +57,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """Fail a unit test that tried to."""
-    try:
-        yield
-    finally:
-        tiers.end(item)
+    tried = tiers.end()
+    yield
+    if tried is not None:
+        pytest.fail(f"The unit test {item.nodeid} has tried to start {tried}.", pytrace=False)
 
 
 @pytest.fixture(scope="session")
