@@ -31,7 +31,7 @@ def gated_source(
     Args:
         gate: the gate that the offsets name.
         ranges: what was read.
-        rows: what Spark says of them; as many as there are offsets unless told otherwise.
+        rows: what Spark says of them. Default: as many as there are offsets.
         unread: how much was there to read beyond, in the last partition.
         first: whether it is the query's first batch, for which Spark reports no start.
     """

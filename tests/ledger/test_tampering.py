@@ -107,7 +107,7 @@ class Story:
         self.clock.now_ms += 1_000
 
     def run(self) -> None:
-        """Losses, isolation, a topic made anew, fresh checkpoints, old brokers, old history."""
+        """Losses, isolation, a recreated topic, fresh checkpoints, old brokers, old history."""
         self.lose("A", 0, 5)
         self.process("first", "A", (0, 5, 10), (1, 0, 10))
         self.isolate("first", "A", 10, 20)

@@ -89,7 +89,7 @@ def running(
     during: Callable[[int], object] = lambda _: None,
     **trigger: Any,
 ) -> Iterator[Collected]:
-    """Run a query until the block ends; at once again after each batch, unless told otherwise.
+    """Run a query until the block ends. Default trigger: at once again after each batch.
 
     ``during`` is called with a batch's number while the batch runs, before its rows count.
     """
