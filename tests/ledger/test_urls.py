@@ -224,8 +224,12 @@ def test_a_connection_on_which_the_server_only_said_something_is_kept(
     with Ledger.open(url) as ledger, psycopg.connect(url, autocommit=True) as other:
         kept = server_process(ledger)
         with ledger.batches.lend() as connection:
-            connection.exec_driver_sql("LISTEN news")
-            file = connection.connection.fileno()
+            driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        # What a handler listens to ends with its transaction.
+        driver.execute("LISTEN news")
+        driver.commit()
+        file = driver.fileno()
         other.execute("NOTIFY news")
         wait_until(lambda: select.select([file], [], [], 0)[0] != [])
         assert ledger.gates.all() == ()
