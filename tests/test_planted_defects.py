@@ -236,6 +236,7 @@ def test_each_defect_is_a_change_of_a_line_that_is_there_once(
     assert all((ROOT / each).exists() for each in defect.tests.split())
 
 
+@pytest.mark.integration
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("defect", PLANTED, ids=lambda each: each.what)
