@@ -78,7 +78,9 @@ class ChunkRate:
         gap_ms = (last.seen_ms - self._chunks[0].seen_ms) / (len(self._chunks) - 1)
         until_ms = max(float(last.seen_ms), time_ms - gap_ms)
         least_until_ms = last.unseen_ms if until_ms == last.seen_ms else until_ms
-        for first in list(reversed(self._chunks))[1:]:
+        for first in reversed(self._chunks):
+            if first.seen_ms == last.seen_ms:  # two looks in one millisecond
+                continue
             lasted_ms = until_ms - first.seen_ms
             is_exact = least_until_ms - first.seen_ms >= exact * (until_ms - first.unseen_ms)
             if lasted_ms >= max(least_ms, 1) and is_exact:

@@ -16,7 +16,7 @@ that the job has changed, which of drifts alone would be learnt too slowly::
     up   = max(0, up + z - 0.5)        down = max(0, down - z - 0.5)
 
 Above 3.5, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen since the sum last
-was 0 is learnt anew. A single batch that does so may be an outlier: if the next one fits the old
+was 0 is learnt again. A single batch that does so may be an outlier: if the next one fits the old
 model better, the old model is back.
 
 The next batch has the largest n with::
@@ -169,7 +169,7 @@ class BatchCost:
             self, noise=max(self.noise + _NOISE_WEIGHT * (seen - self.noise), _LEAST_NOISE)
         )
 
-    def best_records(self, interval_s: float, kappa: float = KAPPA) -> float:
+    def best_records(self, interval_s: float) -> float:
         """The largest batch that meets the first two conditions of the law; 0 where a is too much.
 
         The target exceeds the interval by as little as lets noise not cost throughput, and by
@@ -179,9 +179,9 @@ class BatchCost:
         most = max(interval_s - self.fixed_s, 0.0) * (1 + slack) / self.record_s
         # (1.1 i - a - b n)^2 = kappa^2 h P h' is q n^2 - 2 p n + c = 0, of which the smaller root.
         left_s = _ALLOWED * interval_s - self.fixed_s
-        q = self.record_s**2 - kappa**2 * self.record_variance
-        p = left_s * self.record_s + kappa**2 * self.covariance
-        c = left_s**2 - kappa**2 * self.fixed_variance
+        q = self.record_s**2 - KAPPA**2 * self.record_variance
+        p = left_s * self.record_s + KAPPA**2 * self.covariance
+        c = left_s**2 - KAPPA**2 * self.fixed_variance
         if c <= 0:
             return 0.0
         root = p**2 - q * c
