@@ -28,6 +28,7 @@ from headrace.ledger.records import (
     Processed,
     Pruned,
     RateSample,
+    Rejected,
     Unresolved,
     schedule_id,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "RateSample",
     "ReceiverRecord",
     "ReceiverReport",
+    "Rejected",
     "Span",
     "Status",
     "StreamRate",
