@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench import (
     backfill,
+    decoding,
     flow,
     journal,
     json_columns,
@@ -40,6 +41,7 @@ class Name(StrEnum):
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
     JSON = "json"
+    DECODING = "decoding"
     RECOVERY = "recovery"
     BACKFILL = "backfill"
     PLAN = "plan"
@@ -60,6 +62,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
     Name.JSON: json_columns.measure,
+    Name.DECODING: decoding.measure,
     Name.RECOVERY: recovery.measure,
     Name.BACKFILL: backfill.measure,
     Name.PLAN: plan_time.measure,
