@@ -33,7 +33,6 @@ from headrace.cli.journal_command import journal_view, pruned_table
 from headrace.cli.snapshot import GateHistory, take_snapshot
 from headrace.cli.status import stages_of, stages_view
 from headrace.cli.verify import verification_view
-from headrace.control import EstimatorSettings
 from headrace.core.ranges import OffsetRange
 from headrace.flow.signals.codec import encode
 from headrace.journal import (
@@ -118,8 +117,16 @@ def receivers(_folder: Path) -> RenderableType:
 def the_lowest_rate(_folder: Path) -> RenderableType:
     batches = [past.a_batch(number, past.NOW_MS - number * 1_000, 900) for number in range(3)]
     samples = [RateSample("orders", past.NOW_MS, 100.0, 100, 1_050, 0) for _ in batches]
-    slow = replace(past.a_gate(100.0), estimator=EstimatorSettings().to_text())
-    return gate(GateHistory(slow, tuple(batches), tuple(samples)))
+    return gate(GateHistory(past.a_gate(100.0), tuple(batches), tuple(samples)))
+
+
+def a_short_interval(_folder: Path) -> RenderableType:
+    batches = [past.a_batch(number, past.NOW_MS - number * 1_000, 900) for number in range(3)]
+    slow = past.learnt(
+        past.a_gate(100.0), fixed_s=1.2, record_s=4e-4, changed_ms=past.NOW_MS - 60_000
+    )
+    sample = RateSample("orders", past.NOW_MS, 100.0, 100, 1_240, 0, other_per_s=83.0)
+    return gate(GateHistory(slow, tuple(batches), (sample,)))
 
 
 def several_gates(_folder: Path) -> RenderableType:
@@ -274,7 +281,16 @@ VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
     each.__name__: each
     for each in (
         *(a_backlog, late_batches, many_partitions, a_gate_in_trouble, receivers),
-        *(the_lowest_rate, several_gates, stages, batches, failures, dead_letters, a_plan),
+        *(
+            the_lowest_rate,
+            a_short_interval,
+            several_gates,
+            stages,
+            batches,
+            failures,
+            dead_letters,
+            a_plan,
+        ),
         *(what_is_open, what_is_broken, what_is_pruned, many_spans_and_findings, journals),
     )
 } | {
