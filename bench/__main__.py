@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench import (
     backfill,
+    control,
     flow,
     journal,
     json_columns,
@@ -41,6 +42,7 @@ class Name(StrEnum):
     SMALL_BATCH = "small-batch"
     JSON = "json"
     RECOVERY = "recovery"
+    CONTROL = "control"
     BACKFILL = "backfill"
     PLAN = "plan"
     LEDGER = "ledger"
@@ -61,6 +63,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.SMALL_BATCH: small_batch.measure,
     Name.JSON: json_columns.measure,
     Name.RECOVERY: recovery.measure,
+    Name.CONTROL: control.measure,
     Name.BACKFILL: backfill.measure,
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,

@@ -129,7 +129,7 @@ def test_an_interval_that_is_too_short_is_said_directly_under_the_headline() -> 
     snapshot = take_snapshot(GateHistory(gate), NOW_MS)
     assert snapshot.advice == (
         "A batch costs 1.2 s before its first record; the interval of 1 s is too short, 5 s carries"
-        " 24 times as much.",
+        " more than 50 times as much.",
     )
     lines = text_of(gate_view(snapshot)).splitlines()
     assert "No batch yet." in lines[1]

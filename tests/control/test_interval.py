@@ -1,11 +1,15 @@
 """The interval that is ``auto``, and the sentence about one that is too short."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control import AutoInterval, BatchCost, IntervalLaw, SourceCost, too_short
+from headrace.control import AutoInterval, BatchCost, EstimatorSettings, IntervalLaw, SourceCost
 from headrace.errors import OptionError
+
+PID, LEARNED = EstimatorSettings("pid"), EstimatorSettings("learned")
 
 
 def cost(fixed_s: float, record_s: float = 1e-4, deviation: float = 0.01) -> BatchCost:
@@ -83,25 +87,24 @@ def test_what_it_must_hold_is_checked(arguments: dict[str, float], message: str)
 
 
 def test_an_interval_near_the_fixed_cost_is_called_too_short_in_one_sentence() -> None:
-    assert too_short(1000, source_cost(1.2, 0.0004), 100) == (
-        "A batch costs 1.2 s before its first record; the interval of 1 s is too short, 5 s carries"
-        " 24 times as much."
-    )
-    assert too_short(1000, source_cost(0.93), 100) == (
+    costs = "A batch costs 1.2 s before its first record; the interval of 1 s is too short, 5 s"
+    assert PID.too_short(1000, source_cost(1.2)) == f"{costs} carries more than 50 times as much."
+    assert LEARNED.too_short(1000, source_cost(1.2)) == f"{costs} carries 2.5 times as much."
+    assert PID.too_short(1000, source_cost(0.93)) == (
         "A batch costs 0.93 s before its first record; the interval of 1 s is too short, 5 s"
         " carries 12 times as much."
     )
 
 
 def test_an_interval_that_is_long_enough_or_a_cost_that_is_not_known_is_not_spoken_of() -> None:
-    assert too_short(1000, source_cost(0.6), 100) is None
-    assert too_short(1000, source_cost(1.2, deviation=0.5), 100) is None
+    assert PID.too_short(1000, source_cost(0.6)) is None
+    assert PID.too_short(1000, source_cost(1.2, deviation=0.5)) is None
 
 
 def test_an_auto_interval_is_too_short_where_its_longest_delay_makes_it_so() -> None:
-    law = IntervalLaw(max_delay_ms=2000)
-    assert too_short(900, source_cost(1.2, 0.0004), 100, law) is None
-    assert too_short(1000, source_cost(1.2, 0.0004), 100, law) == (
+    settings = replace(LEARNED, auto=IntervalLaw(max_delay_ms=2000))
+    assert settings.too_short(900, source_cost(1.2)) is None
+    assert settings.too_short(1000, source_cost(1.2)) == (
         "A batch costs 1.2 s before its first record, and headrace.maxDelay of 2 s allows no"
-        " longer interval than 1 s; 10 s carries 24 times as much."
+        " longer interval than 1 s; 10 s carries 2.5 times as much."
     )

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from headrace.cli.printing import count, duration
-from headrace.control import EstimatorSettings, SourceCost, too_short
+from headrace.control import EstimatorSettings, SourceCost
 from headrace.errors import OptionError
 from headrace.ledger import BatchRecord, GateRecord, RateSample, Status
 
@@ -159,8 +159,7 @@ def _too_short_an_interval(gate: GateRecord, samples: Sequence[RateSample]) -> s
     except OptionError:
         return None
     cost, lowest = batch_cost_of(gate), settings.min_rate
-    sentence = cost and too_short(gate.interval_ms, cost, lowest, settings.auto)
-    if sentence:
+    if cost is not None and (sentence := settings.too_short(gate.interval_ms, cost)):
         return sentence
     taught = [sample for sample in samples if sample.rate_per_s is not None][:_RECENT]
     if gate.rate_per_s is None or gate.rate_per_s > lowest or len(taught) < _RECENT:

@@ -18,7 +18,7 @@ from headrace.control.hop import (
     UpstreamThrottle,
     takes_per_s,
 )
-from headrace.control.interval import AUTO, AutoInterval, IntervalChange, IntervalLaw, too_short
+from headrace.control.interval import AUTO, AutoInterval, IntervalChange, IntervalLaw
 from headrace.control.learned import FinishedBatch, LearnedBatches
 from headrace.control.limits import BatchLimits, PartitionLimit
 from headrace.control.pid import PIDRateEstimator, PIDTerms
@@ -71,5 +71,4 @@ __all__ = [
     "plan",
     "should_wait",
     "takes_per_s",
-    "too_short",
 ]

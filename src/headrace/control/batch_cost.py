@@ -28,6 +28,9 @@ Records = Mapping[str, float]
 KAPPA: Final = 0.2
 """How many standard deviations of the expected time must have room. More: it climbs slower."""
 
+MOST_FIXED: Final = 0.7
+"""The part of a batch's time that its fixed cost may be before the batch may take longer."""
+
 _ALLOWED: Final = 1.1
 """Of the interval, with `KAPPA` standard deviations."""
 
@@ -257,11 +260,17 @@ class BatchCost:
                 for b, part in zip(record_s, along_fixed, strict=True)
             ]
         new = replace(self, fixed_s=possible_s, record_s=tuple(record_s), covariance=covariance)
-        return new if min(record_s) > 0 else new._made_possible(records, time_s, interval_s)
+        if min(record_s) > 0:
+            return new
+        # The further a is above the batch's whole time, the less is left of what was known.
+        work = min(max(1 - time_s / max(self.fixed_s, _TINY), _LEAST_WORK), 0.5)
+        return new._made_possible(records, time_s, interval_s, work)
 
-    def _made_possible(self, records: Records, time_s: float, interval_s: float) -> "BatchCost":
-        """Where a record would take no time: it takes some, and a is what is left."""
-        part_s = _LEAST_WORK * time_s / len(self.sources)
+    def _made_possible(
+        self, records: Records, time_s: float, interval_s: float, work: float
+    ) -> "BatchCost":
+        """Where a record would take no time: all take a part of it, and a is what is left."""
+        part_s = work * time_s / len(self.sources)
         record_s = tuple(
             each_s if each_s > 0 else part_s / max(records.get(name, 0.0), 1.0)
             for name, each_s in zip(self.sources, self.record_s, strict=True)
@@ -271,7 +280,7 @@ class BatchCost:
             for name, each_s in zip(self.sources, record_s, strict=True)
         )
         fixed_s = min(self.fixed_s, max(time_s - worked_s, 0.0))
-        unknown = (0.1 * max(fixed_s, interval_s)) ** 2, *[0.0] * len(record_s)
+        unknown = (0.3 * max(fixed_s, interval_s)) ** 2, *[0.0] * len(record_s)
         wider = self.covariance if fixed_s == self.fixed_s else _widened(self.covariance, unknown)
         return replace(self, fixed_s=fixed_s, record_s=record_s, covariance=wider)
 

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-from headrace.control.interval import IntervalLaw
+from headrace.control.batch_cost import MOST_FIXED, SourceCost
+from headrace.control.interval import IntervalLaw, too_short
 from headrace.control.pid import PIDRateEstimator
 from headrace.errors import OptionError
 
@@ -77,6 +78,11 @@ class EstimatorSettings:
         """
         gains = self.proportional, self.integral, self.derivative
         return PIDRateEstimator(batch_interval_ms, *gains, self.min_rate)
+
+    def too_short(self, interval_ms: int, cost: SourceCost) -> str | None:
+        """One sentence where an interval (ms) is too short for what a batch costs; else None."""
+        least_work = 1 - MOST_FIXED if self.name == LawName.LEARNED else 0.0
+        return too_short(interval_ms, cost, least_work=least_work, auto=self.auto)
 
     def to_text(self) -> str:
         """As JSON."""

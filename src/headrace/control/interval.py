@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.control.batch_cost import BatchCost, SourceCost
+from headrace.control.batch_cost import MOST_FIXED, BatchCost, SourceCost
 from headrace.core.validation import require_number, require_whole
 from headrace.errors import OptionError
 
@@ -30,9 +30,6 @@ _OFF: Final = 1.25
 
 _BATCHES: Final = 5
 """For how many batches in a row."""
-
-_NEAR: Final = 0.7
-"""The part of an interval from which on a fixed cost is near it."""
 
 _LONGER: Final = 0.25
 """Of a longer interval that is proposed, what the fixed cost is."""
@@ -120,19 +117,30 @@ class AutoInterval:
 
 
 def too_short(
-    interval_ms: int, cost: SourceCost, min_rate: float, auto: IntervalLaw | None = None
+    interval_ms: int,
+    cost: SourceCost,
+    *,
+    least_work: float = 0.0,
+    auto: IntervalLaw | None = None,
 ) -> str | None:
     """One sentence where a fixed cost is near the interval, or beyond it; else None.
 
-    It compares what is carried with what the longer interval would carry; a gate admits
-    ``min_rate`` (records/s) at least. An ``auto`` interval is only called too short where its law
-    allows no longer one.
+    It compares what is carried with what the longer interval would carry. An ``auto`` interval is
+    only called too short where its law allows no longer one.
+
+    Args:
+        interval_ms: The interval in force (ms).
+        cost: What is known of a batch's cost; where that is little, nothing is said.
+        least_work: The part of its time that a batch works at least, by the law in force.
+        auto: What an ``auto`` interval must hold; None for a fixed one.
     """
     interval_s, fixed_s = interval_ms / 1000, cost.fixed_s
-    if fixed_s < _NEAR * interval_s or math.sqrt(cost.fixed_variance) > 0.1 * fixed_s:
+    if fixed_s < MOST_FIXED * interval_s or math.sqrt(cost.fixed_variance) > 0.1 * fixed_s:
         return None
     longer_s = _rounded_up(fixed_s / _LONGER)
-    much = _times_as_much(cost, interval_s, longer_s, min_rate)
+    taken = max(1 - fixed_s / interval_s, least_work)
+    times = (1 - fixed_s / longer_s) / taken if taken > 0 else math.inf
+    much = f"{times:.2g} times as much" if times < 50 else "more than 50 times as much"
     costs = f"A batch costs {fixed_s:.2g} s before its first record"
     if auto is None:
         return (
@@ -145,17 +153,6 @@ def too_short(
         f"{costs}, and headrace.maxDelay of {auto.max_delay_ms / 1000:g} s allows no longer"
         f" interval than {interval_s:g} s; {2 * longer_s:g} s carries {much}."
     )
-
-
-def _times_as_much(cost: SourceCost, interval_s: float, longer_s: float, min_rate: float) -> str:
-    carried = (longer_s - cost.fixed_s) / longer_s
-    taken = max(interval_s - cost.fixed_s, 0.0) / interval_s
-    if taken == 0:
-        # It admits its lowest rate all the same, and each batch is late.
-        work_s = cost.record_s * min_rate * interval_s
-        taken = work_s / (cost.fixed_s + work_s)
-    times = carried / taken
-    return f"{times:.0f} times as much" if times < 1000 else "1000 times as much and more"
 
 
 def _rounded_up(seconds: float) -> float:

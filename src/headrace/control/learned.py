@@ -9,10 +9,17 @@ Above 3, b is unknown again (``P_bb = (2 b)^2``), a is kept, and what was seen s
 was 0 is learnt again. A single batch that does so may be an outlier: if the next one fits the old
 model better, the old model is back.
 
-The next batch is the largest that `BatchCost.most` allows, and at most 8 times the largest since
-the last change. So little is admitted while little is known, and the climb from a small batch is
-the experiment that tells a from b. Where the smallest rate is all that is allowed, and that is not
-known to be a's fault, every other batch is twice as large: it tells.
+The next batch is the largest that `BatchCost.most` allows in the time of::
+
+    max(i, a / 0.7)
+
+and at most 8 times the largest since the last change. Where a is known and takes more than 0.7 of
+the interval i, each batch is late, or nearly so, whatever is in it: then at least 0.3 of its time
+is work, where batches of the smallest rate would carry nothing.
+
+So little is admitted while little is known, and the climb from a small batch is the experiment that
+tells a from b. Where hardly more than the smallest rate is allowed, and that is not known to be a's
+fault, every other batch is twice as large: it tells.
 
 The sources of a join get equal parts of the time; one that is not behind gets twice what it needs,
 and the others what it leaves. While b of one is known to a tenth only, their parts are changed by
@@ -25,7 +32,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.control.batch_cost import BatchCost, Records, SourceCost
+from headrace.control.batch_cost import MOST_FIXED, BatchCost, Records, SourceCost
 
 _MOST_GROWTH: Final = 8.0
 """Of a batch over the largest since the last change."""
@@ -233,14 +240,16 @@ class LearnedBatches:
         direction = {
             name: part / cost.record_s[place] for place, (name, part) in enumerate(parts.items())
         }
-        times = cost.most(direction, self._interval_s)
+        # Where a is only believed, a longer batch would seem to confirm it.
+        least_s = cost.fixed_s / MOST_FIXED if cost.is_sure_of_fixed(self._interval_s) else 0.0
+        times = cost.most(direction, max(self._interval_s, least_s))
         self._turn = not self._turn
         found = {}
         for name, each in direction.items():
             least = least_per_s.get(name, 0.0) * self._interval_s
             most = _MOST_GROWTH * self._largest.get(name, math.inf)
             wanted = min(times * each, most)
-            if wanted <= least and self._is_to_probe(cost, last, name, least):
+            if wanted < 2 * least and self._is_to_probe(cost, last, name, least):
                 wanted = 2 * least
             found[name] = max(wanted, least)
         return found
@@ -248,7 +257,7 @@ class LearnedBatches:
     def _is_to_probe(self, cost: BatchCost, last: FinishedBatch, name: str, least: float) -> bool:
         """Whether a larger batch is to tell if it is a that takes the interval."""
         is_known = cost.is_sure_of_fixed(self._interval_s) and self._upper_bound_s is None
-        return not is_known and last.records.get(name, 0) <= 1.5 * least
+        return not is_known and last.records.get(name, 0) < 1.9 * least
 
     def _parts(self, cost: BatchCost, last: FinishedBatch) -> dict[str, float]:
         """The parts of the time for records, of 1, that the sources get; in the model's order."""

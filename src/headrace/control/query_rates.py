@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.control.batch_cost import SourceCost
 from headrace.control.estimators import BatchStats, EstimatorSettings, LawName
-from headrace.control.interval import AutoInterval, IntervalChange, too_short
+from headrace.control.interval import AutoInterval, IntervalChange
 from headrace.control.learned import FinishedBatch, LearnedBatches
 from headrace.control.pid import PIDTerms
 
@@ -152,8 +152,7 @@ class QueryRates:
         """The sentence that the interval is too short, after some batches that say so."""
         if cost is None:
             return None
-        settings = gate.settings
-        sentence = too_short(gate.interval_ms, cost, settings.min_rate, settings.auto)
+        sentence = gate.settings.too_short(gate.interval_ms, cost)
         gate.late = gate.late + 1 if sentence else 0
         if gate.late < _TOO_SHORT or gate.has_warned:
             return None
