@@ -16,8 +16,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 import sqlalchemy
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 from tests.docs.conftest import Shop
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks
@@ -159,7 +161,7 @@ def failures(spark: SparkSession, shop: Shop) -> None:
 def sinks(spark: SparkSession, shop: Shop) -> None:
     """Its handlers on a batch of three records, twice.
 
-    Those for tables of the lake are run by `tests/sinks`, for they need another Spark.
+    That for Delta needs another Spark; `tests/recovery/sinks.py` runs it.
     """
     engine = sqlalchemy.create_engine(f"sqlite:///{shop.folder}/sink.db")
     orders = sqlalchemy.Table(
@@ -169,6 +171,16 @@ def sinks(spark: SparkSession, shop: Shop) -> None:
         sqlalchemy.Column("value", sqlalchemy.LargeBinary),
     )
     orders.create(engine)
+    (shop.folder / "lake").mkdir()
+    lake = SqlCatalog(
+        "lake",
+        uri=f"sqlite:///{shop.folder}/catalog.db",
+        warehouse=f"file://{shop.folder}/lake",
+    )
+    lake.create_namespace("shop")
+    table = lake.create_table(
+        "shop.orders", pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+    )
     copies = Topics(shop.topic.bootstrap_servers).create(prefix="copies")
     kafka = {"kafka.bootstrap.servers": shop.topic.bootstrap_servers}
     names: dict[str, Any] = {
@@ -176,6 +188,7 @@ def sinks(spark: SparkSession, shop: Shop) -> None:
         "sqlalchemy": sqlalchemy,
         "engine": engine,
         "orders": orders,
+        "catalog": lake,
         "kafka": kafka | {"topic": copies.name},
         "kafka_source": kafka | {"subscribe": copies.name, "startingOffsets": "earliest"},
     }
@@ -184,13 +197,19 @@ def sinks(spark: SparkSession, shop: Shop) -> None:
     df = spark.read.format("headrace-kafka").options(**kafka, subscribe=shop.topic.name).load()
     for block in reader.read():
         reader.run(block)
-        for handler in {"write_orders", "write_files", "write_kafka"} & names.keys():
+        for handler in {
+            "write_orders",
+            "write_iceberg",
+            "write_files",
+            "write_kafka",
+        } & names.keys():
             for _run in range(2):
                 names[handler](df.limit(3), batch)
             del names[handler]
     with engine.connect() as connection:
         assert len(connection.execute(sqlalchemy.select(orders)).all()) == 3
     engine.dispose()
+    assert len(table.refresh().scan().to_arrow()) == 3
     assert spark.read.parquet(f"{shop.folder}/new/out").count() == 3
     assert len(records_in(copies)) == 6
     kept = names["once"].writeStream.format("memory").queryName("kept")

@@ -1,7 +1,7 @@
 """Sinks that remember which batches they have, and readers of them that are the tests' own.
 
-A reader uses nothing of what wrote: the log of a Delta table is read as the JSON that it is, its
-files with pyarrow, and PostgreSQL with psycopg.
+A reader uses nothing of Headrace: the log of a Delta table is read as the JSON that it is, its
+files with pyarrow, PostgreSQL with psycopg, and Iceberg with a catalog opened anew.
 """
 
 import json
@@ -9,15 +9,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from sqlalchemy import Engine
+from tests.docs.pages import ROOT, blocks
 from tests.recovery.job import Job
 from tests.services.lakes import delta_settings, older_spark
 
@@ -30,6 +33,7 @@ Arrived = Mapping[str, tuple[str, ...]]
 
 DELTA: Final = "delta"
 DELTA_BY_NUMBER: Final = "delta by number"
+ICEBERG: Final = "iceberg"
 POSTGRESQL: Final = "postgresql"
 
 
@@ -43,19 +47,29 @@ def surroundings_of(sink: str) -> dict[str, str]:
     return older_spark() if sink.startswith(DELTA) else {}
 
 
+@cache
+def _handler_of_the_page(path: str) -> Callable[[DataFrame, headrace.Batch], None]:
+    """The handler for Delta that stands in the documentation."""
+    (block,) = (b for b in blocks(ROOT / "docs/sinks.md", "python") if "write_delta" in b.text)
+    names: dict[str, Any] = {}
+    exec(block.text.replace("lake/orders", path), names)  # noqa: S102
+    handler: Callable[[DataFrame, headrace.Batch], None] = names["write_delta"]
+    return handler
+
+
 def write_delta(df: DataFrame, batch: headrace.Batch, job: Job) -> None:
-    _append(df, batch, job, batch.delta_options())
+    _handler_of_the_page(str(job.path / "table"))(_rows_of(df, batch), batch)
 
 
 def write_delta_by_number(df: DataFrame, batch: headrace.Batch, job: Job) -> None:
     """The usual recipe, with which a sink forgets: a number that rises from batch to batch."""
-    number = batch.ranges[0].until
-    _append(df, batch, job, {"txnAppId": "orders", "txnVersion": str(number)})
+    options = {"txnAppId": "orders", "txnVersion": str(batch.ranges[0].until)}
+    writer = _rows_of(df, batch).write.format("delta").mode("append").options(**options)
+    writer.save(str(job.path / "table"))
 
 
-def _append(df: DataFrame, batch: headrace.Batch, job: Job, options: Mapping[str, str]) -> None:
-    rows = df.select(df.value.cast("string"), F.lit(batch.key).alias("batch"))
-    rows.write.format("delta").mode("append").options(**options).save(str(job.path / "table"))
+def _rows_of(df: DataFrame, batch: headrace.Batch) -> DataFrame:
+    return df.select(df.value.cast("string"), F.lit(batch.key).alias("batch"))
 
 
 @cache
@@ -72,6 +86,29 @@ def write_postgresql(df: DataFrame, batch: headrace.Batch, job: Job) -> None:
         insert = sqlalchemy.text("INSERT INTO arrived (value, batch) VALUES (:value, :batch)")
         for row in rows:
             connection.execute(insert, row)
+
+
+def write_iceberg(df: DataFrame, batch: headrace.Batch, job: Job) -> None:
+    batch.append_iceberg(_rows_of(df, batch), _lake(job).load_table("shop.arrived"))
+
+
+def _lake(job: Job) -> SqlCatalog:
+    uri = f"sqlite:///{job.path}/catalog.db"
+    return SqlCatalog("lake", uri=uri, warehouse=f"file://{job.path}/lake")
+
+
+def make_iceberg(job: Job) -> None:
+    """Make the catalog and the table of a sink in Iceberg."""
+    (job.path / "lake").mkdir(parents=True)
+    lake = _lake(job)
+    lake.create_namespace("shop")
+    lake.create_table("shop.arrived", pa.schema([("value", pa.string()), ("batch", pa.string())]))
+
+
+def read_iceberg(job: Job) -> Arrived:
+    """What the table in Iceberg has."""
+    rows = _lake(job).load_table("shop.arrived").scan().to_arrow().to_pylist()
+    return _by_batch((row["batch"], row["value"]) for row in rows)
 
 
 def make_postgresql(url: str) -> None:
@@ -114,10 +151,12 @@ def _by_batch(rows: Iterable[tuple[str, str]]) -> Arrived:
 SINKS: Final[Mapping[str, Callable[[DataFrame, headrace.Batch, Job], None]]] = {
     DELTA: write_delta,
     DELTA_BY_NUMBER: write_delta_by_number,
+    ICEBERG: write_iceberg,
     POSTGRESQL: write_postgresql,
 }
 READERS: Final[Mapping[str, Callable[[Job], Arrived]]] = {
     DELTA: read_delta,
     DELTA_BY_NUMBER: read_delta,
+    ICEBERG: read_iceberg,
     POSTGRESQL: read_postgresql,
 }

@@ -14,7 +14,14 @@ import pytest
 from tests.recovery.drivers import Driver
 from tests.recovery.evidence import Evidence, collect, problems, require_sound
 from tests.recovery.job import GATE, Job
-from tests.recovery.sinks import DELTA, DELTA_BY_NUMBER, POSTGRESQL, make_postgresql
+from tests.recovery.sinks import (
+    DELTA,
+    DELTA_BY_NUMBER,
+    ICEBERG,
+    POSTGRESQL,
+    make_iceberg,
+    make_postgresql,
+)
 from tests.recovery.stories import Produced, chance, fill, in_turn
 from tests.services.kafka import Topic, TopicFactory
 
@@ -113,6 +120,9 @@ def came_late(evidence: Evidence) -> bool:
 
 
 def sink_of(request: pytest.FixtureRequest, job: Job) -> Job:
+    """The job with its sink made, where that is not left to its first write."""
+    if job.sink == ICEBERG:
+        make_iceberg(job)
     if job.sink != POSTGRESQL:
         return job
     url: str = request.getfixturevalue("postgresql")
@@ -120,7 +130,7 @@ def sink_of(request: pytest.FixtureRequest, job: Job) -> Job:
     return replace(job, sink_url=url)
 
 
-@pytest.mark.parametrize("sink", [DELTA, POSTGRESQL])
+@pytest.mark.parametrize("sink", [DELTA, ICEBERG, POSTGRESQL])
 def test_what_was_written_and_not_reported_is_not_written_again(
     request: pytest.FixtureRequest, topic: TopicFactory, tmp_path: Path, sink: str
 ) -> None:
@@ -153,7 +163,7 @@ def test_the_usual_recipe_for_delta_loses_what_comes_late(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("sink", [DELTA, POSTGRESQL])
+@pytest.mark.parametrize("sink", [DELTA, ICEBERG, POSTGRESQL])
 def test_a_hundred_kills_lose_nothing_and_double_nothing_in_a_sink_that_remembers(
     request: pytest.FixtureRequest, topic: TopicFactory, tmp_path: Path, sink: str
 ) -> None:

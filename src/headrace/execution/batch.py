@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
 from sqlalchemy import Connection
@@ -14,6 +14,9 @@ from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
 from headrace.execution import sinks
 from headrace.ledger.database import UnknownCommitError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 OpenTransaction = Callable[[], AbstractContextManager[Connection]]
 
@@ -120,6 +123,32 @@ class Batch:
                 the second otherwise. Default: "".
         """
         return sinks.delta_options(self.key, name)
+
+    def append_iceberg(self, df: DataFrame, table: "Table", name: str = "") -> bool:
+        """Append the batch's rows to an Iceberg table, unless it has them; whether it had not.
+
+        The rows and a property of the snapshot with the batch's key are one commit. The table has
+        a batch if its current snapshot or one of those before it has the key. That is looked at
+        before the write, and again in each commit, so two runs at a time are one write too. A
+        snapshot that was expired is not there any more: a batch that runs again after that is
+        written again. One that was rolled back does not count, and its batch is written again.
+
+        The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
+        'headrace[iceberg]'``), for Iceberg has no jar for this Spark.
+
+        >>> def handler(df, batch):
+        ...     batch.append_iceberg(df, catalog.load_table("shop.orders"))
+
+        Args:
+            df: with the table's columns.
+            table: PyIceberg's, with its main branch; it is refreshed.
+            name: tells several writes of one handler into one table apart. Default: "".
+
+        Raises:
+            Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
+                the next run finds out.
+        """
+        return sinks.append_iceberg(df, table, self.key, name)
 
     def kafka_headers(self, *columns: str) -> Column:
         """A column ``headers`` for a Kafka sink, by which readers of its topic can drop copies.

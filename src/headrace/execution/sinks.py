@@ -5,11 +5,12 @@ the last one's. Each function here has the sink remember keys instead, one by on
 transaction or commit as the batch's rows. A key that is there is skipped; any other is written.
 """
 
+import copy
 import sqlite3
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
@@ -17,9 +18,15 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from headrace.errors import OptionError
 
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
 DELTA_VERSION: Final = 1
 """Delta skips a version that is not above the last one of its application: each application of a
 batch's own has this one version, so that it is written, and then skipped."""
+
+ICEBERG_PROPERTY: Final = "headrace.batch-key"
+"""The property of an Iceberg snapshot that names the batch whose rows it has added."""
 
 RECORD_HEADER: Final = "headrace-record"
 """The header that is the same in all copies of a record, and in no other record."""
@@ -46,6 +53,67 @@ def delta_options(key: str, name: str) -> dict[str, str]:
     """The options of `Batch.delta_options`."""
     suffix = f"-{name}" if name else ""
     return {"txnAppId": f"headrace-{key}{suffix}", "txnVersion": str(DELTA_VERSION)}
+
+
+def append_iceberg(df: DataFrame, table: "Table", key: str, name: str) -> bool:
+    """Do what `Batch.append_iceberg` says."""
+    mark = f"{key}/{name}" if name else key
+    table.refresh()
+    if _has(table, mark):
+        return False
+    watched = copy.copy(table)
+    watched.catalog = watcher = _Watcher(table.catalog, mark)  # type: ignore[assignment]
+    try:
+        watched.append(df.toArrow(), snapshot_properties={ICEBERG_PROPERTY: mark})
+    except Exception:
+        if watcher.found:
+            return False
+        raise
+    finally:
+        table.refresh()
+    return True
+
+
+class _Watcher:
+    """A table's catalog, which refuses to commit on top of a state that has the batch.
+
+    A commit names the snapshot that it follows, and the catalog takes it only if the table still
+    stands there. PyIceberg then reads the table anew, and commits once more on top of what another
+    process has added: each time the state that the commit follows is looked at here.
+    """
+
+    def __init__(self, catalog: Any, mark: str) -> None:
+        self._catalog = catalog
+        self._mark = mark
+        self.found = False
+
+    def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
+        """Commit as the catalog does, unless the table that is followed has the batch.
+
+        Raises:
+            ValidationException: it has; PyIceberg then tries no more, and removes its manifests.
+        """
+        from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
+
+        if _has(table, self._mark):
+            self.found = True
+            raise ValidationException(f"Another run has written the batch {self._mark}.")
+        return self._catalog.commit_table(table, requirements, updates)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+
+def _has(table: "Table", mark: str) -> bool:
+    """Whether a batch is in what the table shows: in its current snapshot or one before that."""
+    by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        if snapshot.summary is not None and snapshot.summary.get(ICEBERG_PROPERTY) == mark:
+            return True
+        # None where it was expired, or is the first.
+        snapshot = by_id.get(snapshot.parent_snapshot_id or -1)
+    return False
 
 
 def kafka_headers(key: str, columns: tuple[str, ...]) -> Column:
