@@ -1,6 +1,6 @@
 """Batches that are isolated, with a real ledger, and with crashes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.errors import PythonException
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame
 from tests.execution.events import planned
 from tests.execution.readers import (
     AWAY,
@@ -28,7 +29,7 @@ from headrace.backfill import MAX_BACKFILLS, OwnerSettings
 from headrace.control import EstimatorSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
-from headrace.errors import BrokerError
+from headrace.errors import BrokerError, MachineryError
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
@@ -292,6 +293,30 @@ def test_a_source_that_is_away_while_a_record_stands_alone_makes_no_dead_letter(
         assert scene.backfill(row.schedule_id, sink) is None
     assert scene.dead_letters == [(0, 3)]
     assert sink.everything == sorted(set(EVERYTHING) - {(0, 3)})
+
+
+class Refused(MemoryReader):
+    """Spark does not start what would read a child again."""
+
+    def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
+        if sum(each.offsets.count for each in ranges) <= 4:
+            raise StreamingQueryException("the checkpoint is not one of this version")
+        super().run(ranges, use)
+
+
+def test_a_replay_that_spark_refuses_makes_no_dead_letter_and_no_batch_dead(scene: Scene) -> None:
+    """Seen: eleven good records became dead letters, for none of them could be read again."""
+    sink = KeyedSink({(0, 3)})
+    scene.run_live(sink, reader=Refused(OrdersLog()))
+    assert scene.dead_letters == []
+    failed = scene.ledger.batches.failed("orders")
+    assert {row.error.error_class for row in failed if row.error} == {
+        "headrace.errors.MachineryError"
+    }
+    assert sorted(sink.everything + scene.places(Status.FAILED)) == EVERYTHING
+    again = scene.backfill(failed[0].schedule_id, sink, reader=Refused(OrdersLog()))
+    assert isinstance(again, MachineryError)
+    assert "checkpoint is not one of this version" in str(again)
 
 
 class Unkept(MemoryReader):

@@ -15,7 +15,11 @@ from headrace.errors import HandlerExitError, LedgerError, OptionError
 from headrace.execution.batch import Batch, Handler, HandlerTransaction, OpenTransaction
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import unreachable_source, unreadable
+from headrace.execution.handler_errors import (
+    machinery_error,
+    not_the_records,
+    unreadable,
+)
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
 from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, Status
@@ -103,7 +107,7 @@ class BatchExecutor:
         """
         with self._leases(batch) as leases:
             error = self._run_again(batch)
-            why = None if error is None else unreadable(error) or unreachable_source(error)
+            why = None if error is None else not_the_records(error)
             ended = error is not None and (why is not None or self._is_ended_by(error))
             if error is None or ended or not self._may_isolate(batch):
                 self._reader.close()
@@ -161,15 +165,27 @@ class BatchExecutor:
         reader, transaction = self._reader, self._transaction(batch)
         planned = self._ledger.batches.ranges(batch.schedule_id)
         ranges = tuple(each.offsets for each in planned)
+        raised: list[Exception] = []
 
         def handle(df: DataFrame) -> None:
-            with self._turn, transaction.watched():
-                self._handler(df, self._describe(batch, ranges, None, transaction.open))
+            with self._turn:
+                described = self._describe(batch, ranges, None, transaction.open)
+                try:
+                    with transaction.watched():
+                        self._handler(df, described)
+                except Exception as error:
+                    raised.append(error)
+                    raise
 
         try:
             reader.run(planned, handle)
         except Exception as error:  # noqa: BLE001
-            return None if self._is_done(batch, transaction, error) else error
+            if self._is_done(batch, transaction, error):
+                return None
+            if raised or self._is_ended_by(error):
+                return error
+            # The handler was not called, or it had returned.
+            return not_the_records(error) or machinery_error("The batch could not be run", error)
         return None
 
     def _transaction(self, batch: BatchRecord) -> HandlerTransaction:
@@ -264,12 +280,12 @@ class BatchExecutor:
             # Not the handler's failure: the batch is run again when the query is started again.
             self._ledger.batches.fail(batch.schedule_id, why, owner=self._owner)
             raise why from None
-        unreachable = unreachable_source(error) if self._policy.skips else None
+        blameless = not_the_records(error) if self._policy.skips else None
         # One with a run whose outcome is unknown may be in the sink, under its own key.
-        if unreachable is None and self._policy.last == "isolate" and not batch.outcome_unknown:
+        if blameless is None and self._policy.last == "isolate" and not batch.outcome_unknown:
             self._isolate(batch, leases, error)
         else:
-            self._fail(batch, unreachable or error)
+            self._fail(batch, blameless or error)
 
     def _is_ended_by(self, error: Exception) -> bool:
         """Whether the query ends with this, and what was raised says nothing of the records."""

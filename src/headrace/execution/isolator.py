@@ -10,7 +10,7 @@ from headrace.control.isolation import Isolated, Isolation, Ranges, halves
 from headrace.errors import DataLossError, HeadraceError, LedgerError
 from headrace.execution.batch_leases import OWNER_POLL_S, BatchLeases
 from headrace.execution.batch_reader import BatchReader
-from headrace.execution.handler_errors import unreachable_source, unreadable
+from headrace.execution.handler_errors import not_the_records, unreadable
 from headrace.execution.policy import OnFailure
 from headrace.ledger import BatchRecord, ErrorReport, Kind, Ledger, PlannedRange, Status
 from headrace.processes import is_gone
@@ -105,8 +105,8 @@ class Isolator:
             elif (unread := unreadable(error)) is not None:
                 self._leave_unread(row, unread)
                 isolation.leave(part, unread)
-            elif (unreachable := unreachable_source(error)) is not None:
-                isolation.defer(part, unreachable)
+            elif (blameless := not_the_records(error)) is not None:
+                isolation.defer(part, blameless)
             elif row.outcome_unknown:
                 # It may be in the sink, under its own key.
                 self._ledger.batches.fail(row.schedule_id, error, owner=self._owner)
