@@ -29,11 +29,12 @@ from headrace.backfill import MAX_BACKFILLS, OwnerSettings
 from headrace.control import EstimatorSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
-from headrace.errors import BrokerError, MachineryError
+from headrace.errors import BrokerError, MachineryError, SinkDownError
 from headrace.execution.batch import Handler
 from headrace.execution.executor import BatchExecutor
+from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
-from headrace.ledger import BatchRecord, DeadLetterStatus, Ledger, PlannedRange, Status
+from headrace.ledger import BatchRecord, DeadLetterStatus, ErrorReport, Ledger, PlannedRange, Status
 from headrace.processes import new_owner
 from headrace.testing import MemoryReader
 
@@ -47,6 +48,7 @@ class Scene:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.health = HandlerHealth()
 
     def executor(
         self,
@@ -65,6 +67,7 @@ class Scene:
             policy=policy or isolate(max_runs=1_000),
             reader=reader,
             turn=nullcontext(),
+            health=self.health,
             **options,
         )
 
@@ -84,10 +87,16 @@ class Scene:
             self.executor(owner, handler, **options).run_live(READER.frame(ranges), attached, 7)
         return key
 
+    def pass_something(self, _wait_s: float) -> None:
+        """The stream goes on beside a backfill: another batch passes."""
+        self.health.note(READER.frame([OffsetRange("orders-topic", 0, 150, 151)]))
+
     def backfill(
         self, key: str, handler: Handler, *, max_backfills: int = MAX_BACKFILLS, **options: Any
     ) -> Exception | None:
-        """Run a failed batch again; why it failed."""
+        """Run a failed batch again, beside a stream that goes on; why it failed."""
+        options.setdefault("control_wait_s", 1)
+        options.setdefault("sleep", self.pass_something)
         claimed = self.ledger.batches.claim(key, "a backfill", LEASE_MS)
         assert claimed is not None
         executor = self.executor("a backfill", handler, max_backfills=max_backfills, **options)
@@ -159,6 +168,8 @@ def test_what_cannot_be_processed_is_kept_and_all_else_is_processed_once(bad: se
     with TemporaryDirectory() as folder, a_scene(Path(folder)) as scene:
         sink = KeyedSink(bad)
         scene.run_live(sink)
+        assert set(scene.dead_letters) <= bad
+        scene.backfill_all(sink)
         assert sink.everything == sorted(set(EVERYTHING) - bad)
         assert scene.dead_letters == sorted(bad) == scene.places(Status.DEAD)
         assert scene.places(Status.SUCCESS) == sink.everything
@@ -322,7 +333,7 @@ def test_a_replay_that_spark_refuses_makes_no_dead_letter_and_no_batch_dead(scen
 class Unkept(MemoryReader):
     """Reads records of which none can be kept."""
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> None:
+    def dead_letter(self, offset: PlannedRange, error: BaseException | ErrorReport) -> None:
         raise ValueError(f"{offset.offsets} cannot be read")
 
 
@@ -361,8 +372,19 @@ def test_a_gap_that_fails_alone_is_no_record_and_no_dead_letter(scene: Scene) ->
     assert scene.places(Status.SUCCESS) == EVERYTHING
 
 
-def test_a_record_alone_in_its_batch_is_kept_without_a_split(scene: Scene) -> None:
-    scene.run_live(KeyedSink({(0, 5)}), ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+def nothing_passes(_wait_s: float) -> None:
+    """The stream has nothing to do."""
+
+
+def test_a_record_alone_in_its_batch_is_kept_once_others_pass_and_without_a_split(
+    scene: Scene,
+) -> None:
+    sink = KeyedSink({(0, 5)})
+    key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+    assert (scene.row(key).status, sink.calls) == (Status.FAILED, 1)
+    assert isinstance(scene.backfill(key, sink, sleep=nothing_passes), Poisoned)
+    assert (scene.row(key).status, scene.dead_letters) == (Status.FAILED, [])
+    assert scene.backfill(key, sink) is None
     (row,) = scene.ledger.batches.newest("orders")
     (letter,) = scene.ledger.dead_letters.oldest("orders")
     assert row.status is Status.DEAD
@@ -370,8 +392,43 @@ def test_a_record_alone_in_its_batch_is_kept_without_a_split(scene: Scene) -> No
     assert letter.letter.error.message == "cannot keep (0, 5)"
 
 
+def test_a_record_alone_is_kept_by_its_last_backfill_even_if_nothing_passes(scene: Scene) -> None:
+    sink = KeyedSink({(0, 5)})
+    key = scene.run_live(sink, ranges=[OffsetRange("orders-topic", 0, 5, 6)])
+    for last in (False, True):
+        scene.backfill(key, sink, max_backfills=2, sleep=nothing_passes)
+        assert scene.dead_letters == [(0, 5)] * last
+    assert scene.row(key).status is Status.DEAD
+
+
+def test_a_sink_that_is_down_is_no_records_fault_and_no_more_batches_are_split(
+    scene: Scene,
+) -> None:
+    sink = KeyedSink(EVERYTHING)
+    first = scene.run_live(sink)
+    assert scene.dead_letters == []
+    why = scene.ledger.batches.failed("orders")[0].error
+    assert why is not None
+    assert why.error_class == "headrace.errors.SinkDownError"
+    assert why.message == (
+        "The sink seems to be down, for records that have nothing to do with each other fail one"
+        " after the other, and none passes: tests.execution.readers.Poisoned: cannot keep (1, 101)"
+    )
+    second = [OffsetRange("orders-topic", 0, 20, 30)]
+    sink.bad = [*EVERYTHING, *places(second)]
+    key, calls = scene.run_live(sink, ranges=second), sink.calls
+    assert scene.ledger.batches.children(first) != ()
+    assert scene.ledger.batches.children(key) == ()
+    assert isinstance(scene.backfill(key, sink), SinkDownError)
+    assert sink.calls == calls + 1
+    sink.bad = ()
+    scene.backfill_all(sink)
+    assert sink.everything == sorted(EVERYTHING + places(second))
+    assert scene.dead_letters == []
+
+
 def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(scene: Scene) -> None:
-    sink = KeyedSink({(0, 3)})
+    sink = KeyedSink({(0, 0), (0, 3)})
     with pytest.raises(Poisoned):
         scene.run_live(sink, stopped=lambda: sink.calls > 2)
     assert sink.calls == 3

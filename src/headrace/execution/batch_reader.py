@@ -167,7 +167,9 @@ class BatchReader(Protocol):
             BrokerError: the brokers cannot be reached.
         """
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
         """The record at one offset, whole, with why it cannot be processed.
 
         Returns:
@@ -218,7 +220,9 @@ class SparkBatchReader:
         """Where the log begins in each of these partitions."""
         return self.connector.beginnings(self.options, ranges)
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
         """The record at one offset, whole, or None."""
         df = self._read([offset], includeHeaders="true")
         # Python has no times past the year 9999; Kafka takes any that a producer sends.
@@ -247,7 +251,7 @@ class SparkBatchReader:
         return self.spark.read.format(self.connector.format).options(**shown).load()
 
 
-def _dead_letter(row: Row, error: BaseException) -> DeadLetter:
+def _dead_letter(row: Row, error: BaseException | ErrorReport) -> DeadLetter:
     return DeadLetter(
         topic=row.topic,
         partition=row.partition,

@@ -50,7 +50,9 @@ TestedHandler = Callable[[Any, Batch], object]
 
 
 class MemoryFrame:
-    """What a handler receives where no Spark session is given: ``collect()`` and ``count()``.
+    """What a handler receives where no Spark session is given.
+
+    It has ``collect()``, ``count()`` and ``isEmpty()``.
 
     Each call reads the records, so that an error of the log is raised in the handler, as by Spark.
     """
@@ -79,6 +81,10 @@ class MemoryFrame:
     def count(self) -> int:
         """How many records there are."""
         return len(self.collect())
+
+    def isEmpty(self) -> bool:
+        """Whether there is none."""
+        return not self.collect()
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """The records as a data frame of Spark's."""
@@ -130,7 +136,9 @@ class MemoryReader:
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
         """Nothing: there are no brokers."""
 
-    def dead_letter(self, offset: PlannedRange, error: BaseException) -> DeadLetter | None:
+    def dead_letter(
+        self, offset: PlannedRange, error: BaseException | ErrorReport
+    ) -> DeadLetter | None:
         """The record at one offset; None in a gap."""
         where, at = offset.offsets.topic_partition, offset.offsets.start
         if (record := self.log.record(where, at)) is None:
@@ -446,7 +454,7 @@ class StreamHarness:
         owner, backoff = new_owner(), Backoff()
         scheduler = BackfillScheduler(
             program.ledger,
-            program.handler.executor(owner).run,
+            program.handler.executor(owner, max_backfills=max_backfills).run,
             self.reader,
             OwnerSettings(owner, max_backfills=max_backfills),
             budget=UnlimitedBudget(),
