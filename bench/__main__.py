@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import (
     backfill,
     flow,
+    isolation,
     journal,
     json_columns,
     ledger_time,
@@ -42,6 +43,7 @@ class Name(StrEnum):
     JSON = "json"
     RECOVERY = "recovery"
     BACKFILL = "backfill"
+    ISOLATION = "isolation"
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
@@ -62,6 +64,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.JSON: json_columns.measure,
     Name.RECOVERY: recovery.measure,
     Name.BACKFILL: backfill.measure,
+    Name.ISOLATION: isolation.measure,
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,

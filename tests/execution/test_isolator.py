@@ -30,11 +30,19 @@ from headrace.control import EstimatorSettings
 from headrace.core.lease import LEASE_MS
 from headrace.core.ranges import OffsetRange
 from headrace.errors import BrokerError, MachineryError, SinkDownError
-from headrace.execution.batch import Handler
+from headrace.execution.batch import Batch, Handler
 from headrace.execution.executor import BatchExecutor
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import OnFailure, isolate, parse_on_failure, retry
-from headrace.ledger import BatchRecord, DeadLetterStatus, ErrorReport, Ledger, PlannedRange, Status
+from headrace.ledger import (
+    BatchRecord,
+    DeadLetterStatus,
+    ErrorReport,
+    IsolationProgress,
+    Ledger,
+    PlannedRange,
+    Status,
+)
 from headrace.processes import new_owner
 from headrace.testing import MemoryReader
 
@@ -438,3 +446,23 @@ def test_what_is_raised_since_the_query_is_stopped_is_no_records_fault(scene: Sc
     scene.run_live(sink)
     assert sink.everything == EVERYTHING
     assert scene.places(Status.SUCCESS) == EVERYTHING
+
+
+def test_how_far_an_isolation_has_come_is_in_the_ledger(scene: Scene) -> None:
+    seen: list[IsolationProgress | None] = []
+
+    def handle(df: DataFrame, batch: Batch) -> None:
+        seen.append(scene.ledger.batches.isolating("orders"))
+        sink(df, batch)
+
+    sink = KeyedSink({(0, 3)})
+    key = scene.run_live(handle)
+    assert scene.dead_letters == [(0, 3)]
+    assert scene.ledger.batches.isolating("orders") is None
+    assert seen[0] is None
+    after = [each for each in seen[1:] if each is not None]
+    assert len(after) == len(seen) - 1
+    assert {(each.schedule_id, each.records) for each in after} == {(key, len(EVERYTHING))}
+    assert [each.runs for each in after] == sorted(each.runs for each in after)
+    assert (after[0].runs, after[0].bad, after[-1].bad) == (0, 0, 1)
+    assert abs(after[-1].runs - len(after)) <= 3

@@ -41,7 +41,7 @@ UNLIKE: Final = 3
 """So many parts without a common record fail in a row, and it is not the records."""
 
 _RESERVE: Final = 64
-"""Records that are kept for controls, at most; a third of the batch at most."""
+"""Records that are kept for controls, at most; but no more than a third of the batch."""
 
 _CONTROLS: Final = 8
 """Into how many controls a reserve is cut, if it has as many records."""
@@ -192,17 +192,15 @@ class Isolation(Generic[Why]):
                 case Run(part):
                     isolation.record(part, run(part))    # None, or why it failed
 
-    The parts that succeed are disjoint, and with ``alone`` and ``left`` at the end they make up
-    the batch. ``passes`` counts what has passed, of this batch or another: runs of the handler
-    that succeeded with at least one record. It must not count a run that began before the failure
-    to which it is the control.
+    The parts that succeed are disjoint, and with ``alone`` and ``left`` they make up the batch.
+    ``passes`` counts what has passed, of this batch or another: runs that succeeded with at least
+    one record, and each before the next one began.
 
     Args:
         budget: How much this may take.
         not_run: Parts that an earlier isolation had still to run, with why their parents failed.
-        can_wait: Whether something else may pass meanwhile, so that waiting for it makes sense.
-        final: Whether a batch of one record that fails is convicted without any control: it has
-            been tried as often as it may be.
+        can_wait: Whether something else may pass meanwhile.
+        final: Whether a batch of one record is convicted without a control: by its last backfill.
     """
 
     def __init__(
@@ -356,16 +354,12 @@ class Isolation(Generic[Why]):
     def _divide(self, part: Ranges, why: Why) -> None:
         """Halve a part; where nothing else is left for controls, keep some of it for them."""
         self._unexplained.append(part)
-        total, held = count(part), Ranges()
-        if not (self._waiting or self._reserve):
-            part_but, held = cut_after(part, total - min(_RESERVE, total // 3))
-        else:
-            part_but = part
-        first, second = halves(part_but)
-        if held:
-            self._reserve.append((held, why))
+        held = 0 if self._waiting or self._reserve else min(_RESERVE, count(part) // 3)
+        halved, reserve = cut_after(part, count(part) - held)
+        first, second = halves(halved)
+        self._reserve += [(reserve, why)] if reserve else []
         self._waiting += [(each, why) for each in (second, first) if each]
-        self._cuts.append(Cut(part, tuple(each for each in (first, second, held) if each)))
+        self._cuts.append(Cut(part, tuple(each for each in (first, second, reserve) if each)))
 
     def _look_for_causes(self) -> None:
         """Something passed: see whether there is still a cause for each failure before."""
@@ -377,7 +371,7 @@ class Isolation(Generic[Why]):
 
     def _not_run(self) -> list[tuple[Ranges, Why]]:
         sample = [] if self._sample is None else [self._sample]
-        return [*reversed(self._waiting), *sample, *reversed(self._reserve)]
+        return [*reversed(self._waiting), *sample, *self._reserve]
 
     def _end(self) -> None:
         """Convict who failed in all rounds, and leave the others."""

@@ -173,9 +173,9 @@ class BatchExecutor:
                     raise
         return None
 
-    def _run_again(self, batch: BatchRecord) -> Exception | None:
+    def _run_again(self, batch: BatchRecord, reader: BatchReader | None = None) -> Exception | None:
         """Call the handler with what the batch planned, read once more; what either raised."""
-        reader, transaction = self._reader, self._transaction(batch)
+        reader, transaction = reader or self._reader, self._transaction(batch)
         planned = self._ledger.batches.ranges(batch.schedule_id)
         ranges = tuple(each.offsets for each in planned)
         raised: list[Exception] = []
@@ -189,9 +189,9 @@ class BatchExecutor:
                 except Exception as error:
                     raised.append(error)
                     if transaction.committed:
-                        self._health.note(df)
+                        self._health.note(df, is_dense=reader.is_dense)
                     raise
-                self._health.note(df)
+                self._health.note(df, is_dense=reader.is_dense)
 
         try:
             reader.run(planned, handle)
@@ -348,21 +348,25 @@ class BatchExecutor:
         final: bool = False,
     ) -> Isolated[Cause]:
         """Isolate a batch that failed, or go on where a crash interrupted that."""
-        isolator = Isolator(
-            self._ledger,
-            leases,
-            self._reader,
-            policy=self._policy,
-            health=self._health,
-            run=self._run_again,
-            end=self._end,
-            stopped=self._stopped,
-            sleep=self._sleep,
-            control_wait_s=control_wait_s,
-            final=final,
-        )
+        planned = self._ledger.batches.ranges(batch.schedule_id)
         try:
-            isolated = isolator.resume(batch) if error is None else isolator.isolate(batch, error)
+            with self._reader.held(planned) as reader:
+                isolator = Isolator(
+                    self._ledger,
+                    leases,
+                    reader,
+                    policy=self._policy,
+                    health=self._health,
+                    run=partial(self._run_again, reader=reader),
+                    end=self._end,
+                    stopped=self._stopped,
+                    sleep=self._sleep,
+                    control_wait_s=control_wait_s,
+                    final=final,
+                )
+                isolated = (
+                    isolator.resume(batch) if error is None else isolator.isolate(batch, error)
+                )
         finally:
             self._reader.close()
         self._log_isolated(batch, isolated)

@@ -42,10 +42,16 @@ class HandlerHealth:
         )
         return self._down
 
-    def note(self, df: DataFrame) -> None:
-        """A run has succeeded; within the handler's turn."""
+    def note(self, df: DataFrame, *, is_dense: bool = False) -> None:
+        """A run has succeeded; within the handler's turn.
+
+        Args:
+            df: What it processed.
+            is_dense: Whether there is a record at each of its offsets. Then it is not looked for
+                one.
+        """
         self._down = None
-        if self._asking and _has_records(df):
+        if self._asking and (is_dense or _has_records(df)):
             self.passes += 1
 
     def await_pass(
@@ -59,7 +65,7 @@ class HandlerHealth:
         return self.passes > before
 
     def __enter__(self) -> None:
-        """Have passes counted; it costs a small job each."""
+        """Have passes counted; it may cost a small job each."""
         with self._changing:
             self._asking += 1
 

@@ -3,7 +3,7 @@
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -113,6 +113,7 @@ class MemoryReader:
     headers: bool = False
     passes_over_losses: bool = False
     bootstrap_servers: str = MemoryLog.servers
+    is_dense: bool = False
 
     def frame(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """The records in these ranges, as a `MemoryFrame`."""
@@ -121,6 +122,10 @@ class MemoryReader:
     def run(self, ranges: Sequence[PlannedRange], use: Callable[[DataFrame], None]) -> None:
         """Have the records in these ranges used."""
         use(self.frame([each.offsets for each in ranges]))
+
+    def held(self, ranges: Sequence[PlannedRange]) -> AbstractContextManager["MemoryReader"]:
+        """Itself: what it reads is in memory."""
+        return nullcontext(self)
 
     def close(self) -> None:
         """Nothing."""
