@@ -15,6 +15,7 @@ from bench import (
     backfill,
     control,
     flow,
+    isolation,
     journal,
     json_columns,
     ledger_time,
@@ -44,6 +45,7 @@ class Name(StrEnum):
     RECOVERY = "recovery"
     CONTROL = "control"
     BACKFILL = "backfill"
+    ISOLATION = "isolation"
     PLAN = "plan"
     LEDGER = "ledger"
     PLANNER = "planner"
@@ -65,6 +67,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.RECOVERY: recovery.measure,
     Name.CONTROL: control.measure,
     Name.BACKFILL: backfill.measure,
+    Name.ISOLATION: isolation.measure,
     Name.PLAN: plan_time.measure,
     Name.LEDGER: ledger_time.measure,
     Name.PLANNER: planner_time.measure,

@@ -51,6 +51,7 @@ from headrace.ledger import (
     Finding,
     FindingKind,
     GateRecord,
+    IsolationProgress,
     Kind,
     Ledger,
     Loss,
@@ -105,6 +106,13 @@ def a_gate_in_trouble(_folder: Path) -> RenderableType:
         receivers=(past.a_receiver(2, 80, age_ms=34_000),),
     )
     return gate(history)
+
+
+def a_batch_that_is_isolated(_folder: Path) -> RenderableType:
+    history = past.with_lags(9_000)
+    progress = IsolationProgress("a batch", records=7_131, runs=12, bad=0)
+    found = replace(progress, runs=31, bad=1)
+    return Group(*(gate(replace(history, isolating=each)) for each in (progress, found)))
 
 
 def receivers(_folder: Path) -> RenderableType:
@@ -280,17 +288,16 @@ def journals(folder: Path) -> RenderableType:
 VIEWS: Final[dict[str, Callable[[Path], RenderableType]]] = {
     each.__name__: each
     for each in (
-        *(a_backlog, late_batches, many_partitions, a_gate_in_trouble, receivers),
         *(
-            the_lowest_rate,
-            a_short_interval,
-            several_gates,
-            stages,
-            batches,
-            failures,
-            dead_letters,
-            a_plan,
+            a_backlog,
+            late_batches,
+            many_partitions,
+            a_gate_in_trouble,
+            a_batch_that_is_isolated,
+            receivers,
         ),
+        *(the_lowest_rate, a_short_interval, several_gates, stages, batches, failures),
+        *(dead_letters, a_plan),
         *(what_is_open, what_is_broken, what_is_pruned, many_spans_and_findings, journals),
     )
 } | {

@@ -14,6 +14,7 @@ from headrace.cli.snapshot import (
     BatchSnapshot,
     GateSnapshot,
     GateState,
+    IsolationSnapshot,
     PartitionSnapshot,
     ReceiverSnapshot,
     ReceiverState,
@@ -180,6 +181,8 @@ def _named_facts(snapshot: GateSnapshot) -> Iterator[tuple[str, ...]]:
     limited = f"limited by: {snapshot.reason}" if snapshot.reason else ""
     planned = f"planned {_since(snapshot, newest.planned_ms if newest else None)} ago"
     yield "last batch", out.count(newest.records if newest else None), "records", limited, planned
+    if snapshot.isolating is not None:
+        yield "isolating", out.count(snapshot.isolating.runs), *_isolating(snapshot.isolating)
     present = [each for each in snapshot.receivers if each.state is not ReceiverState.SILENT]
     if present:
         yield "receivers", out.count(len(present)), *_receiving(present)
@@ -217,6 +220,12 @@ def _lag_details(snapshot: GateSnapshot) -> list[str]:
         ]
     arriving = f"arriving {out.count(snapshot.arrival_rate_per_s)}/s"
     return [*old, moving, arriving, f"admitted {out.count(snapshot.throughput_per_s)}/s"]
+
+
+def _isolating(found: IsolationSnapshot) -> list[str]:
+    """Of how many runs, and what they have found."""
+    bad = out.plural(found.bad, "record") + " failed alone so far" if found.bad else ""
+    return [f"of about {found.expected_runs} runs", f"{out.count(found.records)} records", bad]
 
 
 def _receiving(present: Sequence[ReceiverSnapshot]) -> list[str]:

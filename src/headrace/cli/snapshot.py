@@ -16,10 +16,12 @@ from headrace.cli.trends import (
     law_of,
     newest_run,
 )
+from headrace.control.isolation import expected_runs
 from headrace.ledger import (
     BatchRecord,
     GateQuery,
     GateRecord,
+    IsolationProgress,
     Kind,
     Ledger,
     Loss,
@@ -94,6 +96,7 @@ class GateHistory:
     unresolved: Unresolved = field(default_factory=Unresolved)
     receivers: tuple[ReceiverRecord, ...] = ()
     query: GateQuery | None = None
+    isolating: IsolationProgress | None = None
 
     @classmethod
     def read(cls, ledger: Ledger, gate: GateRecord) -> Self:
@@ -108,6 +111,7 @@ class GateHistory:
             unresolved=ledger.batches.count_unresolved(gate.name),
             receivers=ledger.receivers.of_gate(gate.name),
             query=ledger.gates.query(gate.name),
+            isolating=ledger.batches.isolating(gate.name),
         )
 
     def is_silent(self, now_ms: int) -> bool:
@@ -219,6 +223,20 @@ class QuerySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class IsolationSnapshot:
+    """How far the isolation of a batch has come."""
+
+    records: int
+    """The offsets in the batch."""
+    runs: int
+    """About how often the handler was run on its children."""
+    expected_runs: int
+    """About how many runs it takes, from the bad records found so far."""
+    bad: int
+    """Records that have failed alone; they are run again before they are dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
 class GateSnapshot:
     """A gate at one moment. This is the shape of ``headrace status --json``, one object per gate.
 
@@ -262,6 +280,7 @@ class GateSnapshot:
         advice: What keeps the rate at its lowest, and what helps, one sentence each.
         receivers: Those that take in records for it.
         query: The query that runs behind it; None where none runs.
+        isolating: How far the batch is that is isolated now; None where none is.
     """
 
     gate: str
@@ -302,6 +321,7 @@ class GateSnapshot:
     advice: tuple[str, ...]
     receivers: tuple[ReceiverSnapshot, ...]
     query: QuerySnapshot | None
+    isolating: IsolationSnapshot | None
 
     @property
     def newest(self) -> BatchSnapshot | None:
@@ -352,10 +372,18 @@ def take_snapshot(history: GateHistory, now_ms: int, lag_now: int | None = None)
         advice=advice_on(gate, batches, samples),
         receivers=tuple(ReceiverSnapshot.of(each, now_ms) for each in history.receivers),
         query=QuerySnapshot(query.described, query.checkpoint, query.since_ms) if query else None,
+        isolating=_isolating(history.isolating),
         **_values(newest, "reason", "lag"),
         **_values(sample, *terms),
         **_values(change, *moved),
     )
+
+
+def _isolating(found: IsolationProgress | None) -> IsolationSnapshot | None:
+    if found is None:
+        return None
+    expected = max(expected_runs(found.records, found.bad), found.runs)
+    return IsolationSnapshot(found.records, found.runs, expected, found.bad)
 
 
 def _values(source: object | None, *names: str) -> dict[str, Any]:

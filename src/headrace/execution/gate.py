@@ -174,6 +174,11 @@ def pace_options(
     return pace
 
 
+def _control_wait_s(interval_ms: int) -> float:
+    """How long a backfill waits for the next batch of the stream (s): a minute at most."""
+    return min(2 * interval_ms / 1000 + 5, 60)
+
+
 class Gate:
     """The gate of one source in one query.
 
@@ -309,7 +314,7 @@ class Gate:
                 StreamBackfill(
                     self.name,
                     ledger,
-                    gated.executor(owner),
+                    gated.executor(owner, control_wait_s=_control_wait_s(self.interval_ms)),
                     reader,
                     owner=owner,
                     interval_ms=self.interval_ms,
