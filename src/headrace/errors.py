@@ -4,6 +4,7 @@
 
     HeadraceError
     ├── OptionError          an option or argument is unknown, of the wrong type or out of range
+    │   └── RejectionError   a handler rejects rows that are not of its batch
     ├── LedgerError          the ledger cannot be opened, read or written
     │   └── SchemaError      the ledger's schema is not one this version can use
     ├── GateInUseError       another query stands behind the gate
@@ -36,6 +37,13 @@ class HeadraceError(Exception):
 
 class OptionError(HeadraceError, ValueError):
     """An option or argument is unknown, of the wrong type, out of range or contradictory."""
+
+
+class RejectionError(OptionError):
+    """A handler rejects rows that are not of its batch, which says nothing of the batch's records.
+
+    So the batch is deferred, and not isolated.
+    """
 
 
 class LedgerError(HeadraceError):

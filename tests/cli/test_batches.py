@@ -211,3 +211,22 @@ def test_what_is_unresolved_stays_whatever_its_age(shop: Shop) -> None:
     before = rows(shop.url, "failures", 3)
     told(shop.url, "prune --older-than '1 ms'")
     assert rows(shop.url, "failures", 3) == before != []
+
+
+def test_what_a_batch_rejected_is_counted_and_shown(shop: Shop) -> None:
+    with Ledger.open(shop.url, clock=lambda: NOW_MS) as ledger:
+        letters = [replace(LETTER, partition=0, offset=offset) for offset in (61, 62, 68)]
+        ledger.batches.attach(shop.open, 9, owner="me", lease_ms=1_000)
+        with ledger.batches.transaction(shop.open, "me", records=10, rejected=lambda: letters):
+            pass
+    first, *others = rows(shop.url, "batches")
+    assert (first["schedule_id"], first["rejected"]) == (shop.open, 3)
+    assert {each["rejected"] for each in others} == {0}
+    assert "3 records rejected · " in told(shop.url, "batches")
+    one = " ".join(told(shop.url, f"batches {shop.open}").split())
+    assert "records 7 processed, 10 planned" in one
+    assert "rejected 3 records by the handler; see headrace dead-letters list" in one
+    verified = told(shop.url, "verify", 3)
+    assert "3 rejected" in verified
+    assert "processed, but its handler rejected this: " in " ".join(verified.split())
+    assert told(shop.url, "dead-letters list").count("orders-0 at 6") == 3

@@ -434,3 +434,27 @@ def test_each_child_of_an_isolated_batch_is_lent_a_transaction_of_its_own(scene:
     letters = scene.ledger.dead_letters.oldest()
     assert sorted(letter.letter.offset for letter in letters) == [3]
     assert scene.ledger.batches.unresolved() == ()
+
+
+def test_what_is_rejected_is_there_with_the_rows_of_the_transaction_or_neither_is(
+    scene: Scene,
+) -> None:
+    def reject(_df: DataFrame, batch: Batch) -> None:
+        batch.reject([("orders-topic", 0, 3)], "no")
+        with batch.transaction() as connection:
+            put(connection)
+            if len(scene.calls) == 1:
+                raise ValueError("the sink is full")
+
+    assert isinstance(scene.run(reject), ValueError)
+    assert (scene.sink, scene.ledger.dead_letters.oldest()) == ([], ())
+    scene.start_again(reject)
+    (letter,) = scene.ledger.dead_letters.oldest()
+    assert (letter.letter.offset, letter.letter.value) == (3, b"an order")
+    assert (scene.sink, scene.row[0]) == (["tea"], "success")
+
+
+def test_what_is_rejected_without_a_transaction_is_there_with_the_success(scene: Scene) -> None:
+    assert scene.run(lambda _df, batch: batch.reject([("orders-topic", 0, 3)], "no")) is None
+    (letter,) = scene.ledger.dead_letters.oldest()
+    assert (letter.letter.offset, scene.row[0]) == (3, "success")

@@ -274,3 +274,48 @@ def test_the_right_to_read_is_enough(ledger: Ledger, url: str) -> None:
         assert reader.batches.failed() == ledger.batches.failed() != ()
         assert list(reader.history.coverage("orders")) == list(ledger.history.coverage("orders"))
         assert reader.dead_letters.oldest() == ()
+
+
+def rejecting(ledger: Ledger, key: str, *letters: DeadLetter, owner: str = "me") -> None:
+    with ledger.batches.transaction(key, owner, rejected=lambda: letters):
+        pass
+
+
+def test_what_a_batch_rejected_is_kept_with_its_success(ledger: Ledger, key: str) -> None:
+    letters = [replace(LETTER, partition=0, offset=offset) for offset in (12, 13, 17)]
+    rejecting(ledger, key, *letters, letters[0])
+    assert [record.letter for record in ledger.dead_letters.oldest()] == letters
+    assert stored(ledger, key).status is Status.SUCCESS
+    assert ledger.dead_letters.count_rejected([key, "another"]) == {key: 3}
+    found = [(each.schedule_id, each.offsets) for each in ledger.dead_letters.rejected("orders")]
+    assert found == [
+        (key, OffsetRange("orders", 0, 12, 14)),
+        (key, OffsetRange("orders", 0, 17, 18)),
+    ]
+    assert ledger.batches.count_unresolved("orders") == Unresolved(letters=3)
+
+
+def test_what_a_batch_rejected_that_is_not_the_owner_s_any_more_is_not_kept(
+    ledger: Ledger, key: str
+) -> None:
+    with pytest.raises(LedgerError, match="does not belong to 'another' any more"):
+        rejecting(ledger, key, LETTER, owner="another")
+    assert ledger.dead_letters.oldest() == ()
+    assert stored(ledger, key).status is Status.IN_PROGRESS
+
+
+def test_a_batch_with_rejected_letters_that_wait_is_not_pruned(
+    ledger: Ledger, clock: ManualClock, key: str
+) -> None:
+    rejecting(ledger, key, LETTER)
+    ledger.batches.begin(batch_number(9))
+    assert ledger.history.prune(clock() + 1_000).batches == 0
+    (letter,) = ledger.dead_letters.oldest()
+    ledger.dead_letters.resolve(letter.dead_letter_id, DeadLetterStatus.DROPPED, "known")
+    assert ledger.history.prune(clock() + 1_000).batches == 1
+
+
+def test_a_dead_child_has_not_rejected_its_record(ledger: Ledger) -> None:
+    letter = a_dead_letter(ledger, 1)
+    assert ledger.dead_letters.count_rejected([letter.schedule_id]) == {}
+    assert list(ledger.dead_letters.rejected("orders")) == []

@@ -23,6 +23,7 @@ from headrace.ledger import (
     Kind,
     Ledger,
     Loss,
+    Rejected,
     Span,
     Status,
     Verdict,
@@ -503,3 +504,42 @@ def test_a_dead_batch_whose_reason_is_deleted_from_a_ledger_is_found(
     ledger.batches.begin(batch_number(0))
     execute(update(control).values(status=Status.DEAD))
     assert told(verify(ledger, "orders")) == [(FindingKind.UNEXPLAINED, 0, 10)]
+
+
+# What was rejected
+
+
+@given(valid_histories(), st.data())
+def test_what_was_rejected_is_not_processed_and_is_accounted_for(
+    history: Told, data: st.DataObject
+) -> None:
+    done = [row for row in leaves(history) if row.status is Status.SUCCESS]
+    chosen = data.draw(st.lists(st.sampled_from(done), unique=True)) if done else []
+    rejected = [
+        Rejected(row.checkpoint_id, row.schedule_id or "", row.offsets, TOLD_ERROR, row.topic_id)
+        for row in chosen
+    ]
+    plain = prove(history.rows, lambda: history.losses, a_record)
+    result = prove(history.rows, lambda: history.losses, a_record, lambda: rejected)
+    number = sum(each.offsets.count for each in rejected)
+    for span, before in zip(result.spans, plain.spans, strict=True):
+        assert span.processed + span.dead == before.processed + before.dead
+        assert (span.open, span.lost, span.missing) == (before.open, before.lost, before.missing)
+    assert sum(s.dead for s in result.spans) == sum(s.dead for s in plain.spans) + number
+    assert result.verdict is plain.verdict
+    found = [each for each in result.findings if each.kind is FindingKind.REJECTED]
+    assert {each.offsets for each in found} == {each.offsets for each in rejected}
+    assert all(each.error == TOLD_ERROR for each in found)
+
+
+def test_what_is_rejected_of_a_batch_that_is_not_done_in_the_proof_is_not_counted_twice() -> None:
+    rows = [covered(0, 10), covered(10, 20, status=Status.IN_PROGRESS)]
+    late = [
+        Rejected("run", "batch of 10", a_range(12, 13), TOLD_ERROR),
+        Rejected("run", "batch of 20", a_range(20, 21), TOLD_ERROR),
+        Rejected("another run", "batch of 0", a_range(3, 4), TOLD_ERROR),
+    ]
+    result = prove(in_order(rows), tuple, a_record, lambda: late)
+    (span,) = result.spans
+    assert (span.processed, span.open, span.dead) == (10, 10, 0)
+    assert FindingKind.REJECTED not in {each.kind for each in result.findings}

@@ -127,6 +127,7 @@ class ManualBackfill:
             settings,
             policy=parse_on_failure(self._job.policy),
             reader=reader,
+            records=reader,
             turn=nullcontext(),
         )
         return BackfillScheduler(

@@ -32,6 +32,7 @@ SHORT: Final = 8
 _DIGITS: Final = re.compile("[0-9a-f]{1,32}")
 _COMMITTED: Final = "Already committed; what was raised after that changed nothing of it:"
 _NO_LOSSES: Final[Mapping[str, Sequence[Loss]]] = {}
+_NO_REJECTED: Final[Mapping[str, int]] = {}
 _STYLES: Final = {
     Status.SUCCESS: "green",
     Status.IN_PROGRESS: "bold",
@@ -93,14 +94,18 @@ def batches(
             kind=kind,
         )
         shown = found[:limit]
-        losses = opened.history.losses_of([batch.schedule_id for batch in shown])
+        keys = [batch.schedule_id for batch in shown]
+        losses = opened.history.losses_of(keys)
+        rejected = opened.dead_letters.count_rejected(keys)
     if as_json:
         for batch in shown:
-            out.print_json(_with_losses(batch, losses))
+            out.print_json(_with_missing(batch, losses, rejected))
     elif not shown:
         typer.echo("There is no such batch." if filtered else "The ledger has no batch yet.")
     else:
-        out.show(batches_view(shown, now_ms, name_gates=len(gates) > 1, losses=losses))
+        several = len(gates) > 1
+        view = batches_view(shown, now_ms, name_gates=several, losses=losses, rejected=rejected)
+        out.show(view)
         out.say_if_more(len(found), limit, "newest")
 
 
@@ -125,17 +130,20 @@ def find_batch(ledger: Ledger, key: str, url: str) -> BatchRecord:
 def _show_one(ledger: Ledger, batch: BatchRecord, *, as_json: bool) -> None:
     ranges = ledger.batches.ranges(batch.schedule_id)
     children = ledger.batches.children(batch.schedule_id)
-    losses = ledger.history.losses_of([each.schedule_id for each in (batch, *children)])
+    keys = [each.schedule_id for each in (batch, *children)]
+    losses = ledger.history.losses_of(keys)
+    rejected = ledger.dead_letters.count_rejected(keys)
     if not as_json:
-        out.show(batch_view(batch, ranges, children, losses, ledger.database_time_ms()))
+        now_ms = ledger.database_time_ms()
+        out.show(batch_view(batch, ranges, children, losses, now_ms, rejected=rejected))
         return
     own = losses.get(batch.schedule_id, ())
     out.print_json(
         {
-            **_with_losses(batch, losses),
+            **_with_missing(batch, losses, rejected),
             "ranges": [out.flat(each) for each in ranges],
             "losses": [{**asdict(loss.offsets), "reason": loss.reason} for loss in own],
-            "children": [_with_losses(child, losses) for child in children],
+            "children": [_with_missing(child, losses, rejected) for child in children],
         }
     )
 
@@ -145,8 +153,12 @@ def batch_values(batch: BatchRecord) -> dict[str, Any]:
     return {**asdict(batch), "interrupted": batch.interrupted}
 
 
-def _with_losses(batch: BatchRecord, losses: Mapping[str, Sequence[Loss]]) -> dict[str, Any]:
-    return {**batch_values(batch), "lost": lost_records(losses.get(batch.schedule_id, ()))}
+def _with_missing(
+    batch: BatchRecord, losses: Mapping[str, Sequence[Loss]], rejected: Mapping[str, int]
+) -> dict[str, Any]:
+    key = batch.schedule_id
+    lost = lost_records(losses.get(key, ()))
+    return {**batch_values(batch), "lost": lost, "rejected": rejected.get(key, 0)}
 
 
 def batches_view(
@@ -155,13 +167,15 @@ def batches_view(
     *,
     name_gates: bool,
     losses: Mapping[str, Sequence[Loss]] = _NO_LOSSES,
+    rejected: Mapping[str, int] = _NO_REJECTED,
 ) -> Table:
-    """One line for each batch; ``losses`` are theirs, by key."""
+    """One line for each batch; ``losses``, and how many it ``rejected``, are theirs, by key."""
 
     def remark(batch: BatchRecord) -> Text:
-        lost = lost_records(losses.get(batch.schedule_id, ()))
-        said = out.line(f"{out.plural(lost, 'record')} lost · " if lost else "", style="bold red")
-        return said.append_text(_error_or_reason(batch))
+        key = batch.schedule_id
+        counts = {"lost": lost_records(losses.get(key, ())), "rejected": rejected.get(key, 0)}
+        said = (f"{out.plural(n, 'record')} {word} · " for word, n in counts.items() if n)
+        return out.line("".join(said), style="bold red").append_text(_error_or_reason(batch))
 
     return out.table(
         batches,
@@ -181,11 +195,13 @@ def batch_view(
     children: Sequence[BatchRecord],
     losses: Mapping[str, Sequence[Loss]],
     now_ms: int,
+    *,
+    rejected: Mapping[str, int] = _NO_REJECTED,
 ) -> RenderableType:
-    """Everything about one batch; ``losses`` are its own and its children's, by key."""
+    """Everything about one batch; what is by key is its own and its children's."""
     facts = (
         (Text(name, style="dim"), value if isinstance(value, Text) else Text(out.printable(value)))
-        for name, value in _facts(batch, now_ms)
+        for name, value in _facts(batch, rejected.get(batch.schedule_id, 0), now_ms)
     )
     shown: list[RenderableType] = [out.grid(facts), Text(), _ranges(ranges)]
     if own := losses.get(batch.schedule_id, ()):
@@ -193,7 +209,9 @@ def batch_view(
         shown += [Text(), out.line(headline, style="bold red"), _losses(own)]
     if children:
         shown += [Text(), out.line(f"split into {len(children)} children", style="bold")]
-        shown.append(batches_view(children, now_ms, name_gates=False, losses=losses))
+        shown.append(
+            batches_view(children, now_ms, name_gates=False, losses=losses, rejected=rejected)
+        )
     if batch.error is not None:
         shown.append(Text())
         if batch.status is Status.SUCCESS:
@@ -205,7 +223,7 @@ def batch_view(
     return Group(*shown)
 
 
-def _facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | Text]]:
+def _facts(batch: BatchRecord, rejected: int, now_ms: int) -> Iterator[tuple[str, str | Text]]:
     yield "batch", Text(batch.schedule_id, style="bold")
     if batch.parent is not None:
         yield "parent", batch.parent
@@ -220,10 +238,12 @@ def _facts(batch: BatchRecord, now_ms: int) -> Iterator[tuple[str, str | Text]]:
     yield "started", out.full_time(batch.start_time_ms, now_ms)
     yield "ended", out.full_time(batch.end_time_ms, now_ms)
     yield "took", out.duration(_took_ms(batch, now_ms))
-    yield (
-        "records",
-        f"{out.count(batch.records)} processed, {out.count(batch.planned_records)} planned",
-    )
+    processed = None if batch.records is None else batch.records - rejected
+    planned = f"{out.count(processed)} processed, {out.count(batch.planned_records)} planned"
+    yield "records", planned
+    if rejected:
+        records = out.plural(rejected, "record")
+        yield "rejected", f"{records} by the handler; see headrace dead-letters list"
     yield "limited by", batch.reason
     yield "lag", f"{out.count(batch.lag)} when it was planned"
     yield "rate", f"{out.count(batch.rate_per_s)}/s when it was planned"

@@ -67,7 +67,12 @@ PRUNED: Final = (
     " not known any more."
 )
 _FINE: Final = ("processed", "pruned")
-_OF_A_BATCH: Final = (FindingKind.UNEXPLAINED, FindingKind.OPEN, FindingKind.DEAD)
+_OF_A_BATCH: Final = (
+    FindingKind.UNEXPLAINED,
+    FindingKind.OPEN,
+    FindingKind.DEAD,
+    FindingKind.REJECTED,
+)
 
 _HEADLINES: Final = {
     Verdict.PROVEN: ("proven", "green"),
@@ -79,6 +84,7 @@ _STYLES: Final = {
     **dict.fromkeys(DEFECTS, "bold red"),
     FindingKind.OPEN: "yellow",
     FindingKind.DEAD: "red",
+    FindingKind.REJECTED: "red",
     FindingKind.LOST: "red",
 }
 
@@ -233,7 +239,7 @@ def verification_view(
         gone[finding.kind] += finding.offsets.count
     counted = "".join(
         f", {out.count(gone[kind])} {kind}"
-        for kind in (FindingKind.DEAD, FindingKind.LOST)
+        for kind in (FindingKind.DEAD, FindingKind.REJECTED, FindingKind.LOST)
         if gone[kind]
     )
     headline = Text(out.printable(f"{gate}: {words}"), style=style).append(counted, "bold red")
@@ -335,9 +341,10 @@ def _sentence(findings: Sequence[Finding]) -> str:
             )
         case FindingKind.UNEXPLAINED:
             sentence = f"{_batch(findings)} is dead, and nothing says why."
-        case FindingKind.OPEN | FindingKind.DEAD:
+        case FindingKind.OPEN | FindingKind.DEAD | FindingKind.REJECTED:
             why = f": {out.short_error(first.error)}" if first.error else "."
-            sentence = f"{_batch(findings)} is {first.status}{why}"
+            state = first.status or "processed, but its handler rejected this"
+            sentence = f"{_batch(findings)} is {state}{why}"
         case FindingKind.LOST if first.schedule_id is not None:
             why = f": {first.reason}" if first.reason else ""
             sentence = f"{first.offsets} was gone when {whole} read it{why}."

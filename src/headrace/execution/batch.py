@@ -2,7 +2,7 @@
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -13,12 +13,14 @@ from sqlalchemy import Connection
 from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError, OptionError
 from headrace.execution import sinks
+from headrace.execution.rejections import Rejections
 from headrace.ledger.database import UnknownCommitError
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 OpenTransaction = Callable[[], AbstractContextManager[Connection]]
+Reject = Callable[[DataFrame | Iterable[object], str | Column], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Batch:
     kind: str
     sequence: int
     _open: OpenTransaction | None = field(default=None, repr=False, compare=False)
+    _reject: Reject | None = field(default=None, repr=False, compare=False)
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -173,6 +176,35 @@ class Batch:
         """
         return sinks.kafka_headers(self.key, columns)
 
+    def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
+        """Keep records of this batch as dead letters: they cannot be processed, and it goes on.
+
+        They become durable together with the batch's success, also with `transaction`; if this run
+        fails, they are forgotten. Each is read from the source once more and kept as it is there,
+        with key, value and headers. `headrace.isolate`'s topic receives them after the commit. A
+        record that is rejected twice is one dead letter, with the first reason.
+
+        >>> def handler(df, batch):
+        ...     batch.reject(df.where("amount IS NULL"), "it has no amount")
+        ...     df.where("amount IS NOT NULL").write.saveAsTable("orders")
+
+        Args:
+            rows: a DataFrame with the columns topic, partition and offset, which is computed now;
+                or rows, dicts, or tuples, that have these three. At most 10 000 in one run of a
+                batch: more are a failure of the batch.
+            reason: one sentence, which the dead letters have as their error; of a DataFrame also a
+                column of strings, such as ``F.col("reason")``. Do not put a record's value into it.
+
+        Raises:
+            RejectionError: a row is not of this batch, or has no such columns; nothing of ``rows``
+                is rejected then.
+            OptionError: there are too many; the same.
+            LedgerError: the batch is committed already, or its handler has returned.
+        """
+        if self._reject is None:
+            raise LedgerError(f"Batch {self.key!r} was made without a ledger, so it keeps nothing.")
+        self._reject(rows, reason)
+
 
 Handler = Callable[[DataFrame, Batch], None]
 
@@ -210,14 +242,16 @@ class HandlerTransaction:
 
     Args:
         batch: the batch's key, for errors.
-        open_: begins the transaction; its normal end commits.
+        open_: begins the transaction; its normal end commits, with what was rejected.
+        rejections: what the handler rejects.
 
     Attributes:
         committed: whether it was: then the batch is a success, whatever the handler raises later.
     """
 
-    def __init__(self, batch: str, open_: OpenTransaction) -> None:
+    def __init__(self, batch: str, open_: OpenTransaction, rejections: Rejections) -> None:
         self.committed = False
+        self.rejections: Final = rejections
         self._batch: Final = batch
         self._open: Final = open_
         self._changing: Final = threading.Lock()
@@ -240,6 +274,7 @@ class HandlerTransaction:
         """
         stack = self._claim()
         try:
+            self.rejections.read()  # now, for at its end a ledger in a file is locked
             connection = stack.enter_context(self._open())
             yield connection
             stack.close()
@@ -248,15 +283,31 @@ class HandlerTransaction:
             raise
         self.committed = self._undone_by is None
 
+    def reject(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
+        """What `Batch.reject` does.
+
+        Raises:
+            LedgerError: the batch is committed already, or its handler has returned.
+        """
+        if self._over or self.committed:
+            raise LedgerError(
+                f"Batch {self._batch} is committed, or its handler has returned, so nothing of it"
+                " is rejected any more; reject before the end of `with batch.transaction()`."
+            )
+        self.rejections.add(rows, reason)
+
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run the handler within.
+        """Run the handler within; what it rejected is committed with the batch's success.
 
         Raises:
             LedgerError: it has returned, but the transaction is not committed.
         """
         try:
             yield
+            if self._stack is None and self.rejections.count:
+                with self.open():
+                    pass
         finally:
             left_open = self._end()
         if self._stack is None or self.committed:

@@ -20,9 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.core.ranges import OffsetRange, TopicPartition
+from headrace.execution.rejections import Place, RecordReader, letters_in
 from headrace.execution.spark_session import hide_secrets
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import Connector, DeadLetterSink, planned_ids, replay_end
+from headrace.source.direct_reading import close_ranges, read_directly
 from headrace.source.source_options import TOPIC_IDS
 
 Use = Callable[[DataFrame], None]
@@ -130,7 +132,7 @@ def _plan_first_batch(checkpoint: Path, end: str) -> None:
     (checkpoint / "offsets" / "0").write_text("\n".join(["v1", times, end]), encoding="utf-8")
 
 
-class BatchReader(Protocol):
+class BatchReader(RecordReader, Protocol):
     """Reads again what a gate's batches read."""
 
     @property
@@ -190,9 +192,6 @@ class BatchReader(Protocol):
         Returns:
             None where there is no record, but a gap or a transaction's marker.
         """
-
-    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
-        """Where dead letters go besides the ledger, if a topic is named and the source has any."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +275,18 @@ class SparkBatchReader:
         timed = df.withColumn("timestamp_ms", F.unix_millis("timestamp")).drop("timestamp")
         rows = timed.take(1)
         return _dead_letter(rows[0], error) if rows else None
+
+    def rejected(
+        self, ranges: Sequence[PlannedRange], reasons: Mapping[Place, ErrorReport]
+    ) -> list[DeadLetter]:
+        """The records at these places, read in this process: a job of Spark's takes longer."""
+        wanted = close_ranges(OffsetRange(*place, place[2] + 1) for place in reasons)
+        ids = planned_ids(ranges)
+        return [
+            letter
+            for batch in read_directly(self.connector, self.options, wanted, ids)
+            for letter in letters_in(batch, reasons)
+        ]
 
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
         """The topic, or None and a warning where the source has none."""

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from headrace.backfill import OwnerSettings
 from headrace.control.isolation import Isolated, Ranges
 from headrace.errors import HandlerExitError, LedgerError, OptionError
-from headrace.execution.batch import Batch, Handler, HandlerTransaction, OpenTransaction
+from headrace.execution.batch import Batch, Handler, HandlerTransaction
 from headrace.execution.batch_leases import BatchLeases
 from headrace.execution.batch_reader import BatchReader
 from headrace.execution.handler_errors import (
@@ -23,6 +23,7 @@ from headrace.execution.handler_errors import (
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.isolator import Cause, Isolator
 from headrace.execution.policy import OnFailure
+from headrace.execution.rejections import RecordReader, Rejections
 from headrace.ledger import Attached, BatchRecord, ErrorReport, Kind, Ledger, Status
 from headrace.ledger.records import query_stopped
 
@@ -45,6 +46,7 @@ class BatchExecutor:
         settings: of the batches' owner.
         policy: what follows an exception.
         reader: None where the policy skips nothing.
+        records: reads what the handler rejects. Default: the reader.
         turn: held while the handler runs: it is never called twice at a time. It returns whether it
             was free; None where nobody knows.
         health: what is known of the handler; one for all who call it. Default: a new one.
@@ -66,6 +68,7 @@ class BatchExecutor:
         turn: AbstractContextManager[bool | None],
         health: HandlerHealth | None = None,
         control_wait_s: float = 0,
+        records: RecordReader | None = None,
         stopped: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -75,6 +78,7 @@ class BatchExecutor:
         self._handler = handler
         self._policy = policy
         self._optional_reader = reader
+        self._records = reader if records is None else records
         self._turn = turn
         self._health = HandlerHealth() if health is None else health
         self._control_wait_s = control_wait_s
@@ -158,10 +162,10 @@ class BatchExecutor:
         ledger, before the handler is called, and what it raised though the batch is done, if that
         ends the query.
         """
-        transaction = self._transaction(batch)
+        transaction = self._transaction(batch, ranges)
         with self._turn as was_free:
             counted = sequence if was_free else None
-            described = self._describe(batch, ranges, number, transaction.open, counted)
+            described = self._describe(batch, ranges, number, transaction, counted)
             try:
                 with transaction.watched():
                     self._handler(df, described)
@@ -171,18 +175,20 @@ class BatchExecutor:
                     return error
                 if not self._policy.skips or self._is_ended_by(error):
                     raise
+        self._report_rejected(batch, transaction)
         return None
 
     def _run_again(self, batch: BatchRecord, reader: BatchReader | None = None) -> Exception | None:
         """Call the handler with what the batch planned, read once more; what either raised."""
-        reader, transaction = reader or self._reader, self._transaction(batch)
+        reader = reader or self._reader
         planned = self._ledger.batches.ranges(batch.schedule_id)
         ranges = tuple(each.offsets for each in planned)
+        transaction = self._transaction(batch, ranges)
         raised: list[Exception] = []
 
         def handle(df: DataFrame) -> None:
             with self._turn:
-                described = self._describe(batch, ranges, None, transaction.open)
+                described = self._describe(batch, ranges, None, transaction)
                 try:
                     with transaction.watched():
                         self._handler(df, described)
@@ -196,24 +202,51 @@ class BatchExecutor:
         try:
             reader.run(planned, handle)
         except Exception as error:  # noqa: BLE001
-            if self._is_done(batch, transaction, error):
-                return None
-            if raised or self._is_ended_by(error):
-                return error
-            # The handler was not called, or it had returned.
-            return not_the_records(error) or machinery_error("The batch could not be run", error)
+            if not self._is_done(batch, transaction, error):
+                if raised or self._is_ended_by(error):
+                    return error
+                # The handler was not called, or it had returned.
+                return not_the_records(error) or machinery_error(
+                    "The batch could not be run", error
+                )
+        self._report_rejected(batch, transaction)
         return None
 
-    def _transaction(self, batch: BatchRecord) -> HandlerTransaction:
-        key = batch.schedule_id
-        return HandlerTransaction(key, partial(self._ledger.batches.transaction, key, self._owner))
+    def _transaction(self, batch: BatchRecord, ranges: Ranges) -> HandlerTransaction:
+        key, batches = batch.schedule_id, self._ledger.batches
+        rejections = Rejections(key, ranges, self._records, lambda: batches.ranges(key))
+        open_ = partial(batches.transaction, key, self._owner, rejected=rejections.read)
+        return HandlerTransaction(key, open_, rejections)
+
+    def _report_rejected(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
+        """Log what a batch rejected that is a success now, and copy it where dead letters go."""
+        letters = transaction.rejections.read()
+        if not letters:
+            return
+        _LOG.warning(
+            "The handler of batch %s of gate %r rejected %d records, kept as dead letters; the"
+            " first, %s-%d at %d: %s",
+            batch.schedule_id,
+            batch.gate,
+            len(letters),
+            letters[0].topic,
+            letters[0].partition,
+            letters[0].offset,
+            letters[0].error.message,
+        )
+        records = self._records
+        topic = None if records is None else records.dead_letter_topic(self._policy.topic)
+        if topic is not None:
+            for letter in letters:
+                topic.send(letter)
+            topic.flush()
 
     def _describe(
         self,
         batch: BatchRecord,
         ranges: Ranges,
         number: int | None,
-        open_: OpenTransaction,
+        transaction: HandlerTransaction,
         sequence: int | None = None,
     ) -> Batch:
         """A batch as the handler sees it; within the handler's turn."""
@@ -228,7 +261,8 @@ class BatchExecutor:
             batch.attempts + again,
             Kind.BACKFILL if again else batch.kind,
             sequence,
-            open_,
+            transaction.open,
+            transaction.reject,
         )
 
     def _is_done(

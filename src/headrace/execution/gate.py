@@ -304,7 +304,13 @@ class Gate:
         read = read_of(df, self.name, self._ledger_url)
         reader = self._batch_reader(df, read, policy.last) if policy.skips else None
         gated = GatedHandler(
-            self.name, ledger, handler, policy=policy, reader=reader, read=read.name
+            self.name,
+            ledger,
+            handler,
+            policy=policy,
+            reader=reader,
+            records=SparkBatchReader(df.sparkSession, read.connector, read.options),
+            read=read.name,
         )
 
         def started(query: StreamingQuery, checkpoint: str | None) -> None:

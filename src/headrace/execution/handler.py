@@ -23,6 +23,7 @@ from headrace.execution.gate_state import Turn, state_of
 from headrace.execution.handler_errors import exits_as_errors, shorten_interrupts
 from headrace.execution.handler_health import HandlerHealth
 from headrace.execution.policy import STOP, OnFailure
+from headrace.execution.rejections import RecordReader, Rejections
 from headrace.ledger import Attached, BatchRecord, Kind, Ledger, Status, schedule_id
 from headrace.processes import is_gone, new_owner
 
@@ -43,6 +44,7 @@ class GatedHandler:
         handler: the user's.
         policy: what follows an exception in it.
         reader: reads a batch once more; None where the policy skips nothing.
+        records: reads what the handler rejects. Default: the reader.
         read: names what the gate has read of which this is the handler.
         lease_ms: how long a batch is this process's without a renewal (ms). Default: 30 000.
         sleep: waits so many seconds.
@@ -56,6 +58,7 @@ class GatedHandler:
         *,
         policy: OnFailure = STOP,
         reader: BatchReader | None = None,
+        records: RecordReader | None = None,
         read: str | None = None,
         lease_ms: int = LEASE_MS,
         sleep: Callable[[float], None] = time.sleep,
@@ -68,6 +71,7 @@ class GatedHandler:
         self._turn = threading.Lock()
         self._policy = policy
         self._reader = reader
+        self._records = records
         self._lease_ms = lease_ms
         self._owner = new_owner()
         self._query: StreamingQuery | None = None
@@ -106,6 +110,7 @@ class GatedHandler:
             OwnerSettings(owner, self._lease_ms, max_backfills),
             policy=self._policy,
             reader=self._reader,
+            records=self._records,
             stopped=self._stopped,
             turn=turn or Turn(self._turn),
             health=self._health,
@@ -238,7 +243,9 @@ class GatedHandler:
         """Run a batch for which the ledger has no row: there are no ranges to make its key of."""
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         key = schedule_id(self._gate, f"{query} {batch_id}", ())
-        transaction = HandlerTransaction(key, self._ledger.batches.lend)
-        with self._live_turn, transaction.watched():
+        nothing = Rejections(key, (), self._records, tuple)
+        run = HandlerTransaction(key, self._ledger.batches.lend, nothing)
+        with self._live_turn, run.watched():
             number = self._ledger.gates.next_sequence(self._gate)
-            self._handle(df, Batch(key, batch_id, (), 1, Kind.LIVE, number, transaction.open))
+            batch = Batch(key, batch_id, (), 1, Kind.LIVE, number, run.open, run.reject)
+            self._handle(df, batch)

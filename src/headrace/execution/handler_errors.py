@@ -20,6 +20,7 @@ from headrace.errors import (
     LedgerError,
     MachineryError,
     NotProcessedError,
+    RejectionError,
     SourceError,
 )
 
@@ -109,10 +110,15 @@ def unreachable_source(error: BaseException) -> HeadraceError | None:
     classes.
 
     Returns:
-        What the task raised, of its class; a ``SourceError`` where that is not Headrace's own. None
-        for anything else.
+        What the task raised, of its class; a ``SourceError`` where that is not Headrace's own; or
+        what was raised in this process while what a handler rejected was read, or because it has
+        rejected what is not of its batch. None for anything else.
     """
     for each in _with_causes(error):
+        if isinstance(each, RejectionError):
+            return each
+        if isinstance(each, HeadraceError) and READ in getattr(each, "__notes__", ()):
+            return each
         if isinstance(each, Py4JJavaError | PySparkException):
             found = _WHILE_READING.search(_text(each))
             if found is not None:

@@ -29,6 +29,7 @@ from headrace.ledger.records import (
     Processed,
     Pruned,
     RateSample,
+    Rejected,
     Unresolved,
     schedule_id,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "RateSample",
     "ReceiverRecord",
     "ReceiverReport",
+    "Rejected",
     "Span",
     "Status",
     "StreamRate",

@@ -1,6 +1,6 @@
 """Batches: what they are to read, and their transitions; `batch_queries` has how they stand."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
@@ -17,12 +17,14 @@ from headrace.ledger.batch_rows import (
     refuse_other_children,
 )
 from headrace.ledger.database import changed_rows, insert_rows
+from headrace.ledger.dead_letters import insert_letters
 from headrace.ledger.gates import refuse_but
 from headrace.ledger.records import (
     NOT_RUN_AGAIN,
     OWNER_GONE,
     Attached,
     BatchRecord,
+    DeadLetter,
     ErrorReport,
     PlannedBatch,
     storable,
@@ -205,12 +207,18 @@ class BatchStore(BatchQueries):
         return self._database.lend(lambda _connection: None)
 
     def transaction(
-        self, schedule_id: str, owner: str, *, records: int | None = None
+        self,
+        schedule_id: str,
+        owner: str,
+        *,
+        records: int | None = None,
+        rejected: Callable[[], Sequence[DeadLetter]] = tuple,
     ) -> AbstractContextManager[Connection]:
         """Lend a connection to the ledger's database; what it writes commits with ``success``.
 
         At its end the batch moves from ``in_progress`` (transition D) or ``backfilling`` (G), in
-        the same transaction: either both are durable, or neither has happened. What would commit,
+        the same transaction, and what it ``rejected``, which is asked for then, becomes dead
+        letters: either all is durable, or nothing has happened. What would commit,
         roll back or close the connection before is refused; savepoints (``begin_nested``) are not.
         A SQLite file has one writer at a time: until the end every other one waits, and methods of
         this ledger that write are refused within it in the same thread.
@@ -233,6 +241,7 @@ class BatchStore(BatchQueries):
                     f"{owner!r} any more, so what was written for it is undone; whoever owns it "
                     "now runs it."
                 )
+            insert_letters(self._database, connection, schedule_id, rejected(), self._clock())
 
         return self._database.lend(end)
 

@@ -2,25 +2,30 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
+from headrace.core.ranges import OffsetRange
 from headrace.errors import LedgerError
 from headrace.ledger import batch_rows, transitions
 from headrace.ledger.batch_rows import Values, error_values
-from headrace.ledger.database import changed_rows
+from headrace.ledger.database import Database, changed_rows
 from headrace.ledger.gates import GATES
+from headrace.ledger.pruning import ROWS_AT_ONCE, some_at_once
 from headrace.ledger.records import (
     DeadLetter,
     DeadLetterRecord,
     DeadLetterStatus,
     ErrorReport,
+    Rejected,
     storable,
 )
 from headrace.ledger.store import Store
-from headrace.ledger.tables import dead_letter
+from headrace.ledger.tables import control, dead_letter, failure
+from headrace.ledger.transitions import Status
 
 Headers = tuple[tuple[str, bytes | None], ...]
 DEAD_LETTER: Final = select(dead_letter).where(dead_letter.c.dead_letter_id == bindparam("letter"))
@@ -41,6 +46,45 @@ RESOLVE: Final = (
         resolution=bindparam("why"),
         last_call=bindparam("call"),
     )
+)
+
+_IS_REJECTED: Final = and_(
+    control.c.schedule_id == dead_letter.c.schedule_id, control.c.status == Status.SUCCESS
+)
+
+REJECTED: Final = (
+    select(
+        *dead_letter.c["schedule_id", "topic", "partition", "offset"],
+        *dead_letter.c["error_class", "error_message"],
+        control.c.checkpoint_id,
+        failure.c.topic_id,
+    )
+    .join(control, _IS_REJECTED)
+    .join(
+        failure,
+        and_(
+            failure.c.schedule_id == dead_letter.c.schedule_id,
+            failure.c.topic == dead_letter.c.topic,
+            failure.c.partition == dead_letter.c.partition,
+            failure.c.start_offset <= dead_letter.c.offset,
+            failure.c.until_offset > dead_letter.c.offset,
+        ),
+    )
+    .where(dead_letter.c.gate == bindparam("gate"))
+    .order_by(
+        control.c.checkpoint_id,
+        dead_letter.c.topic,
+        failure.c.topic_id,
+        dead_letter.c.partition,
+        dead_letter.c.offset,
+    )
+)
+
+COUNT_REJECTED: Final = (
+    select(dead_letter.c.schedule_id, func.count().label("number"))
+    .join(control, _IS_REJECTED)
+    .where(dead_letter.c.schedule_id.in_(bindparam("batches", [""], expanding=True)))
+    .group_by(dead_letter.c.schedule_id)
 )
 
 
@@ -68,6 +112,42 @@ class DeadLetterStore(Store):
             return True
 
         return self._database.write(add)
+
+    def rejected(self, gate_name: str) -> Iterator[Rejected]:
+        """What batches of a gate rejected, by run, topic, partition and offset.
+
+        Neighbours that one batch rejected for one reason are one range. The answer is read from the
+        database bit by bit.
+        """
+        run: Rejected | None = None
+        with self._database.streaming() as connection:
+            for row in connection.execute(REJECTED, {"gate": gate_name}):
+                one = Rejected(
+                    row.checkpoint_id,
+                    row.schedule_id,
+                    OffsetRange(row.topic, row.partition, row.offset, row.offset + 1),
+                    ErrorReport(row.error_class, row.error_message, ""),
+                    row.topic_id,
+                )
+                if run is not None and run.is_followed_by(one):
+                    run = replace(run, offsets=run.offsets.hull(one.offsets))
+                    continue
+                if run is not None:
+                    yield run
+                run = one
+        if run is not None:
+            yield run
+
+    def count_rejected(self, schedule_ids: Collection[str]) -> Mapping[str, int]:
+        """How many records batches rejected, by their keys; those that rejected none are left out.
+
+        A child that is ``dead`` with its one record has not rejected it: its handler failed.
+        """
+        return {
+            row.schedule_id: row.number
+            for keys in some_at_once(list(schedule_ids), ROWS_AT_ONCE)
+            for row in self._database.rows(COUNT_REJECTED, batches=keys)
+        }
 
     def oldest(
         self,
@@ -138,6 +218,20 @@ class DeadLetterStore(Store):
             "call": transitions.new_call_id(),
         }
         return self._changes(RESOLVE, values)
+
+
+def insert_letters(
+    database: Database,
+    connection: Connection,
+    schedule_id: str,
+    letters: Sequence[DeadLetter],
+    now_ms: int,
+) -> None:
+    """Keep what a batch rejected, within the transaction of its success; each record once."""
+    if letters:
+        row = connection.execute(batch_rows.BATCH, {"schedule_id": schedule_id}).one()
+        rows = [_letter_row(each, row.gate, schedule_id, now_ms) for each in letters]
+        connection.execute(database.insert(dead_letter).on_conflict_do_nothing(), rows)
 
 
 def _letter_row(letter: DeadLetter, gate: str, schedule_id: str, now_ms: int) -> Values:

@@ -28,6 +28,8 @@ class FindingKind(StrEnum):
     """It has not been processed yet: ``in_progress``, ``failed`` or ``backfilling``."""
     DEAD = "dead"
     """It cannot be processed; the batch's error says why."""
+    REJECTED = "rejected"
+    """Its batch is ``success`` without it: the handler rejected it, and a dead letter has it."""
     LOST = "lost"
     """It was gone from the source before it was read, and counted as lost; by its batch, where one
     had been planned."""
@@ -65,7 +67,8 @@ class Finding:
         other: Of a gap the batch before it, of an overlap the other batch, of children the one that
             reads the range (None where none does), of ``read again`` the other run.
         status: How an open batch stands.
-        error: Why a batch is dead, or failed last, without the trace.
+        error: Why a batch is dead, or failed last, or why its handler rejected a record, without
+            the trace.
         topic_id: Tells the topic from one that was recreated under its name, where that is known.
         reason: Why a batch could not read it.
     """
@@ -91,12 +94,12 @@ class Span:
         checkpoint_id: The run.
         offsets: From the first to the last.
         since_ms: When the first of its batches was planned; None where they are all pruned.
-        processed: How many are in batches that succeeded and could read them; they had as many
-            records or fewer.
+        processed: How many are in batches that succeeded, could read them and did not reject them;
+            they had as many records or fewer.
         pruned: How many were in batches that are deleted as old. Each was ``success``, or ``dead``
             and resolved; no overlap is deleted, and what lies between them is missing here too.
         open: How many are in batches that are not done.
-        dead: How many are in batches that are dead.
+        dead: How many are in batches that are dead, or were rejected by the handler.
         lost: How many were gone before they were read.
         missing: How many nobody accounts for.
         topic_id: Tells the topic from one that was recreated under its name, where that is known.

@@ -301,8 +301,8 @@ class HistoryStore(Store):
     def prune(self, before_ms: int, *, rows_at_once: int = ROWS_AT_ONCE) -> Pruned:
         """Delete what ended before this time: batches and rate samples, of all gates.
 
-        A batch goes with its children and dead letters, once each of them is ``success``, or is
-        ``dead`` with dead letters that are all resolved. Anything else is open, and never deleted,
+        A batch goes with its children and dead letters, once each of them is ``success`` or
+        ``dead``, with dead letters that are all resolved. Anything else is open, and never deleted,
         whatever its age; nor is a gate's newest batch: were it forgotten, an engine that repeats it
         after a crash would process it twice; nor is one that has read what another of its run has
         read too, which would be forgotten with it. Losses are kept, and so is which offsets the

@@ -12,7 +12,7 @@ from headrace.ledger import checkpoints
 from headrace.ledger.checkpoints import CoverageTally
 from headrace.ledger.findings import Finding, FindingKind, Span, Verification
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import BatchRecord, Covered, ErrorReport, Loss
+from headrace.ledger.records import BatchRecord, Covered, ErrorReport, Loss, Rejected
 from headrace.ledger.transitions import Status
 
 
@@ -143,6 +143,7 @@ _NOT_PROCESSED: Final = (
     FindingKind.OPEN,
     FindingKind.DEAD,
     FindingKind.LOST,
+    FindingKind.REJECTED,
 )
 
 
@@ -163,7 +164,12 @@ def verify(ledger: Ledger, gate_name: str) -> Verification:
     def batch(schedule_id: str) -> BatchRecord | None:
         return None if schedule_id in misnamed else ledger.batches.get(schedule_id)
 
-    found = prove(coverage, lambda: history.losses(gate_name), batch)
+    found = prove(
+        coverage,
+        lambda: history.losses(gate_name),
+        batch,
+        lambda: ledger.dead_letters.rejected(gate_name),
+    )
     after = history.checkpoints(gate_name)
     return extended(
         found,
@@ -205,13 +211,15 @@ def prove(
     coverage: Iterable[Covered],
     losses: Callable[[], Iterable[Loss]],
     batch: Callable[[str], BatchRecord | None],
+    rejected: Callable[[], Iterable[Rejected]] = tuple,
 ) -> Verification:
     """Prove what became of these ranges.
 
     The coverage is all of one gate, with the ranges of a checkpoint and partition together, by
     their starts; a topic that was recreated under its name is another topic. The losses are asked
-    for after the last range: a loss is written down before the batch that goes on behind it. A
-    batch that is dead or open is asked for its error; it is None if it was pruned meanwhile.
+    for after the last range: a loss is written down before the batch that goes on behind it. So is
+    what batches rejected, which counts where its batch is processed. A batch that is dead or open
+    is asked for its error; it is None if it was pruned meanwhile.
     """
     spans: list[Span] = []
     found: list[Finding] = []
@@ -227,6 +235,7 @@ def prove(
     lost = _losses_by_topic(loss for loss in all_losses if loss.schedule_id is None)
     found = [*_explained(found, lost), *_lost_outside(spans, lost)]
     found += _lost_by_batches(spans, found, all_losses)
+    found += _rejected(spans, found, rejected())
     return Verification(
         spans=tuple(_by_age(_accounted(spans, found))),
         findings=tuple(sorted(_with_errors(found, batch), key=_severity)),
@@ -317,6 +326,34 @@ def _lost_by_batches(
                         )
 
 
+def _rejected(
+    spans: Iterable[Span], found: Iterable[Finding], rejected: Iterable[Rejected]
+) -> Iterator[Finding]:
+    """What handlers rejected, of what counts as processed so far."""
+    read = {_place(span): span.offsets for span in spans}
+    explained: dict[object, list[OffsetRange]] = defaultdict(list)
+    for each in found:
+        if each.kind in _NOT_PROCESSED:
+            explained[_place(each)].append(each.offsets)
+    covers = {place: merge(ranges) for place, ranges in explained.items()}
+    for by in rejected:
+        place = _place(by)
+        # A batch that was begun since the ranges were read is not in them.
+        inside = by.offsets.intersect(read[place]) if place in read else None
+        if inside is None:
+            continue
+        cover = covers.get(place, {}).get(inside.topic_partition, ())
+        for rest in inside.subtract(cover):
+            yield Finding(
+                FindingKind.REJECTED,
+                rest,
+                by.checkpoint_id,
+                by.schedule_id,
+                error=by.error,
+                topic_id=by.topic_id,
+            )
+
+
 def _spans_with(loss: Loss, spans: Iterable[Span]) -> list[Span]:
     """Where the batch of a loss is; if it was pruned, where it may have been."""
     same = [
@@ -330,7 +367,8 @@ def _spans_with(loss: Loss, spans: Iterable[Span]) -> list[Span]:
 
 
 def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span]:
-    """The same spans, with what lies in them but in no leaf, and what leaves could not read."""
+    """The same spans, with what lies in them but in no leaf, and what leaves have not processed."""
+    rejected: Counter[object] = Counter()
     lost: Counter[object] = Counter()
     by_batches: Counter[object] = Counter()
     missing: Counter[object] = Counter()
@@ -338,6 +376,8 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
         if each.kind is FindingKind.LOST:
             lost[_place(each)] += each.offsets.count
             by_batches[_place(each)] += each.offsets.count if each.schedule_id else 0
+        elif each.kind is FindingKind.REJECTED:
+            rejected[_place(each)] += each.offsets.count
         elif each.kind is FindingKind.GAP or (each.kind is FindingKind.CHILDREN and not each.other):
             missing[_place(each)] += each.offsets.count
     for span in spans:
@@ -345,14 +385,15 @@ def _accounted(spans: Iterable[Span], found: Iterable[Finding]) -> Iterator[Span
         of_pruned = min(by_batches[place], span.pruned)
         yield replace(
             span,
-            processed=span.processed - by_batches[place] + of_pruned,
+            processed=span.processed - by_batches[place] + of_pruned - rejected[place],
+            dead=span.dead + rejected[place],
             pruned=span.pruned - of_pruned,
             lost=lost[place],
             missing=missing[place],
         )
 
 
-def _place(item: Covered | Span | Finding) -> tuple[object, ...]:
+def _place(item: Covered | Span | Finding | Rejected) -> tuple[object, ...]:
     """The run, and the partition of the topic that was there at the time."""
     return item.checkpoint_id, item.topic_id, item.offsets.topic_partition
 

@@ -28,15 +28,13 @@ from headrace.ledger.records import DeadLetterStatus
 from headrace.ledger.tables import control, dead_letter, failure, gate, pruned, rate
 from headrace.ledger.transitions import Status
 
-_resolved = and_(
-    control.c.status == Status.DEAD,
-    has_dead_letters,
-    ~has_dead_letters.where(dead_letter.c.status == DeadLetterStatus.WAITING),
-)
+_no_letter_waits = ~has_dead_letters.where(dead_letter.c.status == DeadLetterStatus.WAITING)
+_processed = and_(control.c.status == Status.SUCCESS, _no_letter_waits)
+_resolved = and_(control.c.status == Status.DEAD, has_dead_letters, _no_letter_waits)
 
 _dropped = and_(control.c.status == Status.DEAD, control.c.resolution.is_not(None))
-CLOSED: Final = or_(control.c.status == Status.SUCCESS, _resolved, _dropped)
-"""Nobody needs what the batch has read any more."""
+CLOSED: Final = or_(_processed, _resolved, _dropped)
+"""Nobody needs what the batch has read any more, nor a record that it rejected."""
 
 _range = (
     failure.c.topic,

@@ -454,12 +454,35 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """Records that the handler of a batch rejected; the batch itself is ``success``."""
+
+    checkpoint_id: str
+    schedule_id: str
+    """The batch or child."""
+    offsets: OffsetRange
+    error: ErrorReport
+    """The reason, without a trace."""
+    topic_id: str | None = None
+    """Tells the topic from one recreated under its name; None where the broker gave none."""
+
+    def is_followed_by(self, other: "Rejected") -> bool:
+        """Whether another range begins where this ends, of the same batch for the same reason."""
+        mine, following = self.offsets, other.offsets
+        return (
+            (mine.topic_partition, mine.until) == (following.topic_partition, following.start)
+            and self.schedule_id == other.schedule_id
+            and self.error == other.error
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
     """A row of ``dead_letter``."""
 
     dead_letter_id: int
     schedule_id: str
-    """The batch, or child of one, that it was alone in."""
+    """The batch, or child of one, that it was alone in, or that rejected it."""
     gate: str
     letter: DeadLetter
     created_ms: int

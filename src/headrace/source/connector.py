@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pyspark.sql.datasource import DataSource
-
 from headrace.core.ranges import OffsetRange, Positions, TopicPartition
 from headrace.errors import SourceError
 from headrace.source.log import Log, Topic
+from headrace.source.readers import SourceFormat
 from headrace.source.stream_offset import StreamOffset
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class Connector:
     """
 
     name: str
-    source: type[DataSource]
+    source: type[SourceFormat]
     check: Callable[[Mapping[str, str]], None]
     replay_options: Callable[[Mapping[str, str], Sequence[OffsetRange]], dict[str, str]]
     log: Callable[[Mapping[str, str]], Log]

@@ -32,6 +32,7 @@ from headrace.execution.batch import Batch, check_handler
 from headrace.execution.handler import GatedHandler
 from headrace.execution.listener import GateListener, progress_event
 from headrace.execution.policy import OnFailure, parse_on_failure
+from headrace.execution.rejections import Place
 from headrace.ledger import DeadLetter, ErrorReport, Ledger, PlannedBatch, PlannedRange, Status
 from headrace.ledger.outages import NO_RETRIES, Timeouts
 from headrace.processes import new_owner
@@ -141,11 +142,24 @@ class MemoryReader:
     def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
         """Nothing: there are no brokers."""
 
+    def rejected(
+        self, ranges: Sequence[PlannedRange], reasons: Mapping[Place, ErrorReport]
+    ) -> list[DeadLetter]:
+        """The records at these places."""
+        letters = [
+            self._letter(TopicPartition(topic, partition), offset, error)
+            for (topic, partition, offset), error in reasons.items()
+        ]
+        return [each for each in letters if each is not None]
+
     def dead_letter(
         self, offset: PlannedRange, error: BaseException | ErrorReport
     ) -> DeadLetter | None:
         """The record at one offset; None in a gap."""
-        where, at = offset.offsets.topic_partition, offset.offsets.start
+        where = offset.offsets.topic_partition
+        return self._letter(where, offset.offsets.start, ErrorReport.of(error))
+
+    def _letter(self, where: TopicPartition, at: int, error: ErrorReport) -> DeadLetter | None:
         if (record := self.log.record(where, at)) is None:
             return None
         return DeadLetter(
@@ -157,7 +171,7 @@ class MemoryReader:
             headers=record.headers or None,
             timestamp_ms=record.timestamp_ms or 0,
             timestamp_type=0,
-            error=ErrorReport.of(error),
+            error=error,
         )
 
 
@@ -191,6 +205,7 @@ class _Program:
             self._handle,
             policy=harness.policy,
             reader=harness.reader if harness.policy.skips else None,
+            records=harness.reader,
             sleep=harness.clock.sleep,
         )
         self.listener = GateListener(lambda _gate, _run: self.ledger, new_worker=_InThisThread)
@@ -209,8 +224,10 @@ class _Program:
         lend = ledger.batches.transaction
 
         @contextmanager
-        def transaction(schedule_id: str, owner: str) -> Iterator[Connection]:
-            with lend(schedule_id, owner) as connection:
+        def transaction(
+            schedule_id: str, owner: str, *, rejected: Callable[[], Sequence[DeadLetter]] = tuple
+        ) -> Iterator[Connection]:
+            with lend(schedule_id, owner, rejected=rejected) as connection:
                 yield connection
                 self._stored("before commit", (schedule_id,))
             self._stored("after commit", (schedule_id,))

@@ -1,0 +1,249 @@
+"""What a handler rejects of its batch by name, until it is kept with the batch's success."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from headrace.core.ranges import OffsetRange, TopicPartition, merge
+from headrace.errors import LedgerError, OptionError, RejectionError
+from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
+from headrace.source.connector import DeadLetterSink
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+MAX_REJECTED: Final = 10_000
+"""Records that one run of a batch may reject; they are in memory until they are kept."""
+
+MAX_REJECTED_BYTES: Final = 256 * 1024 * 1024
+"""How large these records may be together (bytes)."""
+
+_COLUMNS: Final = ("topic", "partition", "offset")
+_REASON: Final = "reason"
+
+
+class RecordReader(Protocol):
+    """Reads single records of a gate's batches once more, and knows where dead letters go."""
+
+    def rejected(
+        self, ranges: Sequence[PlannedRange], reasons: Mapping[Place, ErrorReport]
+    ) -> Iterable[DeadLetter]:
+        """The records at these places, whole, with why each was rejected; in no order.
+
+        Args:
+            ranges: what the batch reads, which has the places.
+            reasons: by topic, partition and offset.
+
+        Raises:
+            DataLossError, CorruptionError: a record has left the source.
+            BrokerError, JournalError: the source cannot be read now.
+        """
+
+    def dead_letter_topic(self, name: str | None) -> DeadLetterSink | None:
+        """Where dead letters go besides the ledger, if a topic is named and the source has any."""
+
+
+class Rejections:
+    """Collects what one run of a handler rejects, and reads it from the source, whole.
+
+    Args:
+        batch: its key, for errors.
+        ranges: what is in the batch; nothing else can be rejected.
+        reader: reads the records; None where there is no source to read from.
+        planned: the same ranges, as the ledger has them.
+    """
+
+    def __init__(
+        self,
+        batch: str,
+        ranges: Sequence[OffsetRange],
+        reader: RecordReader | None,
+        planned: Callable[[], Sequence[PlannedRange]],
+    ) -> None:
+        self._batch: Final = batch
+        self._ranges: Final = merge(ranges)
+        self._reader: Final = reader
+        self._planned: Final = planned
+        self._changing: Final = threading.Lock()
+        self._reasons: dict[Place, ErrorReport] = {}
+        self._letters: dict[Place, DeadLetter] = {}
+
+    @property
+    def count(self) -> int:
+        """How many records were rejected."""
+        return len(self._reasons)
+
+    def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
+        """Reject all of these rows, or none of them.
+
+        Raises:
+            RejectionError: a row is not of the batch, or does not say where it is; or the reason is
+                none.
+            OptionError: there are too many.
+            LedgerError: there is no source to read from.
+        """
+        if self._reader is None:
+            raise LedgerError(
+                f"Batch {self._batch} was made without a reader of its source, so it keeps nothing."
+            )
+        found = _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason)
+        with self._changing:
+            reasons = dict(self._reasons)
+            for place, why in found:
+                self._check_place(place)
+                reasons.setdefault(place, why)
+                if len(reasons) > MAX_REJECTED:
+                    raise OptionError(
+                        f"More than {MAX_REJECTED:,} records of batch {self._batch} are rejected,"
+                        f" the first with the reason {next(iter(reasons.values())).message!r}; if"
+                        " so many are bad, raise an exception, so that the batch has failed."
+                    )
+            self._reasons = reasons
+
+    def read(self) -> Sequence[DeadLetter]:
+        """What was rejected, by topic, partition and offset; each record is read once.
+
+        Raises:
+            OptionError: there is no record at one of the offsets, or they are too large together.
+            DataLossError, CorruptionError: a record has left the source.
+            BrokerError, JournalError: the source cannot be read now.
+        """
+        with self._changing:
+            missing = {
+                place: why for place, why in self._reasons.items() if place not in self._letters
+            }
+            if missing and self._reader is not None:
+                size = sum(map(_size, self._letters.values()))
+                for letter in self._reader.rejected(self._planned(), missing):
+                    self._letters[letter.topic, letter.partition, letter.offset] = letter
+                    size += _size(letter)
+                    if size > MAX_REJECTED_BYTES:
+                        raise OptionError(
+                            f"The records of batch {self._batch} that are rejected have more than"
+                            f" {MAX_REJECTED_BYTES >> 20} MiB; raise an exception instead, so that"
+                            " the batch itself has failed."
+                        )
+            for topic, partition, offset in missing.keys() - self._letters.keys():
+                raise OptionError(
+                    f"{topic}-{partition} at {offset}, which the handler of batch {self._batch}"
+                    " rejects, is no record of the source; reject rows that the batch has."
+                )
+            return [self._letters[place] for place in sorted(self._letters)]
+
+    def _check_place(self, place: Place) -> None:
+        topic, partition, offset = place
+        ranges = self._ranges.get(TopicPartition(topic, partition), ())
+        if not any(each.start <= offset < each.until for each in ranges):
+            raise RejectionError(
+                f"The row {topic}-{partition} at {offset} is not of batch {self._batch}, so it is"
+                f" not rejected; reject rows of the batch itself, which has {self._described()}."
+            )
+
+    def _described(self) -> str:
+        ranges = [str(each) for same in self._ranges.values() for each in same]
+        more = f" and {len(ranges) - 3} more ranges" if len(ranges) > 3 else ""
+        return ", ".join(ranges[:3]) + more if ranges else "no records"
+
+
+def letters_in(batch: pa.RecordBatch, reasons: Mapping[Place, ErrorReport]) -> Iterator[DeadLetter]:
+    """The dead letters of those records of a source's that have a reason."""
+    offsets = pa.array(sorted({offset for _, _, offset in reasons}), pa.int64())
+    wanted = batch.filter(pc.is_in(batch.column("offset"), value_set=offsets))
+    times_us = wanted.column("timestamp").cast(pa.int64()).to_pylist()
+    # Python has no times past the year 9999; Kafka takes any that a producer sends.
+    for row, time_us in zip(wanted.drop_columns(["timestamp"]).to_pylist(), times_us, strict=True):
+        why = reasons.get((row["topic"], row["partition"], row["offset"]))
+        if why is not None:
+            yield _letter(row, time_us // 1000, why)
+
+
+def _letter(row: Mapping[str, Any], timestamp_ms: int, why: ErrorReport) -> DeadLetter:
+    headers = row["headers"]
+    return DeadLetter(
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        key=row["key"],
+        value=row["value"],
+        headers=headers and tuple((each["key"], each["value"]) for each in headers),
+        timestamp_ms=timestamp_ms,
+        timestamp_type=row["timestampType"],
+        error=why,
+    )
+
+
+def _size(letter: DeadLetter) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in letter.headers or ())
+    return len(letter.key or b"") + len(letter.value or b"") + headers
+
+
+def _of_frame(rows: DataFrame, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
+    """Each row's place and reason; computed now, one more than may be rejected at most."""
+    missing = [name for name in _COLUMNS if name not in rows.columns]
+    if missing:
+        raise RejectionError(
+            f"The rows to reject have no column {missing[0]!r}, but {', '.join(rows.columns)}; keep"
+            f" the columns {', '.join(_COLUMNS)}, which say where a record is."
+        )
+    given = reason if isinstance(reason, Column) else F.lit(None)
+    chosen = rows.select(*_COLUMNS, given.cast("string").alias(_REASON)).limit(MAX_REJECTED + 1)
+    constant = None if isinstance(reason, Column) else _report(reason)
+    for row in chosen.collect():
+        yield _place(tuple(row[:3])), constant or _report(row[_REASON])
+
+
+def _of_rows(rows: object, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
+    if isinstance(reason, Column):
+        raise RejectionError(
+            "The reason is a column, which only rows of a DataFrame can have; give a sentence."
+        )
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise RejectionError(
+            f"The rows to reject are a {type(rows).__name__}; give a DataFrame, or a list of rows,"
+            f" dicts or tuples with {', '.join(_COLUMNS)}."
+        )
+    why = _report(reason)
+    for row in rows:
+        yield _place(_values(row)), why
+
+
+def _values(row: object) -> tuple[object, ...]:
+    """Topic, partition and offset of a row, a dict or a tuple."""
+    try:
+        if isinstance(row, Mapping):
+            return tuple(row[name] for name in _COLUMNS)
+        if isinstance(row, tuple) and hasattr(row, "__fields__"):
+            named = dict(zip(row.__fields__, row, strict=True))
+            return tuple(named[name] for name in _COLUMNS)
+    except KeyError as error:
+        raise RejectionError(
+            f"A row to reject has no {error.args[0]!r}; keep {', '.join(_COLUMNS)}, which say where"
+            " a record is."
+        ) from None
+    return tuple(row) if isinstance(row, tuple | list) else (row,)
+
+
+def _place(values: tuple[object, ...]) -> Place:
+    match values:
+        case (str(topic), int(partition), int(offset)) if bool not in map(type, values):
+            return topic, partition, offset
+        case _:
+            kinds = ", ".join(type(each).__name__ for each in values)
+            raise RejectionError(
+                f"A row to reject is of ({kinds}); give a topic (text), a partition and an offset"
+                " (whole numbers)."
+            )
+
+
+def _report(reason: object) -> ErrorReport:
+    if not isinstance(reason, str) or not reason.strip():
+        raise RejectionError(
+            f"The reason to reject rows is {reason!r}; give a sentence that says what is wrong with"
+            " them."
+        )
+    return ErrorReport("Rejected", reason.strip(), "")
