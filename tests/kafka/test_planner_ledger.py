@@ -175,6 +175,14 @@ def test_an_auto_interval_is_waited_for_and_what_the_ledger_has_is_in_force(
         assert planner.advance(second, everything=False) == second
         clock.now_ms += 200
         assert planner.advance(second, everything=False) != second
+        everything = planner.advance(second, everything=True)
+        clock.now_ms += 2_000
+        assert planner.advance(everything, everything=False) == everything, "nothing is new"
+        orders.produce(b"x")
+        clock.now_ms += 400
+        assert planner.advance(everything, everything=False) == everything, "it is not looked at"
+        clock.now_ms += 200
+        assert planner.advance(everything, everything=False) != everything, "a quarter has passed"
     with planner_of(orders, options, clock) as planner:
         planner.advance(second, everything=False)
         with Ledger.open(url) as ledger:

@@ -27,6 +27,9 @@ from headrace.source.stream_offset import Checksums, ChecksumsBefore, StreamOffs
 
 _LOG: Final = logging.getLogger("headrace.source")
 
+_IDLE_PART: Final = 0.25
+"""Of an ``auto`` interval, after which a source that had nothing new is looked at again."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
@@ -83,7 +86,7 @@ class StreamPlanner:
         self._latest: Mapping[TopicPartition, int] = {}
         self._planned: _Planned | None = None
         self._next_s = -math.inf
-        """When the next batch is due, where the interval is ``auto`` (s, monotonic)."""
+        """When the source is looked at next, where the interval is ``auto`` (s, monotonic)."""
         self._last_let_through = -math.inf
 
     def initial(self) -> dict[str, Any]:
@@ -151,7 +154,7 @@ class StreamPlanner:
         # Not earlier: a query that reads batches once more plans none, and has no gate.
         if self._gate_ledger is not None:
             self._gate_ledger.claim()
-        if self._is_early():
+        if self._is_early() and not everything:
             return start
         began_s = self._clock.monotonic()
         if not offset.first:
@@ -166,6 +169,7 @@ class StreamPlanner:
         lost = self._declared_lost(_ranges_between(starts.current, planned.until))
         self._refuse_or_log(lost)
         if planned.records == 0 and not offset.first and not starts.losses:
+            self._next_s = began_s + _IDLE_PART * self._interval_ms / 1000
             return start
         # A query that had no gate when its checkpoint was made has this one now.
         begun = StreamOffset(
