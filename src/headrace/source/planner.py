@@ -169,7 +169,7 @@ class StreamPlanner:
         lost = self._declared_lost(_ranges_between(starts.current, planned.until))
         self._refuse_or_log(lost)
         if planned.records == 0 and not offset.first and not starts.losses:
-            self._next_s = began_s + _IDLE_PART * self._interval_ms / 1000
+            self._next_s = self._clock.monotonic() + _IDLE_PART * self._interval_ms / 1000
             return start
         # A query that had no gate when its checkpoint was made has this one now.
         begun = StreamOffset(
