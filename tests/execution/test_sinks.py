@@ -18,7 +18,8 @@ from tests.services.waiting import wait_until
 
 from headrace.errors import OptionError
 from headrace.execution import Batch
-from headrace.ledger import normalize_url
+from headrace.ledger import Status, normalize_url
+from headrace.testing import MemoryFrame, MemoryLog, StreamHarness
 
 
 def batch(key: str) -> Batch:
@@ -232,6 +233,47 @@ def test_a_strict_transaction_that_was_too_late_fails_and_is_run_again(server: s
     assert not write(engine, TEN)
     assert orders(engine) == [FIFTY.key, TEN.key]
     engine.dispose()
+
+
+@pytest.mark.parametrize("policy", ["isolate", "defer"])
+def test_a_batch_that_failed_although_it_was_committed_is_not_written_again_by_its_children(
+    engine: Engine, policy: str
+) -> None:
+    """As when the answer to a commit is lost. It is a bad batch besides, and so split as well."""
+    log = MemoryLog("1", "2", "bad", "4")
+    commits_lost = [True]
+
+    def handler(df: MemoryFrame, batch: Batch) -> None:
+        with engine.begin() as connection:
+            if not batch.once(connection):
+                return
+            for row in df.collect():
+                insert(connection, bytes(row.value).decode())
+        if commits_lost.pop() if commits_lost else False:
+            raise ConnectionError("the server has gone away")
+
+    with StreamHarness(handler, log, on_failure=policy) as stream:
+        stream.run()
+        stream.backfill()
+        assert set(stream.statuses().values()) == {Status.SUCCESS}
+    assert orders(engine) == ["1", "2", "4", "bad"]
+
+
+def test_a_child_is_written_if_no_batch_that_it_was_split_off_is(engine: Engine) -> None:
+    log = MemoryLog("1", "2", "bad", "4", "5")
+
+    def handler(df: MemoryFrame, batch: Batch) -> None:
+        with engine.begin() as connection:
+            if batch.once(connection):
+                for value in (bytes(row.value).decode() for row in df.collect()):
+                    insert(connection, value)
+                    if value == "bad":
+                        raise ValueError(value)
+
+    with StreamHarness(handler, log, on_failure="isolate") as stream:
+        stream.run()
+        assert len(stream.ledger.dead_letters.oldest("tested", limit=9)) == 1
+    assert orders(engine) == ["1", "2", "4", "5"]
 
 
 def test_each_batch_is_an_application_of_deltas_with_one_version() -> None:

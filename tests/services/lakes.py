@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from headrace.errors import SetupError
 from headrace.local import ensure_java
 from headrace.local.jars import Artifact, fetched_jars, ignore
 from headrace.local.java import Java
@@ -37,7 +38,13 @@ def delta_settings(java: Java) -> dict[str, str]:
 
 
 def older_spark() -> dict[str, str]:
-    """Variables of a process that is to have that Spark."""
+    """Variables of a process that is to have that Spark.
+
+    Raises:
+        SetupError: it is not installed.
+    """
+    if not (SPARK / "pyspark").is_dir():
+        raise SetupError(f"There is no Spark in {SPARK}, which writes Delta tables; make set-up.")
     paths = [str(SPARK), *filter(None, [os.environ.get("PYTHONPATH")])]
     # The archive of classes is that of the tests' own Spark.
     java_options = os.environ.get("SPARK_SUBMIT_OPTS", "").split()

@@ -51,6 +51,7 @@ class Batch:
     sequence: int
     _open: OpenTransaction | None = field(default=None, repr=False, compare=False)
     _reject: Reject | None = field(default=None, repr=False, compare=False)
+    _parents: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """A connection to the ledger's database, in one transaction with the batch's success.
@@ -89,8 +90,9 @@ class Batch:
         key and rows are durable together, or neither is. Another run of the same batch waits in
         PostgreSQL until this transaction ends, and in SQLite until the file is free.
 
-        Ask first, before anything can raise: a batch that is there already must not fail, because
-        a batch that fails often enough is split into children, which have keys of their own.
+        A child of a batch that was split counts as written if a batch that it was split off is.
+        Such a batch has failed although it was committed: the answer to the commit was lost, or the
+        handler raised after it.
 
         >>> def handler(df, batch):
         ...     rows = [row.asDict() for row in df.collect()]
@@ -108,7 +110,7 @@ class Batch:
             SQLAlchemyError: what the database raises, such as that another transaction had the
                 key and this one is too strict to go on (``SERIALIZABLE``): run the batch again.
         """
-        return sinks.once(connection, self.key, name)
+        return sinks.once(connection, (self.key, *self._parents), name)
 
     def delta_options(self, name: str = "") -> dict[str, str]:
         """Options of a write into a Delta table, by which the table has this batch once.
@@ -132,9 +134,10 @@ class Batch:
 
         The rows and a property of the snapshot with the batch's key are one commit. The table has
         a batch if its current snapshot or one of those before it has the key. That is looked at
-        before the write, and again in each commit, so two runs at a time are one write too. A
-        snapshot that was expired is not there any more: a batch that runs again after that is
-        written again. One that was rolled back does not count, and its batch is written again.
+        before the write, and again in each commit, so two runs at a time are one write too. Nor is
+        a child written if a batch that it was split off is there. A snapshot that was expired is
+        not there any more: a batch that runs again after that is written again. One that was
+        rolled back does not count, and its batch is written again.
 
         The rows pass through the driver's memory, as Arrow. PyIceberg writes them (``pip install
         'headrace[iceberg]'``), for Iceberg has no jar for this Spark.
@@ -151,7 +154,7 @@ class Batch:
             Exception: what PyIceberg or Spark raises. If nobody knows what became of the commit,
                 the next run finds out.
         """
-        return sinks.append_iceberg(df, table, self.key, name)
+        return sinks.append_iceberg(df, table, (self.key, *self._parents), name)
 
     def kafka_headers(self, *columns: str) -> Column:
         """A column ``headers`` for a Kafka sink, by which readers of its topic can drop copies.

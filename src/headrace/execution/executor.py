@@ -263,7 +263,17 @@ class BatchExecutor:
             sequence,
             transaction.open,
             transaction.reject,
+            self._parents(batch),
         )
+
+    def _parents(self, batch: BatchRecord) -> tuple[str, ...]:
+        """The keys of the batches that this one was split off, the nearest first."""
+        found: list[str] = []
+        row: BatchRecord | None = batch
+        while row is not None and row.parent is not None:
+            found.append(row.parent)
+            row = self._ledger.batches.get(row.parent)
+        return tuple(found)
 
     def _is_done(
         self, batch: BatchRecord, transaction: HandlerTransaction, error: Exception

@@ -7,6 +7,7 @@ transaction or commit as the batch's rows. A key that is there is skipped; any o
 
 import copy
 import sqlite3
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy
@@ -55,14 +56,14 @@ def delta_options(key: str, name: str) -> dict[str, str]:
     return {"txnAppId": f"headrace-{key}{suffix}", "txnVersion": str(DELTA_VERSION)}
 
 
-def append_iceberg(df: DataFrame, table: "Table", key: str, name: str) -> bool:
-    """Do what `Batch.append_iceberg` says."""
-    mark = f"{key}/{name}" if name else key
+def append_iceberg(df: DataFrame, table: "Table", keys: Sequence[str], name: str) -> bool:
+    """Do what `Batch.append_iceberg` says, for the batch's key and those it was split off."""
+    mark, *_ = marks = [f"{key}/{name}" if name else key for key in keys]
     table.refresh()
-    if _has(table, mark):
+    if _has(table, marks):
         return False
     watched = copy.copy(table)
-    watched.catalog = watcher = _Watcher(table.catalog, mark)  # type: ignore[assignment]
+    watched.catalog = watcher = _Watcher(table.catalog, marks)  # type: ignore[assignment]
     try:
         watched.append(df.toArrow(), snapshot_properties={ICEBERG_PROPERTY: mark})
     except Exception:
@@ -82,9 +83,9 @@ class _Watcher:
     process has added: each time the state that the commit follows is looked at here.
     """
 
-    def __init__(self, catalog: Any, mark: str) -> None:
+    def __init__(self, catalog: Any, marks: Sequence[str]) -> None:
         self._catalog = catalog
-        self._mark = mark
+        self._marks = marks
         self.found = False
 
     def commit_table(self, table: "Table", requirements: Any, updates: Any) -> Any:
@@ -95,21 +96,21 @@ class _Watcher:
         """
         from pyiceberg.exceptions import ValidationException  # noqa: PLC0415  (an extra)
 
-        if _has(table, self._mark):
+        if _has(table, self._marks):
             self.found = True
-            raise ValidationException(f"Another run has written the batch {self._mark}.")
+            raise ValidationException(f"Another run has written the batch {self._marks[0]}.")
         return self._catalog.commit_table(table, requirements, updates)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._catalog, name)
 
 
-def _has(table: "Table", mark: str) -> bool:
-    """Whether a batch is in what the table shows: in its current snapshot or one before that."""
+def _has(table: "Table", marks: Sequence[str]) -> bool:
+    """Whether one of these batches is in the table's current snapshot, or one before that."""
     by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        if snapshot.summary is not None and snapshot.summary.get(ICEBERG_PROPERTY) == mark:
+        if snapshot.summary is not None and snapshot.summary.get(ICEBERG_PROPERTY) in marks:
             return True
         # None where it was expired, or is the first.
         snapshot = by_id.get(snapshot.parent_snapshot_id or -1)
@@ -135,10 +136,13 @@ def _header(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.alias("value"))
 
 
-def once(connection: Connection, key: str, name: str) -> bool:
-    """Do what `Batch.once` says."""
+def once(connection: Connection, keys: Sequence[str], name: str) -> bool:
+    """Do what `Batch.once` says, for the batch's key and those of the batches it was split off."""
+    key, *parents = keys
     _require_transaction(connection, key)
     _make_table(connection)
+    if parents and _has_one_of(connection, parents, name):
+        return False
     row = {"batch_key": key, "name": name}
     if connection.dialect.name == "postgresql":
         # It waits for another transaction that has inserted the key and is not done yet.
@@ -155,6 +159,14 @@ def once(connection: Connection, key: str, name: str) -> bool:
     except IntegrityError:
         return False
     return True
+
+
+def _has_one_of(connection: Connection, keys: Sequence[str], name: str) -> bool:
+    columns = BATCHES.c
+    found = sqlalchemy.select(columns.batch_key).where(
+        columns.batch_key.in_(keys), columns.name == name
+    )
+    return connection.execute(found).first() is not None
 
 
 def _require_transaction(connection: Connection, key: str) -> None:
