@@ -92,7 +92,8 @@ class Scene:
         key = self.ledger.batches.begin(planned("orders", *ranges)).schedule_id
         attached = self.ledger.batches.attach(key, 7, owner=owner, lease_ms=LEASE_MS, gone=gone)
         if attached is not None:
-            self.executor(owner, handler, **options).run_live(READER.frame(ranges), attached, 7)
+            df = options.get("reader", READER).frame(ranges)
+            self.executor(owner, handler, **options).run_live(df, attached, 7)
         return key
 
     def pass_something(self, _wait_s: float) -> None:

@@ -238,9 +238,11 @@ class Isolation(Generic[Why]):
         self._count_passes(passes)
         if self._cuts:
             return self._cuts.pop(0)
+        # A backfill of one record keeps nobody waiting, and must come to its end one day.
+        unlimited = self._is_lone and self._can_wait
         spent = self.result.runs >= self._budget.max_runs or elapsed_ms >= self._budget.max_time_ms
         tried = self._final and self._is_lone and self._suspects
-        if not (spent or tried or self.result.down is not None):
+        if not ((spent and not unlimited) or tried or self.result.down is not None):
             step = self._next_run()
             if step is not None:
                 return step

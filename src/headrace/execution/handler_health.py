@@ -1,6 +1,7 @@
 """What this process knows of a handler: what it has processed last, and whether its sink is up."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -16,13 +17,18 @@ _LOOK_S: Final = 0.05
 class HandlerHealth:
     """Shared by all who call one handler, live and in a backfill. Any thread may use it.
 
+    Args:
+        clock: Answers seconds since some moment.
+
     Attributes:
         passes: How many runs have succeeded with at least one record. A run is counted before the
             next one begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.passes = 0
+        self._clock = clock
+        self._last_s = clock()
         self._changing = threading.Lock()
         self._asking = 0
         self._down: SinkDownError | None = None
@@ -50,15 +56,20 @@ class HandlerHealth:
             is_dense: Whether there is a record at each of its offsets. Then it is not looked for
                 one.
         """
-        self._down = None
+        self._down, self._last_s = None, self._clock()
         if self._asking and (is_dense or _has_records(df)):
             self.passes += 1
 
     def await_pass(
         self, wait_s: float, sleep: Callable[[float], None], stopped: Callable[[], bool]
     ) -> bool:
-        """Wait until another run has passed; whether one has."""
+        """Wait until another run has passed; whether one has.
+
+        It is not waited for if nothing has for so long already: the stream has nothing to do.
+        """
         before = self.passes
+        if self._clock() - self._last_s > wait_s:
+            return False
         while wait_s > 0 and self.passes == before and not stopped():
             sleep(_LOOK_S)
             wait_s -= _LOOK_S
