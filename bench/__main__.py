@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import (
     backfill,
     control,
+    decoding,
     flow,
     isolation,
     journal,
@@ -42,6 +43,7 @@ class Name(StrEnum):
     THROUGHPUT = "throughput"
     SMALL_BATCH = "small-batch"
     JSON = "json"
+    DECODING = "decoding"
     RECOVERY = "recovery"
     CONTROL = "control"
     BACKFILL = "backfill"
@@ -64,6 +66,7 @@ BENCHMARKS: Final[dict[Name, Benchmark]] = {
     Name.THROUGHPUT: throughput.measure,
     Name.SMALL_BATCH: small_batch.measure,
     Name.JSON: json_columns.measure,
+    Name.DECODING: decoding.measure,
     Name.RECOVERY: recovery.measure,
     Name.CONTROL: control.measure,
     Name.BACKFILL: backfill.measure,

@@ -54,11 +54,11 @@ class Topics:
 
     def random(self, partitions: int, rows: int, value_bytes: int) -> str:
         """The name of a topic of so many records, with values of so many bytes."""
-        return self._filled(partitions, rows, f"random-{value_bytes}", random_values(value_bytes))
+        return self.filled(partitions, rows, f"random-{value_bytes}", random_values(value_bytes))
 
     def orders(self, partitions: int, rows: int) -> str:
         """The name of a topic of so many orders."""
-        return self._filled(partitions, rows, "orders", order_values())
+        return self.filled(partitions, rows, "orders", order_values())
 
     def empty(self, partitions: int) -> str:
         """The name of a topic of its own, without records."""
@@ -66,7 +66,8 @@ class Topics:
         self._create(name, partitions)
         return name
 
-    def _filled(self, partitions: int, rows: int, kind: str, values: list[bytes]) -> str:
+    def filled(self, partitions: int, rows: int, kind: str, values: list[bytes]) -> str:
+        """The name of a topic of so many records, of these values in turn."""
         key = (partitions, rows, kind)
         if key not in self._made:
             name = f"bench-{kind}-{next(self._numbers)}"
@@ -96,7 +97,7 @@ class Topics:
         )
         # A callback for every record would take longer than the record: one for the last of each.
         for number in range(rows):
-            value, last = values[number % DISTINCT], number >= rows - partitions
+            value, last = values[number % len(values)], number >= rows - partitions
             while True:
                 try:
                     producer.produce(

@@ -25,6 +25,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
+    from headrace.decoding import SchemaRegistry, avro, decode, json, protobuf
     from headrace.execution import Batch, Gate, OnFailure, configure, isolate, register, retry
     from headrace.receivers.spark import Receivers
 
@@ -41,18 +42,28 @@ __all__ = [
     "OptionError",
     "Receivers",
     "SchemaError",
+    "SchemaRegistry",
     "SetupError",
     "SourceError",
+    "avro",
     "configure",
+    "decode",
     "isolate",
+    "json",
+    "protobuf",
     "register",
     "retry",
 ]
+
+_MODULES = {
+    "Receivers": "headrace.receivers.spark",
+    **dict.fromkeys(("SchemaRegistry", "avro", "decode", "json", "protobuf"), "headrace.decoding"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs pyspark when it is first used: the command line and tasks do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "headrace.receivers.spark" if name == "Receivers" else "headrace.execution"
+    module = _MODULES.get(name, "headrace.execution")
     return getattr(importlib.import_module(module), name)

@@ -10,7 +10,9 @@
     ├── GateInUseError       another query stands behind the gate
     ├── SourceError          a source cannot be read
     │   ├── BrokerError      a broker cannot be reached, or refuses
+    │   ├── RegistryError    a schema registry cannot be reached, or refuses
     │   └── DataLossError    offsets that were to be read are gone
+    ├── DecodeError          a record cannot be decoded, and there is no batch to reject it
     ├── JournalError         a journal cannot be opened, read or written
     │   ├── NoJournalError   there is none where one is to be read
     │   ├── LaneTakenError   another writer has a lane of it
@@ -66,8 +68,16 @@ class BrokerError(SourceError):
     """A Kafka broker cannot be reached, or refuses what was asked."""
 
 
+class RegistryError(SourceError):
+    """A schema registry cannot be reached, or refuses; the records are not at fault."""
+
+
 class DataLossError(SourceError):
     """Offsets that were to be read are gone before they were processed."""
+
+
+class DecodeError(HeadraceError):
+    """A record cannot be decoded, where no handler of a gate runs that would reject it."""
 
 
 class JournalError(HeadraceError):

@@ -147,6 +147,7 @@ def failures(spark: SparkSession, shop: Shop) -> None:
         "df": df,
         "handler": lambda _df, _batch: None,
         "orders": table,
+        "token": "s3cret",
     }
     reader = Reader("docs/failures.md", names)
     reader.run_all()

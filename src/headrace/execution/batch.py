@@ -307,10 +307,9 @@ class HandlerTransaction:
             LedgerError: it has returned, but the transaction is not committed.
         """
         try:
-            yield
-            if self._stack is None and self.rejections.count:
-                with self.open():
-                    pass
+            with self.rejections.of_jobs():
+                yield
+                self._keep_rejected()
         finally:
             left_open = self._end()
         if self._stack is None or self.committed:
@@ -328,6 +327,20 @@ class HandlerTransaction:
             " committed: an exception that left the `with` was caught around it. Let it pass, so"
             " that the batch is run again."
         ) from self._undone_by
+
+    def _keep_rejected(self) -> None:
+        """Commit what was rejected, of a handler that has returned."""
+        kept = len(self.rejections.kept)
+        number = self.rejections.count()
+        if self._stack is None and number:
+            with self.open():
+                pass
+        elif self.committed and number > kept:
+            raise LedgerError(
+                f"The handler of batch {self._batch} has decoded records after the commit of its"
+                f" batch.transaction(), and {number - kept} of them do not fit and are not kept;"
+                " compute all that headrace.decode gives before the `with` ends."
+            )
 
     def _claim(self) -> ExitStack:
         with self._changing:

@@ -220,7 +220,7 @@ class BatchExecutor:
 
     def _report_rejected(self, batch: BatchRecord, transaction: HandlerTransaction) -> None:
         """Log what a batch rejected that is a success now, and copy it where dead letters go."""
-        letters = transaction.rejections.read()
+        letters = transaction.rejections.kept
         if not letters:
             return
         _LOG.warning(

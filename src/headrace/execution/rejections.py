@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.core.ranges import OffsetRange, TopicPartition, merge
+from headrace.decoding.reports import REPORTS, new_run, reported_to
 from headrace.errors import LedgerError, OptionError, RejectionError
 from headrace.ledger import DeadLetter, ErrorReport, PlannedRange
 from headrace.source.connector import DeadLetterSink
@@ -72,11 +74,32 @@ class Rejections:
         self._changing: Final = threading.Lock()
         self._reasons: dict[Place, ErrorReport] = {}
         self._letters: dict[Place, DeadLetter] = {}
+        self._run: Final = new_run()
+
+    @contextmanager
+    def of_jobs(self) -> Iterator[None]:
+        """Within, reject what jobs of this thread cannot decode; see `headrace.decode`."""
+        with reported_to(self._run):
+            yield
 
     @property
+    def kept(self) -> Sequence[DeadLetter]:
+        """What was read so far, by topic, partition and offset."""
+        return [self._letters[place] for place in sorted(self._letters)]
+
     def count(self) -> int:
-        """How many records were rejected."""
+        """How many records were rejected.
+
+        Raises:
+            OptionError: too many could not be decoded.
+        """
+        self._take_reported()
         return len(self._reasons)
+
+    def _take_reported(self) -> None:
+        reported = REPORTS.take(self._run)
+        if reported:
+            self._add((place, _report(why)) for place, why in reported.items())
 
     def add(self, rows: DataFrame | Iterable[object], reason: str | Column) -> None:
         """Reject all of these rows, or none of them.
@@ -91,7 +114,11 @@ class Rejections:
             raise LedgerError(
                 f"Batch {self._batch} was made without a reader of its source, so it keeps nothing."
             )
-        found = _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason)
+        self._add(
+            _of_frame(rows, reason) if isinstance(rows, DataFrame) else _of_rows(rows, reason)
+        )
+
+    def _add(self, found: Iterable[tuple[Place, ErrorReport]]) -> None:
         with self._changing:
             reasons = dict(self._reasons)
             for place, why in found:
@@ -113,6 +140,7 @@ class Rejections:
             DataLossError, CorruptionError: a record has left the source.
             BrokerError, JournalError: the source cannot be read now.
         """
+        self._take_reported()
         with self._changing:
             missing = {
                 place: why for place, why in self._reasons.items() if place not in self._letters
@@ -133,7 +161,7 @@ class Rejections:
                     f"{topic}-{partition} at {offset}, which the handler of batch {self._batch}"
                     " rejects, is no record of the source; reject rows that the batch has."
                 )
-            return [self._letters[place] for place in sorted(self._letters)]
+            return self.kept
 
     def _check_place(self, place: Place) -> None:
         topic, partition, offset = place
@@ -182,7 +210,7 @@ def _size(letter: DeadLetter) -> int:
     return len(letter.key or b"") + len(letter.value or b"") + headers
 
 
-def _of_frame(rows: DataFrame, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
+def _of_frame(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
     """Each row's place and reason; computed now, one more than may be rejected at most."""
     missing = [name for name in _COLUMNS if name not in rows.columns]
     if missing:
@@ -197,7 +225,7 @@ def _of_frame(rows: DataFrame, reason: str | Column) -> Iterator[tuple[Place, Er
         yield _place(tuple(row[:3])), constant or _report(row[_REASON])
 
 
-def _of_rows(rows: object, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
+def _of_rows(rows: Any, reason: str | Column) -> Iterator[tuple[Place, ErrorReport]]:
     if isinstance(reason, Column):
         raise RejectionError(
             "The reason is a column, which only rows of a DataFrame can have; give a sentence."

@@ -1,0 +1,355 @@
+"""Avro: one record in each value, alone or in a schema registry's wire format; fastavro decodes."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from io import BytesIO
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
+
+from headrace.decoding.columns import Columns
+from headrace.decoding.formats import Decoded
+from headrace.decoding.registry import SchemaRegistry, payload, schema_id
+from headrace.errors import OptionError, SetupError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_PLAIN: Final[dict[str, t.DataType]] = {
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "bytes": t.BinaryType(),
+    "string": t.StringType(),
+    "fixed": t.BinaryType(),
+    "enum": t.StringType(),
+}
+_LOGICAL: Final[dict[str, t.DataType]] = {
+    "date": t.DateType(),
+    "timestamp-millis": t.TimestampType(),
+    "timestamp-micros": t.TimestampType(),
+    "local-timestamp-millis": t.TimestampNTZType(),
+    "local-timestamp-micros": t.TimestampNTZType(),
+    "uuid": t.StringType(),
+}
+_NESTED: Final = frozenset({"type", "fields", "items", "values"})
+_WIDE: Final = Context(prec=80)
+_SEVERAL: Final = "write one type, or a union of null and one"
+
+
+def avro(
+    schema: str | Path | None = None,
+    *,
+    registry: SchemaRegistry | None = None,
+    subject: str | None = None,
+) -> "AvroFormat":
+    """Avro, one record in each value.
+
+    With a registry values have Confluent's wire format: a byte 0 and the id of the schema that the
+    record was written with, which is read into the schema given here by Avro's rules of evolution.
+    A record whose id the registry does not know is rejected.
+
+    Args:
+        schema: the reader's, as Avro's JSON, or the path of a file with it.
+        registry: where writers' schemas are. Default: values are records alone, written with
+            ``schema``.
+        subject: instead of a schema: the newest one of this subject, asked for now.
+
+    Raises:
+        OptionError: the schema does not parse, its file cannot be read, it has a type that Spark
+            does not have, or there is no such subject; both or neither of these are given.
+        RegistryError: the registry cannot be reached.
+        SetupError: fastavro is not installed (``pip install headrace[avro]``).
+    """
+    if (schema is None) == (subject is None) or (subject is not None and registry is None):
+        raise OptionError(
+            "Avro is given no schema, or both a schema and a subject, or a subject without a"
+            " registry; give avro(schema), avro(schema, registry=...) or avro(registry=...,"
+            " subject=...)."
+        )
+    references: tuple[str, ...] = ()
+    if subject is not None and registry is not None:
+        found = registry.newest(subject)
+        if found.kind != "AVRO":
+            raise OptionError(
+                f"The schema registry's subject {subject!r} has a schema of {found.kind}; name one"
+                " of AVRO."
+            )
+        text, references = found.text, found.references
+    else:
+        text = _text_of(schema)
+    form = AvroFormat(text, references, registry)
+    form.columns()
+    return form
+
+
+def _text_of(schema: str | Path | None) -> str:
+    if isinstance(schema, Path):
+        try:
+            return schema.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(
+                f"The Avro schema's file {schema} cannot be read ({error}); name a file with a"
+                " schema in JSON (.avsc)."
+            ) from error
+    return str(schema)
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFormat:
+    """Avro of a reader's schema; made by `avro`."""
+
+    schema: str
+    references: tuple[str, ...] = ()
+    registry: SchemaRegistry | None = None
+
+    def columns(self, _spark: SparkSession | None = None) -> t.StructType:
+        """The fields of the reader's schema."""
+        try:
+            parsed = _parsed(self.schema, self.references)
+        except Exception as error:  # noqa: BLE001  (fastavro's own, and whatever malformed JSON is)
+            said = str(error).partition("\n")[0]
+            raise OptionError(
+                f"The Avro schema {self.schema[:200]!r} does not parse ({type(error).__name__}:"
+                f" {said}); give a record's schema in Avro's JSON."
+            ) from None
+        kind, _ = _spark_type(parsed, _named(parsed), "record", ())
+        if not isinstance(kind, t.StructType) or not kind.fields:
+            raise OptionError(
+                f"The Avro schema is of {kind.simpleString()}; give that of a record with fields."
+            )
+        return kind
+
+    def decoder(self, columns: t.StructType) -> "AvroDecoder":
+        """A decoder into the reader's schema."""
+        return AvroDecoder(self, columns)
+
+
+class AvroDecoder:
+    """Decodes Avro records; the writers' schemas are kept, each by its id."""
+
+    def __init__(self, of: AvroFormat, columns: t.StructType) -> None:
+        self._registry = of.registry
+        self._reader = _parsed(of.schema, of.references, plain=True)
+        self._read: Callable[..., Any] = _fastavro().schemaless_reader
+        self._written: dict[int, dict[str, Any] | str] = {}
+        typed = _parsed(of.schema, of.references)
+        _, self._convert = _spark_type(typed, _named(typed), "record", ())
+        names = columns.names
+        get = itemgetter(*names)
+        self._columns = Columns(columns, get if len(names) > 1 else lambda record: (get(record),))
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """All of these values."""
+        records: list[Any] = []
+        reasons: dict[int, str] = {}
+        for number, value in enumerate(values):
+            try:
+                records.append(None if value is None else self._record(value))
+            except _UnfitError as error:
+                records.append(None)
+                reasons[number] = str(error)
+        return self._columns.structs(records, reasons)
+
+    def _record(self, value: bytes) -> Any:
+        if self._registry is None:
+            writer, data = self._reader, value
+        else:
+            writer, data = self._writer(self._registry, value), payload(value)
+        stream = BytesIO(data)
+        try:
+            record = self._read(stream, writer, self._reader)
+            if self._convert is not None:
+                record = self._convert(record)
+        except Exception as error:  # noqa: BLE001  (whatever malformed data makes of a reader)
+            kind = type(error).__name__
+            reason = (
+                "the schema that it was written with cannot be read with the reader's"
+                if kind == "SchemaResolutionError"
+                else f"it is no record of the Avro schema ({kind})"
+            )
+            raise _UnfitError(reason) from None
+        if stream.read(1):
+            raise _UnfitError("it is longer than a record of the Avro schema")
+        return record
+
+    def _writer(self, registry: SchemaRegistry, value: bytes) -> Any:
+        number = schema_id(value)
+        if number is None:
+            raise _UnfitError("it is not of a schema registry's wire format (0, then an id)")
+        if number not in self._written:
+            found = registry.schema(number)
+            if found is None:
+                # Not kept here: it may be known later.
+                raise _UnfitError(f"the schema registry does not know the id {number}")
+            self._written[number] = _writer_schema(found.kind, found.text, found.references, number)
+        writer = self._written[number]
+        if isinstance(writer, str):
+            raise _UnfitError(writer)
+        return writer
+
+
+class _UnfitError(Exception):
+    """A value does not fit; its text is the reason."""
+
+
+def _writer_schema(
+    kind: str, text: str, references: Sequence[str], number: int
+) -> dict[str, Any] | str:
+    """A writer's schema; or why it is none."""
+    if kind != "AVRO":
+        return f"the registry's schema {number} is of {kind}, not of AVRO"
+    try:
+        found: dict[str, Any] = _parsed(text, references, plain=True)
+    except Exception:  # noqa: BLE001  (whatever a registry has under an id)
+        return f"the registry's schema {number} does not parse"
+    return found
+
+
+def _parsed(text: str, references: Sequence[str], *, plain: bool = False) -> Any:
+    """A schema for fastavro; plain ones have no logical types, so values are read as stored."""
+    parse = _fastavro().schema.parse_schema
+    change = _without_logical_types if plain else lambda each: each
+    named: dict[str, Any] = {}
+    for each in references:
+        parse(change(json.loads(each)), named_schemas=named)
+    return parse(change(json.loads(text)), named_schemas=named)
+
+
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_logical_types(each) if name in _NESTED else each
+        for name, each in schema.items()
+        if name != "logicalType"
+    }
+
+
+def _named(parsed: Any) -> dict[str, Any]:
+    """The schemas that others may name."""
+    found: dict[str, Any] = parsed.get("__named_schemas", {}) if isinstance(parsed, dict) else {}
+    return found
+
+
+_Convert = Callable[[Any], Any] | None
+"""What makes a stored value one that Arrow takes; None where it is."""
+
+
+def _spark_type(
+    schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
+) -> tuple[t.DataType, _Convert]:
+    """What a value of this schema is in Spark, and how it becomes that; it may not be null.
+
+    Raises:
+        OptionError: Spark has no such type.
+    """
+    if isinstance(schema, str) and schema in named:
+        schema = named[schema]
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, list):
+        raise OptionError(f"The Avro schema's {where} is a union of several types; {_SEVERAL}.")
+    if kind == "record":
+        return _record_type(schema, named, where, within)
+    if kind == "array":
+        element, null, convert = _optional(schema["items"], named, f"{where}[]", within)
+        return t.ArrayType(element, null), _of_array(convert)
+    if kind == "map":
+        element, null, convert = _optional(schema["values"], named, f"{where}[]", within)
+        return t.MapType(t.StringType(), element, null), _of_map(convert)
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if logical == "decimal":
+        scale = schema.get("scale", 0)
+        if schema["precision"] > 38:
+            raise OptionError(
+                f"The Avro schema's {where} is a decimal of {schema['precision']} digits; Spark has"
+                " 38."
+            )
+        return t.DecimalType(schema["precision"], scale), lambda value: _decimal(value, scale)
+    if logical in _LOGICAL:
+        in_millis = logical.endswith("millis")
+        return _LOGICAL[logical], (lambda value: value * 1000) if in_millis else None
+    if kind not in _PLAIN:
+        raise OptionError(f"The Avro schema's {where} is of {kind!r}, which Spark does not have.")
+    return _PLAIN[kind], None
+
+
+def _record_type(
+    schema: dict[str, Any], named: dict[str, Any], where: str, within: tuple[str, ...]
+) -> tuple[t.DataType, _Convert]:
+    name = schema["name"]
+    if name in within:
+        raise OptionError(
+            f"The Avro schema's {where} is a record {name} within a {name}, which Spark's types"
+            " cannot hold; leave that field out."
+        )
+    fields: list[t.StructField] = []
+    converts: dict[str, Callable[[Any], Any]] = {}
+    for each in schema["fields"]:
+        kind, null, convert = _optional(
+            each["type"], named, f"field {each['name']}", (*within, name)
+        )
+        fields.append(t.StructField(each["name"], kind, null))
+        if convert is not None:
+            converts[each["name"]] = convert
+    return t.StructType(fields), _of_record(converts)
+
+
+def _optional(
+    schema: Any, named: dict[str, Any], where: str, within: tuple[str, ...]
+) -> tuple[t.DataType, bool, _Convert]:
+    """The same of what may be null."""
+    branches = schema if isinstance(schema, list) else [schema]
+    others = [each for each in branches if each != "null"]
+    if len(others) != 1:
+        raise OptionError(f"The Avro schema's {where} is a union of several types; {_SEVERAL}.")
+    kind, convert = _spark_type(others[0], named, where, within)
+    null = len(branches) > 1
+    if convert is None or not null:
+        return kind, null, convert
+    return kind, null, lambda value: None if value is None else convert(value)
+
+
+def _of_record(converts: dict[str, Callable[[Any], Any]]) -> _Convert:
+    def convert(record: dict[str, Any]) -> dict[str, Any]:
+        for name, each in converts.items():
+            record[name] = each(record[name])
+        return record
+
+    return convert if converts else None
+
+
+def _of_array(convert: _Convert) -> _Convert:
+    return None if convert is None else lambda values: [convert(each) for each in values]
+
+
+def _of_map(convert: _Convert) -> _Convert:
+    """Arrow takes a map's entries as pairs."""
+    if convert is None:
+        return lambda value: list(value.items())
+    return lambda value: [(key, convert(each)) for key, each in value.items()]
+
+
+def _decimal(value: bytes, scale: int) -> Decimal:
+    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _WIDE)
+
+
+def _fastavro() -> "ModuleType":
+    try:
+        import fastavro  # noqa: PLC0415  (an extra)
+        import fastavro.schema  # noqa: PLC0415
+    except ImportError as error:
+        raise SetupError(
+            "Decoding Avro needs the package fastavro, which is not installed; install"
+            " headrace[avro], on every machine of the cluster."
+        ) from error
+    return fastavro

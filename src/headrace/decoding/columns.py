@@ -1,0 +1,86 @@
+"""From decoded records to an Arrow column of structs, without those that do not fit."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from headrace.decoding.formats import Decoded
+
+_UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""What Arrow raises at a value that its type cannot hold."""
+
+
+def nullable(columns: StructType) -> StructType:
+    """The same columns, each of which may be null, as Spark asks of what comes from Python."""
+    return StructType([StructField(each.name, each.dataType) for each in columns.fields])
+
+
+class Columns:
+    """Makes structs of records.
+
+    Args:
+        schema: the columns of the struct.
+        take: the values of these columns in one record, in their order.
+    """
+
+    def __init__(self, schema: StructType, take: Callable[[Any], tuple[Any, ...]]) -> None:
+        self._take: Final = take
+        self._names: Final = schema.names
+        self._fields: Final = schema.fields
+        # As Spark asks for what a task returns.
+        self._type: Final[pa.StructType] = to_arrow_type(nullable(schema), timezone="UTC")
+
+    def structs(self, records: Sequence[Any], reasons: dict[int, str]) -> Decoded:
+        """A struct for each record, null where it is None; more reasons, of what cannot be held."""
+        while True:
+            there = [record is not None for record in records]
+            rows = list(map(self._take, compress(records, there)))
+            columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._names)
+            numbers = list(compress(range(len(records)), there))
+            try:
+                arrays = [
+                    pa.array(column, self._type.field(number).type)
+                    for number, column in enumerate(columns)
+                ]
+                return Decoded(self._spread(arrays, there), reasons)
+            except _UNFIT:
+                unfit = self._unfit(columns, numbers)
+                if not unfit:
+                    raise
+                reasons = {**reasons, **unfit}
+                records = [None if at in unfit else each for at, each in enumerate(records)]
+
+    def _spread(self, arrays: Sequence[pa.Array], there: Sequence[bool]) -> pa.StructArray:
+        """Structs of these columns, with nulls where there are no values."""
+        fields = [self._type.field(number) for number in range(len(arrays))]
+        structs = pa.StructArray.from_arrays(arrays, fields=fields)
+        if all(there):
+            return structs
+        places = _places(there)
+        return structs.take(pa.array(places, pa.int64()))
+
+    def _unfit(self, columns: Iterable[Sequence[Any]], numbers: Sequence[int]) -> dict[int, str]:
+        """Which records have a value that its column cannot hold."""
+        found: dict[int, str] = {}
+        for field, kind, column in zip(self._fields, self._type, columns, strict=True):
+            for number, value in zip(numbers, column, strict=True):
+                try:
+                    pa.array([value], kind.type)
+                except _UNFIT:
+                    word = field.dataType.simpleString()
+                    found.setdefault(number, f"its field {field.name} cannot be held by {word}")
+        return found
+
+
+def _places(there: Sequence[bool]) -> list[int | None]:
+    """For each record its number among those that are there."""
+    count = 0
+    places: list[int | None] = []
+    for is_there in there:
+        places.append(count if is_there else None)
+        count += is_there
+    return places

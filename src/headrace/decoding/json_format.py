@@ -1,0 +1,205 @@
+"""JSON: one object in each value, of a schema in Spark's types; msgspec decodes it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
+
+from headrace.decoding.columns import Columns
+from headrace.decoding.formats import Decoded
+from headrace.errors import OptionError, SetupError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_PLAIN: Final[dict[type[t.DataType], Any]] = {
+    t.StringType: str,
+    t.BooleanType: bool,
+    t.ByteType: int,
+    t.ShortType: int,
+    t.IntegerType: int,
+    t.LongType: int,
+    t.FloatType: float,
+    t.DoubleType: float,
+    t.DecimalType: Decimal,
+    t.DateType: date,
+    t.TimestampType: datetime,
+}
+
+
+def json(schema: str | t.StructType | Path) -> "JsonFormat":
+    """JSON, one object in each value.
+
+    Each field has to be of its type, and there unless it may be null; fields that the schema does
+    not name are left out. Whole numbers do not fit with a decimal point; dates and times are text
+    by RFC 3339 (``"2026-01-31"``, ``"2026-01-31T12:00:00Z"``; without a zone it is UTC), decimals
+    are numbers or text.
+
+    Args:
+        schema: Spark's types, as text (``"id BIGINT NOT NULL, name STRING"``) or as a `StructType`;
+            or the path of a file with such a text, or with a `StructType`'s JSON.
+
+    Raises:
+        OptionError: it is none of these, the file cannot be read, or (from `headrace.decode`) the
+            schema does not parse.
+        SetupError: msgspec is not installed (``pip install headrace[json]``).
+    """
+    _msgspec()
+    if isinstance(schema, Path):
+        try:
+            return JsonFormat(schema.read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(
+                f"The JSON schema's file {schema} cannot be read ({error}); name one with Spark's"
+                " types, such as: id BIGINT NOT NULL, name STRING"
+            ) from error
+    if isinstance(schema, t.StructType):
+        return JsonFormat(schema.json())
+    if isinstance(schema, str):
+        return JsonFormat(schema.strip())
+    raise OptionError(
+        f"The JSON schema is a {type(schema).__name__}; give text, a StructType or a Path."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """JSON of a schema, as text of Spark's; made by `json`."""
+
+    schema: str
+
+    def columns(self, spark: SparkSession) -> t.StructType:
+        """The schema's fields."""
+        try:
+            if self.schema.startswith("{"):
+                import json as json_text  # noqa: PLC0415  (of the same name as what users call)
+
+                parsed = t.StructType.fromJson(json_text.loads(self.schema))
+            else:
+                parsed = spark.createDataFrame([], self.schema).schema
+        except (PySparkException, ValueError, KeyError, TypeError) as error:
+            raise OptionError(
+                f"The JSON schema {self.schema[:200]!r} does not parse"
+                f" ({_first_line(error)}); write fields with Spark's types, such as: id BIGINT NOT"
+                " NULL, name STRING"
+            ) from None
+        if not parsed.fields:
+            raise OptionError("The JSON schema has no fields; name at least one, with its type.")
+        for field in parsed.fields:
+            _python_type(field.dataType, field.name)
+        return parsed
+
+    def decoder(self, columns: t.StructType) -> "JsonDecoder":
+        """A decoder of these columns."""
+        return JsonDecoder(columns)
+
+
+class JsonDecoder:
+    """Decodes JSON objects."""
+
+    def __init__(self, columns: t.StructType) -> None:
+        msgspec = _msgspec()
+        # Columns may have any names; attributes may not.
+        attributes = [f"f{number}" for number in range(len(columns.fields))]
+        fields = [
+            _attribute(attribute, field)
+            for attribute, field in zip(attributes, columns.fields, strict=True)
+        ]
+        names = dict(zip(attributes, columns.names, strict=True))
+        struct = msgspec.defstruct("Record", _required_first(fields), rename=names, gc=False)
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(struct).decode
+        self._errors = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
+        get = attrgetter(*attributes)
+        take = get if len(attributes) > 1 else lambda record: (get(record),)
+        self._columns = Columns(columns, take)
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """All of these values."""
+        records: list[Any] = []
+        reasons: dict[int, str] = {}
+        decode, add = self._decode, records.append
+        for number, value in enumerate(values):
+            if value is None:
+                add(None)
+                continue
+            try:
+                add(decode(value))
+            except self._errors as error:
+                add(None)
+                reasons[number] = _reason(error)
+        return self._columns.structs(records, reasons)
+
+
+def _attribute(name: str, field: t.StructField) -> tuple[Any, ...]:
+    kind = _python_type(field.dataType, field.name)
+    return (name, kind | None, None) if field.nullable else (name, kind)
+
+
+def _required_first(fields: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Those without a default first, as Python asks for it."""
+    return sorted(fields, key=len)
+
+
+def _python_type(kind: t.DataType, where: str) -> Any:
+    """What a value of this type is decoded into.
+
+    Raises:
+        OptionError: JSON has no such values.
+    """
+    if isinstance(kind, t.ArrayType):
+        element = _python_type(kind.elementType, f"{where}[]")
+        return list[element | None] if kind.containsNull else list[element]  # type: ignore[valid-type]
+    if isinstance(kind, t.MapType) and isinstance(kind.keyType, t.StringType):
+        value = _python_type(kind.valueType, f"{where}[]")
+        return dict[str, value | None] if kind.valueContainsNull else dict[str, value]  # type: ignore[valid-type]
+    if isinstance(kind, t.StructType):
+        return _nested(kind, where)
+    if type(kind) not in _PLAIN:
+        raise OptionError(
+            f"The JSON schema's field {where} is of {kind.simpleString()}, which JSON does not"
+            " have; use STRING, BOOLEAN, a number, DECIMAL, DATE, TIMESTAMP, ARRAY, STRUCT or MAP"
+            " with STRING as its keys."
+        )
+    return _PLAIN[type(kind)]
+
+
+def _nested(kind: t.StructType, where: str) -> Any:
+    """An object within a record: a dict, for Arrow takes these."""
+    from typing import NotRequired  # noqa: PLC0415
+
+    fields: dict[str, Any] = {}
+    for field in kind.fields:
+        inner = _python_type(field.dataType, f"{where}.{field.name}")
+        fields[field.name] = NotRequired[inner | None] if field.nullable else inner
+    return TypedDict("Nested", fields)  # type: ignore[operator]
+
+
+def _reason(error: Exception) -> str:
+    """Why a value does not fit, without its content."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it does not fit the JSON schema: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
+
+
+def _msgspec() -> "ModuleType":
+    try:
+        import msgspec  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise SetupError(
+            "Decoding JSON needs the package msgspec, which is not installed; install"
+            " headrace[json], on every machine of the cluster."
+        ) from error
+    return msgspec

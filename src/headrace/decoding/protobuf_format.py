@@ -1,0 +1,290 @@
+"""Protocol Buffers: one message in each value, alone or in a registry's wire format."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
+
+from headrace.decoding.columns import Columns
+from headrace.decoding.formats import Decoded
+from headrace.decoding.registry import SchemaRegistry, payload, schema_id
+from headrace.errors import OptionError, SetupError
+
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+
+# By the numbers of FieldDescriptorProto.Type.
+_PLAIN: Final[dict[int, t.DataType]] = {
+    1: t.DoubleType(),
+    2: t.FloatType(),
+    3: t.LongType(),
+    4: t.DecimalType(20, 0),
+    5: t.IntegerType(),
+    6: t.DecimalType(20, 0),
+    7: t.LongType(),
+    8: t.BooleanType(),
+    9: t.StringType(),
+    12: t.BinaryType(),
+    13: t.LongType(),
+    14: t.StringType(),
+    15: t.IntegerType(),
+    16: t.LongType(),
+    17: t.IntegerType(),
+    18: t.LongType(),
+}
+_UNSIGNED_64: Final = frozenset({4, 6})
+_ENUM: Final = 14
+_MESSAGE: Final = 11
+
+
+def protobuf(
+    descriptors: str | Path | bytes, message: str, *, registry: SchemaRegistry | None = None
+) -> "ProtobufFormat":
+    """Protocol Buffers, one message in each value.
+
+    With a registry values have Confluent's wire format: a byte 0, the id of the schema that the
+    message was written with, and which of its messages it is. A message whose id the registry does
+    not know is rejected; any other is read with the descriptors given here, by the rules of
+    Protocol Buffers: fields that these do not have are left out.
+
+    Args:
+        descriptors: what ``protoc --include_imports --descriptor_set_out=FILE`` writes: the file's
+            path, or its content.
+        message: the message's full name, such as ``shop.Order``.
+        registry: where writers' schemas are. Default: values are messages alone.
+
+    Raises:
+        OptionError: the descriptors cannot be read or do not parse, or there is no such message in
+            them; or it holds itself, which Spark's types cannot.
+        SetupError: protobuf is not installed (``pip install headrace[protobuf]``).
+    """
+    if isinstance(descriptors, bytes):
+        content = descriptors
+    else:
+        try:
+            content = Path(descriptors).read_bytes()
+        except OSError as error:
+            raise OptionError(
+                f"The descriptors' file {descriptors} cannot be read ({error}); name one that"
+                " protoc --include_imports --descriptor_set_out has written."
+            ) from error
+    form = ProtobufFormat(content, message, registry)
+    form.columns()
+    return form
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufFormat:
+    """Protocol Buffers of a message's descriptor; made by `protobuf`."""
+
+    descriptors: bytes
+    message: str
+    registry: SchemaRegistry | None = None
+
+    def columns(self, _spark: SparkSession | None = None) -> t.StructType:
+        """The message's fields."""
+        kind, _ = _struct(_descriptor(self), ())
+        return kind
+
+    def decoder(self, columns: t.StructType) -> "ProtobufDecoder":
+        """A decoder of this message."""
+        return ProtobufDecoder(self, columns)
+
+
+class ProtobufDecoder:
+    """Decodes messages."""
+
+    def __init__(self, of: ProtobufFormat, columns: t.StructType) -> None:
+        package = _protobuf()
+        descriptor = _descriptor(of)
+        _, self._values = _struct(descriptor, ())
+        self._parse = package.message_factory.GetMessageClass(descriptor).FromString
+        self._malformed = package.message.DecodeError
+        self._registry = of.registry
+        self._columns = Columns(columns, self._values)
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """All of these values."""
+        records: list[Any] = []
+        reasons: dict[int, str] = {}
+        for number, value in enumerate(values):
+            reason = None
+            record = None
+            if value is not None:
+                data, reason = self._data(value)
+                if reason is None:
+                    record, reason = self._record(data)
+            records.append(record)
+            if reason is not None:
+                reasons[number] = reason
+        return self._columns.structs(records, reasons)
+
+    def _record(self, data: bytes) -> tuple[Any, str | None]:
+        try:
+            record = self._parse(data)
+        except self._malformed:
+            return None, "it is no message of the Protocol Buffers schema"
+        if not record.IsInitialized():
+            return None, "it lacks a field that the Protocol Buffers schema requires"
+        return record, None
+
+    def _data(self, value: bytes) -> tuple[bytes, str | None]:
+        """The message alone, or why there is none."""
+        if self._registry is None:
+            return value, None
+        number = schema_id(value)
+        if number is None:
+            return b"", "it is not of a schema registry's wire format (0, then an id)"
+        found = self._registry.schema(number)
+        if found is None:
+            return b"", f"the schema registry does not know the id {number}"
+        if found.kind != "PROTOBUF":
+            return b"", f"the registry's schema {number} is of {found.kind}, not of PROTOBUF"
+        data = _without_indexes(payload(value))
+        if data is None:
+            return b"", "it does not say which message of its schema it is"
+        return data, None
+
+
+def _without_indexes(data: bytes) -> bytes | None:
+    """What comes after the path of the message in its file: a count and as many indexes."""
+    count, at = _varint(data, 0)
+    for _ in range(count if count is not None else 0):
+        index, at = _varint(data, at)
+        if index is None:
+            return None
+    return None if count is None else data[at:]
+
+
+def _varint(data: bytes, at: int) -> tuple[int | None, int]:
+    """A zigzag number of at most 32 bits, and where it ends; None where there is none."""
+    value = shift = 0
+    while at < len(data) and shift < 35:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+    return None, at
+
+
+_Take = Callable[[Any], Any]
+
+
+def _struct(
+    descriptor: Any, within: tuple[str, ...]
+) -> tuple[t.StructType, Callable[[Any], tuple[Any, ...]]]:
+    """What a message is in Spark, and how its fields are taken from it, in order.
+
+    Raises:
+        OptionError: it holds itself.
+    """
+    if descriptor.full_name in within or not descriptor.fields:
+        what = "holds itself" if descriptor.fields else "has no fields"
+        raise OptionError(
+            f"The message {descriptor.full_name} {what}, which Spark's types cannot hold; leave"
+            " that field out of the descriptors."
+        )
+    inner = (*within, descriptor.full_name)
+    fields: list[t.StructField] = []
+    takes: list[_Take] = []
+    for field in descriptor.fields:
+        kind, take = _field(field, inner)
+        fields.append(t.StructField(field.name, kind))
+        takes.append(take)
+    return t.StructType(fields), lambda message: tuple([take(message) for take in takes])
+
+
+def _field(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
+    name = field.name
+    if field.type == _MESSAGE and field.message_type.GetOptions().map_entry:
+        key, _ = _single(field.message_type.fields_by_name["key"], within)
+        value, convert = _single(field.message_type.fields_by_name["value"], within)
+        return t.MapType(key, value), lambda message: [
+            (each, convert(item)) for each, item in getattr(message, name).items()
+        ]
+    kind, convert = _single(field, within)
+    if field.is_repeated:
+        return t.ArrayType(kind), lambda message: [convert(each) for each in getattr(message, name)]
+    if field.has_presence:
+        return (
+            kind,
+            lambda message: convert(getattr(message, name)) if message.HasField(name) else None,
+        )
+    return kind, lambda message: convert(getattr(message, name))
+
+
+def _single(field: Any, within: tuple[str, ...]) -> tuple[t.DataType, _Take]:
+    """One value of a field."""
+    if field.type == _ENUM:
+        names = {each.number: each.name for each in field.enum_type.values}
+        return t.StringType(), lambda value: names.get(value, str(value))
+    if field.type in _UNSIGNED_64:
+        return _PLAIN[field.type], Decimal
+    if field.type in _PLAIN:
+        return _PLAIN[field.type], lambda value: value
+    if field.type == _MESSAGE and field.message_type.full_name == _TIMESTAMP:
+        return t.TimestampType(), lambda value: value.seconds * 1_000_000 + value.nanos // 1_000
+    if field.type != _MESSAGE:
+        raise OptionError(
+            f"The field {field.full_name} is a group, which Spark's types cannot hold; leave it out"
+            " of the descriptors."
+        )
+    kind, values = _struct(field.message_type, within)
+    names_in_order = kind.names
+    return kind, lambda message: dict(zip(names_in_order, values(message), strict=True))
+
+
+def _descriptor(of: ProtobufFormat) -> Any:
+    """The message's descriptor, in a pool of its own."""
+    package = _protobuf()
+    files = package.descriptor_pb2.FileDescriptorSet()
+    pool = package.descriptor_pool.DescriptorPool()
+    try:
+        files.ParseFromString(of.descriptors)
+        for each in files.file:
+            pool.AddSerializedFile(each.SerializeToString())
+        if files.file:
+            return pool.FindMessageTypeByName(of.message)
+    except KeyError:
+        raise OptionError(
+            f"The descriptors have no message {of.message!r}; give its full name, such as"
+            f" {_a_name(files)}."
+        ) from None
+    except (package.message.DecodeError, TypeError) as error:
+        raise OptionError(
+            f"The descriptors do not parse ({str(error).partition(chr(10))[0]}); give what protoc"
+            " --include_imports --descriptor_set_out has written."
+        ) from None
+    raise OptionError(
+        "The descriptors are empty; give what protoc --include_imports --descriptor_set_out has"
+        " written."
+    )
+
+
+def _a_name(files: Any) -> str:
+    names = [
+        f"{file.package}.{message.name}".lstrip(".")
+        for file in files.file
+        for message in file.message_type
+    ]
+    return names[-1] if names else "shop.Order"
+
+
+def _protobuf() -> Any:
+    try:
+        import google.protobuf  # noqa: PLC0415  (an extra)
+        import google.protobuf.descriptor_pb2  # noqa: PLC0415
+        import google.protobuf.descriptor_pool  # noqa: PLC0415
+        import google.protobuf.message  # noqa: PLC0415
+        import google.protobuf.message_factory  # noqa: PLC0415
+    except ImportError as error:
+        raise SetupError(
+            "Decoding Protocol Buffers needs the package protobuf, which is not installed; install"
+            " headrace[protobuf], on every machine of the cluster."
+        ) from error
+    return google.protobuf

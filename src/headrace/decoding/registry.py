@@ -1,0 +1,244 @@
+"""Schemas from a schema registry: Confluent's wire format and REST API."""
+
+import base64
+import http.client
+import json
+import ssl
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from headrace.errors import READ as WHILE_READING
+from headrace.errors import OptionError, RegistryError
+
+_TRIES: Final = 3
+_WAIT_S: Final = 0.3
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_MOST_REFERENCES: Final = 100
+_UNKNOWN_FOR_S: Final = 60.0
+"""How long an id counts as unknown that the registry did not know (s)."""
+
+_NOT_FOUND: Final = frozenset({40401, 40402, 40403})
+"""What the registry itself says of a subject, a version or a schema that it does not have."""
+
+_HEADER_BYTES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema of a registry.
+
+    Attributes:
+        kind: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+        text: the schema.
+        references: the texts of those that it refers to, each after those that it refers to itself.
+    """
+
+    kind: str
+    text: str
+    references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """A schema registry, by its REST API.
+
+    Each process asks it once for a schema, which never changes under its id. What is secret is in
+    no plan, log or error.
+
+    Args:
+        url: ``http://host:port`` or ``https://...``, with a path if there is one.
+        user: with the password, for HTTP's basic authentication.
+        password: the user's, or an API key's secret.
+        token: a bearer token, instead of these two.
+        ca_file: certificates (PEM) to trust, on every machine. Default: the system's.
+        timeout_s: how long the registry may take for an answer (s). Default: 5. It is asked three
+            times; too low, and a busy registry defers batches; too high, and a batch waits.
+
+    Raises:
+        OptionError: the URL is not of that form, or has a password in it; or both a password and a
+            token are given.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.username is not None or parts.password is not None:
+            raise OptionError(
+                f"The schema registry's URL of {parts.hostname} has a user or a password in it;"
+                " give them as user= and password=."
+            )
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise OptionError(
+                f"The schema registry's URL is {self.url!r}; it must be like http://host:8081."
+            )
+        if (self.user is None) != (self.password is None) or (self.user and self.token):
+            raise OptionError(
+                f"The schema registry {self.url} is given a part of what it asks for, or too much;"
+                " give user and password, or a token, or nothing."
+            )
+        if not self.timeout_s > 0:
+            raise OptionError(
+                f"The schema registry's timeout_s is {self.timeout_s}; it must be above 0 (s)."
+            )
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        """The schema of an id, or None if the registry does not know it.
+
+        Raises:
+            RegistryError: it cannot be reached, or refuses; with the note that it was being read.
+        """
+        return _CACHE.schema(self, number)
+
+    def newest(self, subject: str) -> RegisteredSchema:
+        """The newest schema of a subject, asked for now.
+
+        Raises:
+            OptionError: there is no such subject.
+            RegistryError: it cannot be reached, or refuses.
+        """
+        answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
+        if answer is None:
+            raise OptionError(
+                f"The schema registry {self.url} has no subject {subject!r}; name one that it has."
+            )
+        return self._registered(answer)
+
+    def _fetch(self, number: int) -> RegisteredSchema | None:
+        answer = self._get(f"/schemas/ids/{number}")
+        return None if answer is None else self._registered(answer)
+
+    def _registered(self, answer: dict[str, Any]) -> RegisteredSchema:
+        found: dict[tuple[str, int], str] = {}
+        self._add_references(answer, found, depth=0)
+        kind = str(answer.get("schemaType") or "AVRO")
+        return RegisteredSchema(kind, str(answer["schema"]), tuple(found.values()))
+
+    def _add_references(
+        self, answer: dict[str, Any], found: dict[tuple[str, int], str], depth: int
+    ) -> None:
+        for each in answer.get("references") or ():
+            place = str(each["subject"]), int(each["version"])
+            if place in found:
+                continue
+            path = f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}"
+            referred = self._get(path)
+            if referred is None or depth > _MOST_REFERENCES or len(found) > _MOST_REFERENCES:
+                raise self._error(f"gives no version {place[1]} of {place[0]!r}, a reference")
+            self._add_references(referred, found, depth + 1)
+            found[place] = str(referred["schema"])
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """What is there; None if the registry says that it has it not."""
+        said = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_WAIT_S * 2 ** (attempt - 1))
+            try:
+                status, body = self._ask(path)
+            except (OSError, http.client.HTTPException) as error:
+                said = f"cannot be reached ({error or type(error).__name__})"
+                continue
+            if status == http.client.OK and isinstance(body.get("schema"), str):
+                return body
+            if status == http.client.NOT_FOUND and body.get("error_code") in _NOT_FOUND:
+                return None
+            said = f"answers {status} to GET {path}"
+            if status < http.client.INTERNAL_SERVER_ERROR and status != 429:
+                break
+        raise self._error(said)
+
+    def _ask(self, path: str) -> tuple[int, dict[str, Any]]:
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme == "https":
+            trusted = ssl.create_default_context(cafile=self.ca_file)
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=self.timeout_s, context=trusted
+            )
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=self.timeout_s)
+        try:
+            connection.request("GET", parts.path.rstrip("/") + path, headers=self._headers())
+            answer = connection.getresponse()
+            body = answer.read(_MOST_BYTES)
+        finally:
+            connection.close()
+        try:
+            value = json.loads(body)
+        except ValueError:
+            value = None
+        return answer.status, value if isinstance(value, dict) else {}
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        elif self.user is not None:
+            pair = f"{self.user}:{self.password}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode('ascii')}"
+        return headers
+
+    def _error(self, said: str) -> RegistryError:
+        error = RegistryError(
+            f"The schema registry {self.url} {said}; see that it runs, and that its URL and what it"
+            " asks for are right."
+        )
+        error.add_note(WHILE_READING)
+        return error
+
+
+class _Cache:
+    """The schemas that this process has asked for."""
+
+    def __init__(self) -> None:
+        self._changing: Final = threading.Lock()
+        self._schemas: dict[tuple[SchemaRegistry, int], RegisteredSchema] = {}
+        self._unknown_until: dict[tuple[SchemaRegistry, int], float] = {}
+
+    def schema(self, registry: SchemaRegistry, number: int) -> RegisteredSchema | None:
+        """A schema by its id; None where it is unknown."""
+        key, now = (registry, number), time.monotonic()
+        with self._changing:
+            if key in self._schemas:
+                return self._schemas[key]
+            if self._unknown_until.get(key, 0.0) > now:
+                return None
+        found = registry._fetch(number)
+        with self._changing:
+            if found is None:
+                if len(self._unknown_until) > 10_000:
+                    self._unknown_until.clear()
+                self._unknown_until[key] = now + _UNKNOWN_FOR_S
+            else:
+                self._schemas[key] = found
+        return found
+
+
+_CACHE: Final = _Cache()
+
+
+def schema_id(value: bytes) -> int | None:
+    r"""The schema's id in a value of Confluent's wire format; None where it is of no such format.
+
+    ::
+
+    >>> schema_id(b"\x00\x00\x00\x00\x11..."), schema_id(b"{}")
+    (17, None)
+    """
+    if len(value) < _HEADER_BYTES or value[0] != 0:
+        return None
+    return int.from_bytes(value[1:_HEADER_BYTES], "big")
+
+
+def payload(value: bytes) -> bytes:
+    """A value of the wire format without its header."""
+    return value[_HEADER_BYTES:]

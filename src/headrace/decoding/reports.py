@@ -1,0 +1,121 @@
+"""How tasks report records that cannot be decoded to the run of the batch that they belong to.
+
+A task adds to an accumulator of Spark's, which has merged it when the action returns that the
+handler has called; of tasks that fail nothing is merged. The run is named by a property that is
+inherited by the jobs of the handler's thread.
+"""
+
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext, TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+Report = tuple[str, str, int, int, str]
+"""The run, topic, partition and offset of a record, and why it cannot be decoded."""
+
+MOST_REPORTED: Final = 10_001
+"""Records that a task reports, and that are kept of a run: one more than it may reject."""
+
+_RUN: Final = "headrace.run"
+
+
+class Reports:
+    """What tasks have reported, by the runs of batches that wait for it."""
+
+    def __init__(self) -> None:
+        self._changing: Final = threading.Lock()
+        self._by_run: dict[str, dict[tuple[str, int, int], str]] = {}
+
+    def open(self, run: str) -> None:
+        """Keep what is reported to a run from now on."""
+        with self._changing:
+            self._by_run[run] = {}
+
+    def add(self, reports: Iterable[Report]) -> None:
+        """Keep these once, however often a record is decoded; nothing of a run that is over."""
+        with self._changing:
+            for run, topic, partition, offset, reason in reports:
+                kept = self._by_run.get(run)
+                if kept is not None and len(kept) < MOST_REPORTED:
+                    kept.setdefault((topic, partition, offset), reason)
+
+    def take(self, run: str) -> dict[tuple[str, int, int], str]:
+        """What was reported since it was taken last, by topic, partition and offset."""
+        with self._changing:
+            taken = self._by_run.get(run, {})
+            if taken:
+                self._by_run[run] = {}
+            return taken
+
+    def close(self, run: str) -> None:
+        """Forget a run."""
+        with self._changing:
+            self._by_run.pop(run, None)
+
+
+REPORTS: Final = Reports()
+"""Of this process."""
+
+
+class ReportsParam(AccumulatorParam[Any]):
+    """How Spark merges: a task collects a list, the driver keeps it in `Reports`."""
+
+    def zero(self, value: Any) -> list[Report]:
+        """What a task begins with."""
+        return []
+
+    def addInPlace(self, value1: Any, value2: Any) -> Any:
+        """Add what a task has, or has reported."""
+        if isinstance(value1, Reports):
+            value1.add(value2)
+        else:
+            value1.extend(value2)
+        return value1
+
+
+_making: Final = threading.Lock()
+_made: list[tuple[SparkContext, "Accumulator[Any]"]] = []
+
+
+def accumulator_of(context: SparkContext) -> "Accumulator[Any]":
+    """The one accumulator of a Spark context, for every stream and batch in it."""
+    with _making:
+        for known, accumulator in _made:
+            if known is context:
+                return accumulator
+        made: Accumulator[Any] = context.accumulator(REPORTS, ReportsParam())
+        _made[:] = [(context, made)]
+        return made
+
+
+@contextmanager
+def reported_to(run: str) -> Iterator[None]:
+    """Have the jobs of this thread, within, report to a run; see `Reports.take`."""
+    REPORTS.open(run)
+    context = SparkContext._active_spark_context
+    before = None if context is None else context.getLocalProperty(_RUN)
+    try:
+        if context is not None:
+            context.setLocalProperty(_RUN, run)
+        yield
+    finally:
+        if context is not None:
+            with suppress(Py4JError, OSError):  # a JVM that has ended
+                context.setLocalProperty(_RUN, before)  # type: ignore[arg-type]
+        REPORTS.close(run)
+
+
+def new_run() -> str:
+    """Name a run of a handler."""
+    return uuid.uuid4().hex
+
+
+def run_of_task() -> str | None:
+    """The run that the task of this worker belongs to; None outside of a handler."""
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(_RUN)

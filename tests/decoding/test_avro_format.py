@@ -1,0 +1,298 @@
+"""Avro values become typed columns, by the schema that each was written with."""
+
+import json as json_text
+import pickle
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.services.registry import RegistryServer, framed
+
+import headrace
+from headrace.decoding import registry as registry_module
+from headrace.decoding.avro_format import AvroFormat
+from headrace.decoding.formats import Decoded
+from headrace.errors import READ, OptionError, RegistryError
+
+ADDRESS = {
+    "type": "record",
+    "name": "Address",
+    "namespace": "shop",
+    "fields": [{"name": "zip", "type": "int"}],
+}
+
+
+def record(*fields: tuple[str, Any], title: str = "Order", **defaults: Any) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": title,
+        "namespace": "shop",
+        "fields": [
+            {"name": field, "type": kind}
+            | ({"default": defaults[field]} if field in defaults else {})
+            for field, kind in fields
+        ],
+    }
+
+
+ORDER = record(("id", "long"), ("name", ["null", "string"]))
+
+
+def written(schema: Any, *rows: dict[str, Any], named: dict[str, Any] | None = None) -> list[bytes]:
+    parsed = fastavro.parse_schema(schema, named_schemas=named if named is not None else {})
+    found = []
+    for row in rows:
+        stream = BytesIO()
+        fastavro.schemaless_writer(stream, parsed, row)
+        found.append(stream.getvalue())
+    return found
+
+
+def decoded(form: AvroFormat, *values: bytes | None) -> Decoded:
+    return form.decoder(form.columns()).decode(values)
+
+
+def test_values_have_the_types_of_the_schema() -> None:
+    schema = record(
+        ("id", "long"),
+        ("day", {"type": "int", "logicalType": "date"}),
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("exact", ["null", {"type": "long", "logicalType": "timestamp-micros"}]),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+        ("key", {"type": "string", "logicalType": "uuid"}),
+        ("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}),
+        ("tags", {"type": "array", "items": ["null", "string"]}),
+        ("counts", {"type": "map", "values": "int"}),
+        ("to", ["null", ADDRESS]),
+        ("hash", {"type": "fixed", "name": "Hash", "size": 2}),
+    )
+    row = {
+        "id": 2**40,
+        "day": date(2026, 1, 31),
+        "at": datetime(2026, 1, 31, 12, 0, 0, 5_000, tzinfo=UTC),
+        "exact": None,
+        "price": Decimal("-12.50"),
+        "key": "0f8fad5b-d9cb-469f-a165-70867728950e",
+        "kind": "B",
+        "tags": ["a", None],
+        "counts": {"x": 1},
+        "to": {"zip": 17},
+        "hash": b"\0\1",
+    }
+    result = decoded(headrace.avro(json_text.dumps(schema)), *written(schema, row), None)
+    assert result.reasons == {}
+    assert result.values.to_pylist() == [row | {"counts": [("x", 1)]}, None]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", r"it is no record of the Avro schema \(EOFError\)"),
+        (written(ORDER, {"id": 1, "name": "hunter2"})[0][:-2], "it is no record"),
+        (written(ORDER, {"id": 1, "name": "hunter2"})[0] + b"x", "it is longer than a record"),
+        (b"\x02\x02\x08\xff\xfe\xfd\xfc", "it is no record"),
+        (b"\x02\x7f", "it is no record"),
+    ],
+)
+def test_what_is_no_record_has_a_reason_without_its_content(value: bytes, reason: str) -> None:
+    good = written(ORDER, {"id": 1, "name": "tea"})[0]
+    result = decoded(headrace.avro(json_text.dumps(ORDER)), good, value, good)
+    assert list(result.reasons) == [1]
+    assert re.search(reason, result.reasons[1])
+    assert "hunter2" not in result.reasons[1]
+    assert [each.as_py() and each.as_py()["id"] for each in result.values] == [1, None, 1]
+
+
+@given(st.lists(st.none() | st.binary(max_size=20), max_size=8))
+def test_whatever_comes_each_value_is_a_record_or_has_a_reason(values: list[bytes | None]) -> None:
+    result = decoded(AvroFormat(json_text.dumps(ORDER)), *values)
+    for number, value in enumerate(values):
+        is_null = result.values[number].as_py() is None
+        assert is_null == (value is None or number in result.reasons)
+
+
+def test_records_of_each_version_are_read_into_the_reader_s_schema(
+    registry: RegistryServer,
+) -> None:
+    first = record(("id", "int"), ("old", "string"))
+    second = record(("id", "long"), ("name", ["null", "string"]), name=None)
+    ids = [registry.register("orders-value", each) for each in (first, second)]
+    reader = record(("id", "long"), ("name", ["null", "string"]), ("n", "int"), n=7, name=None)
+    values = [
+        framed(ids[0], written(first, {"id": 1, "old": "x"})[0]),
+        framed(ids[1], written(second, {"id": 2, "name": "tea"})[0]),
+    ] * 100
+    form = headrace.avro(json_text.dumps(reader), registry=registry.client())
+    result = decoded(form, *values)
+    assert result.reasons == {}
+    assert result.values[:2].to_pylist() == [
+        {"id": 1, "name": None, "n": 7},
+        {"id": 2, "name": "tea", "n": 7},
+    ]
+    assert registry.asked == ["/schemas/ids/1", "/schemas/ids/2"]
+    decoded(form, *values)
+    assert len(registry.asked) == 2
+
+
+def test_references_are_followed_once_each_be_they_shared(registry: RegistryServer) -> None:
+    country = record(("code", "string"), title="Country")
+    address = record(("zip", "int"), ("in", "shop.Country"), title="Address")
+    order = record(("to", "shop.Address"), ("by", "shop.Country"))
+    registry.register("country", country)
+    registry.register("address", address, ("shop.Country", "country", 1))
+    number = registry.register(
+        "orders-value",
+        order,
+        ("shop.Address", "address", 1),
+        ("shop.Country", "country", 1),
+    )
+    named: dict[str, Any] = {}
+    for each in (country, address):
+        fastavro.parse_schema(each, named_schemas=named)
+    row = {"to": {"zip": 1, "in": {"code": "nl"}}, "by": {"code": "de"}}
+    (value,) = written(order, row, named=named)
+    form = headrace.avro(registry=registry.client(), subject="orders-value")
+    assert decoded(form, framed(number, value)).values.to_pylist() == [row]
+    assert pickle.loads(pickle.dumps(form)) == form  # noqa: S301  (as Spark sends it)
+
+
+def test_an_id_that_nobody_knows_rejects_the_record_alone(registry: RegistryServer) -> None:
+    number = registry.register("orders-value", ORDER)
+    (value,) = written(ORDER, {"id": 1, "name": None})
+    form = headrace.avro(json_text.dumps(ORDER), registry=registry.client())
+    result = decoded(form, framed(99, value), framed(number, value), value, b"", framed(99, value))
+    assert result.reasons == {
+        0: "the schema registry does not know the id 99",
+        2: "it is not of a schema registry's wire format (0, then an id)",
+        3: "it is not of a schema registry's wire format (0, then an id)",
+        4: "the schema registry does not know the id 99",
+    }
+    assert registry.asked == ["/schemas/ids/99", "/schemas/ids/1"]
+
+
+def test_an_id_of_another_kind_or_that_does_not_fit_rejects_the_record(
+    registry: RegistryServer,
+) -> None:
+    ids = [
+        registry.register("p", 'syntax = "proto3";', kind="PROTOBUF"),
+        registry.register("broken", "{"),
+        registry.register("other", record(("id", "string"))),
+    ]
+    (value,) = written(record(("id", "string")), {"id": "hunter2"})
+    form = headrace.avro(json_text.dumps(record(("id", "long"))), registry=registry.client())
+    result = decoded(form, *[framed(number, value) for number in ids])
+    assert result.reasons == {
+        0: "the registry's schema 1 is of PROTOBUF, not of AVRO",
+        1: "the registry's schema 2 does not parse",
+        2: "the schema that it was written with cannot be read with the reader's",
+    }
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_registry_that_refuses_is_an_outage_and_rejects_nothing(
+    registry: RegistryServer, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
+    form = headrace.avro(json_text.dumps(ORDER), registry=registry.client())
+    registry.status = status
+    (value,) = written(ORDER, {"id": 1, "name": None})
+    with pytest.raises(RegistryError, match=f"answers {status} to GET /schemas/ids/1") as raised:
+        decoded(form, framed(1, value))
+    assert raised.value.__notes__ == [READ]
+    assert len(registry.asked) == (3 if status >= 429 else 1)
+    registry.status = 200
+    registry.register("orders-value", ORDER)
+    assert decoded(form, framed(1, value)).reasons == {}
+
+
+def test_a_registry_that_is_away_or_another_server_is_an_outage(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_WAIT_S", 0)
+    value = framed(1, written(ORDER, {"id": 1, "name": None})[0])
+    away = headrace.SchemaRegistry("http://127.0.0.1:1")
+    with pytest.raises(RegistryError, match="cannot be reached"):
+        decoded(headrace.avro(json_text.dumps(ORDER), registry=away), value)
+    other = headrace.SchemaRegistry(f"{registry.url}/elsewhere")
+    with pytest.raises(RegistryError, match="answers 404 to GET /schemas/ids/1"):
+        decoded(headrace.avro(json_text.dumps(ORDER), registry=other), value)
+
+
+def test_credentials_are_sent_and_shown_nowhere(registry: RegistryServer) -> None:
+    registry.require("reader", "hunter2")
+    number = registry.register("orders-value", ORDER)
+    value = framed(number, written(ORDER, {"id": 1, "name": None})[0])
+    client = registry.client(user="reader", password="hunter2")  # noqa: S106
+    form = headrace.avro(json_text.dumps(ORDER), registry=client)
+    assert decoded(form, value).reasons == {}
+    assert "hunter2" not in repr(form)
+    wrong = registry.client(user="reader", password="hunter3")  # noqa: S106
+    with pytest.raises(RegistryError, match="answers 401") as raised:
+        decoded(headrace.avro(json_text.dumps(ORDER), registry=wrong), value)
+    assert "hunter" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"url": "http://reader:hunter2@registry:8081"},
+            "URL of registry has a user or a password",
+        ),
+        ({"url": "registry:8081"}, "must be like http://host:8081"),
+        ({"url": "ftp://registry"}, "must be like http://host:8081"),
+        ({"user": "reader"}, "give user and password, or a token"),
+        ({"user": "r", "password": "hunter2", "token": "hunter2"}, "or too much"),
+        ({"timeout_s": 0}, "timeout_s is 0; it must be above 0"),
+    ],
+)
+def test_a_registry_that_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence) as raised:
+        headrace.SchemaRegistry(**({"url": "http://registry:8081"} | options))
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        ("{", "does not parse"),
+        ('{"type": "record"}', "does not parse"),
+        ('"long"', "is of bigint; give that of a record"),
+        (record(("x", "nothing")), "does not parse .*nothing"),
+        (record(("x", ["int", "string"])), "field x is a union of several types"),
+        (record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 39})), "39 digits"),
+        (record(("next", ["null", "shop.Order"])), "a record shop.Order within a shop.Order"),
+        (record(("x", "null")), "field x is a union of several types|field x is of 'null'"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_in_one_sentence(
+    schema: Any, sentence: str
+) -> None:
+    text = schema if isinstance(schema, str) else json_text.dumps(schema)
+    with pytest.raises(OptionError, match=sentence) as raised:
+        headrace.avro(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_names_no_schema_is_refused(registry: RegistryServer, tmp_path: Path) -> None:
+    client = registry.client()
+    registry.register("p", 'syntax = "proto3";', kind="PROTOBUF")
+    for options, sentence in (
+        ({}, "is given no schema"),
+        ({"schema": "{}", "registry": client, "subject": "orders"}, "both a schema and a subject"),
+        ({"subject": "orders"}, "a subject without a registry"),
+        ({"registry": client, "subject": "orders"}, "has no subject 'orders'; name one"),
+        ({"registry": client, "subject": "p"}, "has a schema of PROTOBUF"),
+        ({"schema": tmp_path / "no.avsc"}, "no.avsc cannot be read"),
+    ):
+        with pytest.raises(OptionError, match=sentence):
+            headrace.avro(**options)
+    (tmp_path / "order.avsc").write_text(json_text.dumps(ORDER))
+    assert headrace.avro(tmp_path / "order.avsc").columns().names == ["id", "name"]

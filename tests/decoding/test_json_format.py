@@ -1,0 +1,158 @@
+"""JSON values become typed columns, or a reason that has nothing of them."""
+
+import json as json_text
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as t
+
+import headrace
+from headrace.decoding.formats import Decoded
+from headrace.decoding.json_format import JsonDecoder
+from headrace.errors import OptionError
+
+ORDER = t.StructType(
+    [
+        t.StructField("name", t.StringType()),
+        t.StructField("id", t.LongType(), nullable=False),
+        t.StructField("small", t.ShortType()),
+        t.StructField("day", t.DateType()),
+        t.StructField("at", t.TimestampType()),
+        t.StructField("price", t.DecimalType(5, 2)),
+        t.StructField("tags", t.ArrayType(t.StringType())),
+        t.StructField("counts", t.MapType(t.StringType(), t.LongType())),
+        t.StructField(
+            "to",
+            t.StructType(
+                [
+                    t.StructField("zip", t.IntegerType(), nullable=False),
+                    t.StructField("class", t.StringType()),
+                ]
+            ),
+        ),
+    ]
+)
+CONTENT = "hunter2"
+
+
+def decoded(*values: bytes | None, columns: t.StructType = ORDER) -> Decoded:
+    return JsonDecoder(columns).decode(values)
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return dict.fromkeys(ORDER.names) | fields
+
+
+def test_a_record_has_the_types_of_its_schema() -> None:
+    text = b"""{"id": 1, "name": "tea", "small": 2, "day": "2026-01-31", "price": 1.25,
+        "at": "2026-01-31T12:00:00+02:00", "tags": ["a", null], "counts": {"x": 1},
+        "to": {"zip": 17, "class": "b"}, "unknown": {"deep": [1, {}]}}"""
+    result = decoded(text)
+    assert result.reasons == {}
+    assert result.values[0].as_py() == row(
+        id=1,
+        name="tea",
+        small=2,
+        day=date(2026, 1, 31),
+        at=datetime(2026, 1, 31, 10, tzinfo=UTC),
+        price=Decimal("1.25"),
+        tags=["a", None],
+        counts=[("x", 1)],
+        to={"zip": 17, "class": "b"},
+    )
+
+
+def test_what_may_be_null_may_be_missing_and_a_null_value_stays_null() -> None:
+    result = decoded(b'{"id": 1}', None, b'{"id": 2, "to": null, "at": "2026-01-31T00:00:00"}')
+    assert result.reasons == {}
+    assert result.values.to_pylist() == [
+        row(id=1),
+        None,
+        row(id=2, at=datetime(2026, 1, 31, tzinfo=UTC)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("{}", "Object missing required field `id`"),
+        ('{"id": null}', r"Expected `int`, got `null` - at `\$.id`"),
+        ('{"id": "hunter2"}', r"Expected `int`, got `str` - at `\$.id`"),
+        ('{"id": 1.0}', "Expected `int`, got `float`"),
+        ('{"id": true}', "Expected `int`, got `bool`"),
+        ('{"id": 9223372036854775808}', "its field id cannot be held by bigint"),
+        ('{"id": 1, "small": 40000}', "its field small cannot be held by smallint"),
+        ('{"id": 1, "price": 12345.67}', r"its field price cannot be held by decimal\(5,2\)"),
+        ('{"id": 1, "day": "hunter2"}', r"Invalid RFC3339 encoded date - at `\$.day`"),
+        ('{"id": 1, "tags": ["hunter2", 1]}', r"got `int` - at `\$.tags\[1\]`"),
+        ('{"id": 1, "to": {"class": "hunter2"}}', "Object missing required field `zip`"),
+        ('{"id": 1, "to": {"zip": 99999999999}}', "its field to cannot be held by struct"),
+        ('{"id": 1} {"id": 2}', "trailing characters"),
+        ('{"id": 1', "truncated"),
+        ("hunter2", "malformed"),
+        ("[1]", "Expected `object`, got `array`"),
+        ("null", "Expected `object`, got `null`"),
+        ("", "truncated"),
+        ("[" * 100_000, "Expected `object`"),
+        ('{"id": 1, "x": ' + "[" * 100_000, "nested too deeply|truncated|malformed"),
+        (b'{"id": 1, "name": "\xff"}', "it is not UTF-8"),
+    ],
+)
+def test_what_does_not_fit_has_a_reason_without_its_content(value: Any, reason: str) -> None:
+    raw = value if isinstance(value, bytes) else value.encode()
+    result = decoded(b'{"id": 1}', raw, b'{"id": 2}')
+    assert list(result.reasons) == [1]
+    assert CONTENT not in result.reasons[1]
+    assert "\n" not in result.reasons[1]
+    assert re.search(reason, result.reasons[1])
+    assert [each.as_py() and each.as_py()["id"] for each in result.values] == [1, None, 2]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(ORDER.names, JSON) | {"id": st.integers(-(2**65), 2**65)}
+)
+VALUES = st.none() | st.binary() | JSON.map(json_text.dumps) | FIELDS.map(json_text.dumps)
+
+
+@given(st.lists(VALUES, max_size=8))
+def test_whatever_comes_each_value_is_a_record_or_has_a_reason(values: list[Any]) -> None:
+    raw = [value.encode() if isinstance(value, str) else value for value in values]
+    result = decoded(*raw)
+    assert len(result.values) == len(raw)
+    for number, value in enumerate(raw):
+        is_null = result.values[number].as_py() is None
+        assert is_null == (value is None or number in result.reasons)
+        assert number not in result.reasons or value is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        (17, "is a int; give text, a StructType or a Path"),
+        (Path("/nowhere/orders.ddl"), "file /nowhere/orders.ddl cannot be read"),
+    ],
+)
+def test_what_is_no_schema_is_refused(schema: Any, sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence) as raised:
+        headrace.json(schema)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [t.BinaryType(), t.MapType(t.LongType(), t.LongType()), t.ArrayType(t.TimestampNTZType())],
+)
+def test_a_type_that_json_does_not_have_is_refused(kind: t.DataType) -> None:
+    with pytest.raises(OptionError, match=r"The JSON schema's field x.* is of .* use STRING"):
+        JsonDecoder(t.StructType([t.StructField("x", kind)]))
