@@ -140,8 +140,8 @@ def test_several_writes_of_one_handler_have_names(table: Table) -> None:
 
 
 def test_a_child_is_not_written_if_a_batch_that_it_was_split_off_is(table: Table) -> None:
-    child = Batch("a child", None, (), 1, "live", 1, None, ("a half", TEN.key))
-    other = Batch("another", None, (), 1, "live", 1, None, ("a half", FIFTY.key))
+    child = Batch("a child", None, (), 1, "live", 1, _parents=("a half", TEN.key))
+    other = Batch("another", None, (), 1, "live", 1, _parents=("a half", FIFTY.key))
     TEN.append_iceberg(frame("all"), table)
     assert not child.append_iceberg(frame("some"), table)
     assert other.append_iceberg(frame("other"), table)
